@@ -75,7 +75,7 @@ from torchbandits.worker import Lease, Worker
 
 
 def __dir__() -> list[str]:
-    """The public names alone, so that `tb.` completes to what is documented."""
+    """Return only the public names, so that `tb.` completes to documented names."""
     return [*__all__]
 
 

@@ -1,4 +1,4 @@
-"""Bytes that computed tables may take, and going on with less where a device has run out of memory."""
+"""Memory budget of computed tables, and smaller chunks of arms after a device has run out of memory."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ def budget_on(device: torch.device, given: int | None) -> int:
 
 
 def halved(step: int, least: int, error: torch.OutOfMemoryError) -> int:
-    """Half of a number of arms that were too many for a device at once; raises the error again below the least number."""
+    """Half of a chunk size that did not fit into the memory of a device; the error is raised again below the smallest chunk
+    size."""
     if step <= least:
         raise error
     if torch.cuda.is_available():

@@ -1,4 +1,4 @@
-"""Modules whose buffers and plain attributes are set at once."""
+"""Modules that set buffers and plain attributes without the checks of `nn.Module`."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from torch import Tensor, nn
 class Buffered(nn.Module):
     """Base of modules that replace their buffers at every step.
 
-    `nn.Module` asks of every value that is set whether it is a parameter, a module or a buffer, which takes as long as an
-    operation on a small tensor, a dozen times per step. Here tensors for buffers and plain values for plain attributes, which
-    are nearly all of them, are set without asking.
+    `nn.Module` checks of every value that is set whether it is a parameter, a module or a buffer. This takes as long as an
+    operation on a small tensor, and happens a dozen times per step. This class sets tensors for buffers and plain values for
+    plain attributes, which are nearly all values, without these checks.
     """
 
     def __setattr__(self, name: str, value: Any) -> None:

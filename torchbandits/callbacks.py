@@ -26,21 +26,22 @@ _REPORTED = ("batch_size", "distinct_arms", "dictionary_size", "width", "informa
 
 
 class LogScalars:
-    """Logs the state after each tell, a number at a time.
+    """Log the state after each tell, one number per call of `log`.
 
     The step is the number of pulls told. Logged are batch size, distinct arms, dictionary size, width, information gain (nats),
     certificate, the mean of the rewards just told, and posterior mean and standard deviation of the recommended arm (reward
-    units); what a policy does not know is left out. With several batch rows each has a name of its own, `PREFIX/ROW/NAME`.
+    units); numbers that a policy does not compute are left out. With several batch rows, those of each row are logged under
+    `PREFIX/ROW/NAME`.
 
     Args:
-        log: Called as `log(name, value, step)`; `SummaryWriter.add_scalar` is one such.
-        prefix: Of the names.
-        every: Log only after every so many tells.
+        log: The logging function, called as `log(name, value, step)`, such as `SummaryWriter.add_scalar`.
+        prefix: Prefix of the names.
+        every: Number of tells from one log to the next.
 
     Raises:
         ArgumentError: If `every` is not a whole number ≥ 1.
 
-    Cost: O(u) a tell that is logged, for the recommended arm, and a copy of some numbers to the host.
+    Cost: O(u) per logged tell, for the recommended arm, and a copy of some numbers to the host.
     """
 
     def __init__(self, log: Callable[[str, float, int], object], *, prefix: str = "bandit", every: int = 1) -> None:
@@ -67,12 +68,12 @@ class LogScalars:
         for name, tensor in values.items():
             numbers = tensor.detach().to(torch.float64).reshape(-1).tolist()
             for row, (number, step) in enumerate(zip(numbers, steps, strict=True)):
-                if number == number:  # NaN where a policy does not know
+                if number == number:  # NaN where the policy does not compute the number
                     place = "" if len(steps) == 1 else f"{row}/"
                     self._log(f"{self._prefix}/{place}{name}", number, int(step))
 
 
 def _mean(rewards: Tensor, mask: Tensor) -> Tensor:
-    """Mean of the rewards that count, a row; NaN where there is none."""
+    """Mean of the unmasked rewards of each row; NaN for a row without any."""
     kept = torch.where(mask.to(rewards.device), rewards, 0.0)
     return kept.sum(dim=-1) / mask.to(rewards.device).sum(dim=-1)

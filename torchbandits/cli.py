@@ -110,8 +110,8 @@ def complain(error: object) -> None:
 
 
 def _complain_once() -> Callable[..., None]:
-    """A way to print each warning in one line, and those that differ in their numbers only once: a figure has hundreds of
-    runs."""
+    """Return a function that prints each warning in one line, and prints only the first of those that differ in nothing but
+    their numbers: a figure has hundreds of runs."""
     said: set[str] = set()
 
     def show(message: Warning | str, *_: Any, **__: Any) -> None:
@@ -315,7 +315,7 @@ def _describe_policy(name: str) -> None:
 
 @data_app.command("list")
 def list_data() -> None:
-    """List the data sets, and whether each is here."""
+    """List the data sets, and whether each is available on this machine."""
     table = RichTable()
     for header in ("name", "arms", "features", "here", "what"):
         table.add_column(header)
@@ -326,13 +326,13 @@ def list_data() -> None:
 
 @data_app.command()
 def fetch(name: Annotated[str, typer.Argument(help="Of a data set, as `data list` gives it.")]) -> None:
-    """Make sure that a data set is here: fetch, verify and cache it where it is not. Archives are only verified."""
+    """Fetch, verify and cache a data set, unless this machine has it already. Archives are only verified."""
     say(str(holdings.fetch(name)))
 
 
 @data_app.command()
 def describe(name: Annotated[str, typer.Argument(help="Of a data set, as `data list` gives it.")]) -> None:
-    """Say what a data set holds, where it comes from and under which licence."""
+    """Describe the contents, the source and the licence of a data set."""
     for key, value in holdings.facts(name).items():
         say(f"{key}: {value}")
 

@@ -1,7 +1,7 @@
 """Constraints within one batch: `bandit.ask(exactly=96, within=[constraints.Distinct(), constraints.Same(temperature)])`.
 
-Each pick is the policy's own among the arms that the constraints leave, given all picks before it as pending. Where a value
-that `Same` or `Groups` has settled on leaves too few arms for the other constraints, the batch begins anew without that value.
+The policy selects each pick among the arms that the constraints allow, with all earlier picks as pending. If the value that
+`Same` or `Groups` has chosen leaves too few arms for the other constraints, the batch is selected again without that value.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ __all__ = ["AtMost", "Constraint", "Distinct", "Groups", "Same"]
 
 
 class Constraint(ABC):
-    """A constraint on the picks of one batch. To write one of your own, implement `allowed`."""
+    """A constraint on the picks of one batch. Subclasses implement `allowed`."""
 
     @abstractmethod
     def allowed(self, picks: Tensor, offered: Tensor, room: int) -> Tensor:
@@ -34,8 +34,8 @@ class Constraint(ABC):
         """
 
     def instead(self, picks: Tensor, offered: Tensor) -> Tensor:
-        """The arms that another attempt at the batch leaves out, where no arm was left after these picks: those that committed
-        it to something that can't be completed. By default there are none, and the batch is refused.
+        """The arms to exclude when the batch is selected again, because no arm was allowed after these picks: those whose
+        choice made the batch impossible to complete. By default there are none, and the batch is refused.
 
         Args:
             picks: `batch_shape x j`, the picks of the batch so far, not those that were open before.
@@ -95,7 +95,7 @@ class _Labelled(Constraint):
 class Same(_Labelled):
     """All picks of a batch have the same value of a column, such as the temperature of a plate.
 
-    The first pick decides the value, among those that enough arms on offer have where picks must be distinct.
+    The first pick decides the value. Where picks must be distinct, only values that enough arms on offer have are considered.
 
     Args:
         labels: `A` values, one for each arm, compared for equality; for a `Campaign`, the name of a column of its table.
@@ -141,8 +141,8 @@ class AtMost(_Labelled):
 class Groups(_Labelled):
     """Picks come in groups of `size` with the same value of a column, such as four reactions in each solvent.
 
-    A group is filled before the next one begins, with a value that no pick has yet. If the number of picks is no multiple of
-    the size, the last group has fewer; `ask(more=)` goes on with it.
+    A group is filled before the next one begins, and each group has a value that no earlier pick has. If the number of picks is
+    not a multiple of the size, the last group is smaller, and `ask(more=)` continues it.
 
     Args:
         labels: `A` values, one for each arm, compared for equality; for a `Campaign`, the name of a column of its table.

@@ -1,4 +1,4 @@
-"""Text and HTML of records, policies and bandits, as a person reads them in a terminal or a notebook."""
+"""Text and HTML of records, policies and bandits, for terminals and notebooks."""
 
 from __future__ import annotations
 
@@ -61,11 +61,11 @@ class Readable(ABC):
         """The title and the table."""
 
     def __repr__(self) -> str:
-        """As a person reads it."""
+        """The title and the table as text."""
         return self._shown().text()
 
     def _repr_html_(self) -> str:
-        """The same as a table, for notebooks."""
+        """The title and the table as HTML, for notebooks."""
         return self._shown().html()
 
 
@@ -91,10 +91,11 @@ def count(amount: int, noun: str) -> str:
 
 
 def table(title: str, mask: Tensor, columns: dict[str, Tensor], points: Tensor) -> Shown:
-    """The places of a selection or recommendation that `mask` marks, one line each: their batch row, if any, and columns.
+    """The places of a selection or recommendation that `mask` marks, one line each: the batch row, if there are several, and
+    the columns.
 
     Args:
-        title: Of the table.
+        title: Title of the table.
         mask: `batch_shape x q` booleans.
         columns: By heading, each `batch_shape x q`. Whole numbers are indices, −1 for none.
         points: `batch_shape x q x d`, the features.
@@ -117,7 +118,7 @@ def classes(title: str, parts: dict[str, Any]) -> Shown:
 
 
 def fits(mask: Any, columns: Sequence[Any], points: Any) -> bool:
-    """Whether these are the inputs of `table`: a record that a user made may hold anything."""
+    """Whether these are valid inputs of `table`: a record that a user made may hold anything."""
     if not all(isinstance(value, Tensor) for value in (mask, points, *columns)):
         return False
     same = all(column.shape == mask.shape for column in columns)
@@ -141,7 +142,8 @@ def _cell(value: Tensor) -> str:
 
 
 def described(value: Any) -> str:
-    """A policy, or a part of one, in one line: what differs from the defaults of its class, and kernels by their parameters."""
+    """A policy, or a part of one, in one line: the fields that differ from the defaults of its class, and kernels by their
+    parameters."""
     if isinstance(value, Kernel):
         return _kernel(value)
     if isinstance(value, bool) or value is None:

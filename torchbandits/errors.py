@@ -80,7 +80,7 @@ class JournalWarning(UserWarning):
 
 
 class DataError(TorchBanditsError, OSError):
-    """A data set that can't be found, fetched or verified, or a record that can't be read or written."""
+    """A data set that cannot be found, fetched or verified, or a record that cannot be read or written."""
 
 
 class ConfigError(TorchBanditsError, ValueError):

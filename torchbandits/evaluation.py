@@ -37,23 +37,23 @@ class Answers:
 
 
 class Evaluator(ABC):
-    """Evaluates picks: takes them on, and returns their rewards."""
+    """Evaluates picks: accepts them, and returns their rewards."""
 
     @property
     @abstractmethod
     def waiting(self) -> int:
-        """The number of picks that were taken on and are not settled, masked places included."""
+        """Number of picks that were accepted and are not settled, masked places included."""
 
     @abstractmethod
     def submit(self, selection: Selection) -> None:
-        """Take picks on."""
+        """Accept picks for evaluation."""
 
     @abstractmethod
     def settle(self) -> Answers:
         """Wait for the results that are to be told next."""
 
     def cancel(self) -> None:
-        """Give up on all that was taken on."""
+        """Give up all accepted picks."""
         return
 
 
@@ -70,7 +70,7 @@ class LocalEvaluator(Evaluator):
         return 0 if self._selection is None else len(self._selection)
 
     def submit(self, selection: Selection) -> None:
-        """Take a batch on."""
+        """Accept a batch."""
         self._selection = selection
 
     def settle(self) -> Answers:
@@ -90,7 +90,7 @@ class ExecutorEvaluator(Evaluator):
     Args:
         environment: Gives the tasks.
         noise: One generator per batch row.
-        evaluations: Those of the executor.
+        evaluations: The evaluations that the executor runs.
         whole: Whether batches are told whole. Otherwise results are told as they come, for a single batch row.
     """
 
@@ -193,13 +193,13 @@ class Evaluations:
     """Tasks that were handed to an executor, each tried again when it fails, until it is settled.
 
     Args:
-        executor: Of threads, processes, a cluster.
-        workers: Most evaluations that are submitted at once, all by default.
-        retries: How often one that fails is tried again. An exception, a result that is not a finite number and one that has
-            not come in time are all failures.
-        timeout: Seconds from submission after which an evaluation has failed. No executor can stop one that runs: it goes on
-            holding its worker, and its result is not used.
-        patient: Whether the others are waited for when one is given up.
+        executor: Executor of threads, of processes or of a cluster.
+        workers: Largest number of evaluations that are submitted at a time; by default all of them.
+        retries: Number of times that a failed evaluation is repeated. An exception, a result that is not a finite number and
+            one that has not come in time are all failures.
+        timeout: Seconds from submission after which an evaluation has failed. No executor can stop a running evaluation: it
+            continues to occupy its worker, and its result is not used.
+        patient: Whether to wait for the other evaluations when one is given up.
     """
 
     def __init__(
@@ -207,7 +207,7 @@ class Evaluations:
     ) -> None:
         self._executor, self._workers, self._retries, self.patient = executor, workers, retries, patient
         self._timeout = math.inf if timeout is None else timeout
-        self._name = uuid.uuid4().hex  # a cluster may take equal calls for one: each is told apart
+        self._name = uuid.uuid4().hex  # A cluster may run equal calls once only: the name makes each call distinct.
         self._queue: deque[_Evaluation] = deque()
         self._running: dict[Future[float], _Evaluation] = {}
         self._late: set[Future[float]] = set()  # past their time, and still with a worker
@@ -220,7 +220,7 @@ class Evaluations:
         return len(self._queue) + len(self._running)
 
     def submit(self, tasks: Sequence[Task]) -> range:
-        """Take on further evaluations; returns their numbers."""
+        """Accept further evaluations; returns their numbers."""
         numbers = range(self._count, self._count + len(tasks))
         self._queue.extend(_Evaluation(number, task) for number, task in zip(numbers, tasks, strict=True))
         self._count = numbers.stop
@@ -229,8 +229,8 @@ class Evaluations:
     def settle(self, everything: bool) -> list[Outcome]:
         """Wait for all evaluations, or for the first, and return what is settled, in the order of asking.
 
-        When the executor breaks, and for the impatient when one evaluation is given up, what has come by then is returned
-        and the rest stays unsettled.
+        When the executor breaks or, unless `patient`, when one evaluation is given up, the results received so far are returned
+        and the other evaluations stay unsettled.
         """
         settled: list[Outcome] = []
         stopped = False
@@ -248,7 +248,7 @@ class Evaluations:
         return sorted(settled, key=lambda outcome: outcome.number)
 
     def cancel(self) -> None:
-        """Give up on all that is not settled; what runs goes on, and its result is not used."""
+        """Give up all unsettled evaluations; running ones continue, and their results are not used."""
         for future in self._running:
             future.cancel()
         self._queue.clear()
@@ -339,7 +339,7 @@ class Evaluations:
 
 
 def _evaluate(task: Task, name: str) -> float:
-    """Run a task, as a plain number; `name` is what tells it apart from an equal one."""
+    """Run a task and return its result as a plain number; `name` distinguishes it from an equal task."""
     return float(task())
 
 

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 _SHOWN = 5  # features that are named
 _DRAWN = 30  # features in a figure
-_FEW = 5  # distinct arms below which the fit of lengthscales says nothing
+_FEW = 5  # distinct arms below which fitted lengthscales carry no information
 _CLEAR = 2.0  # standard errors by which the best arm must lead, for rewards that are mostly noise to show a difference
 
 
@@ -45,17 +45,17 @@ class Explanation:
         relevance: `d`, inverse squared lengthscales in units of the features' ranges, as parts of their sum: the speed at which
             the reward changes along each feature. NaN for a kernel without lengthscales.
         names: Names of the features.
-        noise_std: Standard deviation of a reward of the best arm around its mean, reward units.
-        noise_share: Part of the variance over the arms pulled that is noise, by the model.
+        noise_std: Standard deviation of the rewards of the best arm around its mean, reward units.
+        noise_share: Share of the noise in the variance over the arms pulled, under the model.
         best: The recommended arm.
         upper: Largest upper confidence bound over the arms, reward units.
         rivals: Number of arms whose upper bound exceeds the lower bound of the best one.
         pulls, distinct, num_arms: Pulls told, distinct arms among them, number of arms.
         guarantee: The guarantee that holds for the run.
-        lead: Posterior mean of the best arm less its average over the arms pulled, in standard errors: the posterior deviation
-            of the best arm and the noise of an average of all rewards.
-        repeated: The arm that took more than half of the last 40 pulls, their number, and the reason with what to do; None
-            where there is no such arm. A state that was loaded counts from then on.
+        lead: Posterior mean of the best arm minus the average posterior mean of the arms pulled, in standard errors, which
+            combine the posterior deviation of the best arm and the noise of an average of all rewards.
+        repeated: The arm that took more than half of the last 40 pulls, the number of these pulls, and the reason with a
+            remedy; None where there is no such arm. After a state was loaded, only later pulls count.
     """
 
     relevance: Tensor

@@ -1,4 +1,4 @@
-"""Packages of extras, imported at first use: `import torchbandits` is quick, and works without them."""
+"""Packages of extras, imported at first use, so that `import torchbandits` is fast and works without them."""
 
 from __future__ import annotations
 

@@ -14,9 +14,9 @@ from torchbandits.checks import read_bytes
 from torchbandits.errors import ConfigError, DataError
 
 LARGEST_FILE = 1 << 18
-"""Bytes that a configuration file may have, also with its aliases written out."""
+"""Largest size of a configuration file in bytes, with its aliases written out."""
 DEEPEST = 50
-"""Levels of nesting that a configuration file may have."""
+"""Largest depth of nesting in a configuration file."""
 LONGEST_NAME = 200
 """Bytes of a name that becomes a folder: file systems take 255, and suffixes are added."""
 
@@ -79,7 +79,8 @@ class _Loader(yaml.SafeLoader):
         self._sizes: dict[int, int] = {}  # bytes of each node by its id, with all its aliases written out
 
     def compose_node(self, parent: Any, index: Any) -> Any:
-        """Compose a node, and know its size: an alias has that of its anchor, which is complete unless it holds the alias."""
+        """Compose a node and record its size: an alias has the size of its anchor, which is complete unless it holds the
+        alias."""
         self._depth += 1
         if self._depth > DEEPEST:
             raise yaml.composer.ComposerError(

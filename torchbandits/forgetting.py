@@ -2,7 +2,7 @@
 
     policy = tb.forgetting.discount(tb.gp_ucb(kernel, noise_std=0.1), factor=0.98)
 
-What is forgotten changes the posterior; pulls are counted as before, so that widths which grow with the number of pulls do.
+Only the posterior forgets. All pulls are still counted, so that widths which depend on the number of pulls keep growing.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ __all__ = ["discount", "restart", "window"]
 
 
 def discount(policy: Policy, *, factor: float) -> Composed:
-    r"""Make the same policy weight a reward by :math:`\gamma^{s}` once later calls told s further ones to its batch row.
+    r"""The same policy with each reward weighted by :math:`\gamma^{s}`, where s rewards were told to its batch row by later
+    calls.
 
     The posterior is that of a dense Gaussian process in which the noise variance of a reward grows as γ^(−s).
 
@@ -23,35 +24,36 @@ def discount(policy: Policy, *, factor: float) -> Composed:
         policy: gp_ucb, igp_ucb, gp_bucb or thompson_sampling, or another policy of one exact Gaussian process.
         factor: γ in (0, 1). About 1/(1 − γ) rewards count.
 
-    Guarantee: none here; Deng et al. 2022 bound the regret of weighted GP-UCB, with a width of its own, for a bounded variation
-    of f. Cost: a sweep for each tell, O(A u²). Points that were pulled once are kept. Source: Deng et al. 2022 (WGP-UCB).
+    Guarantee: none here; Deng et al. 2022 bound the regret of weighted GP-UCB with another width, for a bounded variation of f.
+    Cost: a sweep for each tell, O(A u²). Points are kept once they were pulled. Source: Deng et al. 2022 (WGP-UCB).
     """
     return reweighted(policy, Discount(factor))
 
 
 def window(policy: Policy, *, pulls: int) -> Composed:
-    """Make the same policy learn from the last rewards only.
+    """The same policy, which learns from the last `pulls` rewards only.
 
     Args:
         policy: gp_ucb, igp_ucb, gp_bucb or thompson_sampling, or another policy of one exact Gaussian process.
-        pulls: Rewards of a batch row that count. They are kept one by one, and saved with the state; `observe` is refused.
+        pulls: Number of rewards in the window of a batch row. They are kept one by one and saved with the state; `observe` is
+            refused.
 
-    Guarantee: none here; Zhou & Shroff 2021 bound the regret of SW-GP-UCB, with a width of its own, for a bounded variation of
-    f. Cost: a sweep for each tell once the window is full, O(A u²). Source: Zhou & Shroff 2021 (SW-GP-UCB).
+    Guarantee: none here; Zhou & Shroff 2021 bound the regret of SW-GP-UCB with another width, for a bounded variation of f.
+    Cost: a sweep for each tell once the window is full, O(A u²). Source: Zhou & Shroff 2021 (SW-GP-UCB).
     """
     return reweighted(policy, Window(pulls))
 
 
 def restart(policy: Policy, *, every: int) -> Composed:
-    """Make the same policy forget all rewards before a tell with which it would hold more than so many.
+    """The same policy, which forgets all rewards before a tell that would bring their number above `every`.
 
-    A batch is never learned in part. Rewards with a noise variance of their own count with their weights.
+    A batch is never learned in part. Rewards with individual noise variances count with their weights.
 
     Args:
         policy: gp_ucb, igp_ucb, gp_bucb or thompson_sampling, or another policy of one exact Gaussian process.
-        every: Most rewards of a batch row between two restarts, unless one tell has more.
+        every: Largest number of rewards of a batch row between two restarts, unless a single tell has more.
 
-    Guarantee: none here; Zhou & Shroff 2021 bound the regret of R-GP-UCB for a bounded variation of f. Cost: as the policy, and
-    less. Source: Zhou & Shroff 2021 (R-GP-UCB).
+    Guarantee: none here; Zhou & Shroff 2021 bound the regret of R-GP-UCB for a bounded variation of f. Cost: at most that of
+    the policy. Source: Zhou & Shroff 2021 (R-GP-UCB).
     """
     return reweighted(policy, Restart(every))

@@ -1,4 +1,4 @@
-"""Pareto fronts by what was learned of several outcomes: the front of the means, and the sets that the bounds certify."""
+"""Pareto fronts of several outcomes under the posterior: the front of the means, and the sets that the bounds certify."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _BLOCK = 1 << 23
 @dataclass(frozen=True, repr=False)
 class Front(Readable):
     """The arms whose posterior means no other arm's means dominate, in the order of the arms. Exact duplicates count once.
-    Under limits (`outcomes.pareto(at_most=)`), arms that keep them with the probability `certainty` alone are looked at.
+    Under limits (`outcomes.pareto(at_most=)`), only arms that keep them with the probability `certainty` are considered.
 
     Attributes:
         index: `batch_shape x f`, −1 in places of a batch row whose front is smaller.
@@ -55,14 +55,14 @@ class Front(Readable):
 
 @dataclass(frozen=True, repr=False)
 class ParetoSet(Readable):
-    """The arms that are certainly Pareto optimal up to ε, those that certainly are not needed, and the others:
+    """The arms that the bounds certify as Pareto optimal up to ε, those that they certify as not needed, and the others:
     `batch_shape x A` booleans each.
 
     Attributes:
-        inside: While the bounds hold: no arm that is not outside is better by more than ε in every outcome, and no arm at all
-            by more than 2 ε.
-        outside: While the bounds hold: an arm that is not outside is at most ε worse in every outcome.
-        undecided: Neither; no arm once the set is certified.
+        inside: If the bounds hold, no arm that is not `outside` is better than one of these by more than ε in every outcome,
+            and no arm at all by more than 2 ε.
+        outside: If the bounds hold, for each of these some arm that is not `outside` is at most ε worse in every outcome.
+        undecided: The arms in neither set; there are none once the Pareto set is certified.
     """
 
     inside: Tensor

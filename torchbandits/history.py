@@ -125,7 +125,8 @@ class History:
             report: The state after the tell, one number per row (and step).
             recommended: `rows` or `steps x rows`, the arm that would be recommended then; −1 for none.
             simple_regret: Of the same shape, regret of that arm, reward units; NaN where unknown.
-            seconds: Of each ask and tell by the run's clock, the environment's own time left out. Rows of a batch share them.
+            seconds: Seconds of each ask and tell by the run's clock, without the time of the environment. Batch rows share
+                them.
             costs: Like `index`, what each pull cost; NaN is recorded where not given.
             failed: `rows` or `steps x rows`, evaluations of the batch that failed and were given up; none where not given.
 
@@ -184,11 +185,11 @@ class History:
         return self._batches.views()
 
     def row(self, row: int = 0, *, seconds_share: float = 1.0) -> History:
-        """The history of one row alone, as row 0 of a new one; it shares nothing with this.
+        """The history of one row, as row 0 of a new `History` that shares no data with this one.
 
         Args:
-            row: Of the batch.
-            seconds_share: Multiplies the seconds, which the rows have in common: 1 over their number shares them out.
+            row: Batch row.
+            seconds_share: Factor of the seconds, which all rows have in common: 1 over the number of rows divides them equally.
         """
         self._check_row(row)
         seconds_share = float(non_negative("seconds_share", seconds_share))
@@ -218,7 +219,7 @@ class History:
         """The arm that the policy recommends at the end of a row, its pulls, the mean of their rewards, and its regret.
 
         Args:
-            row: Of the batch.
+            row: Batch row.
 
         Returns:
             `arm` and `pulls` as integers; `mean` and `simple_regret` in reward units, the latter NaN where unknown. An arm
@@ -238,12 +239,10 @@ class History:
         return {"arm": arm, "pulls": len(rewards), "mean": mean, "simple_regret": regret}
 
     def front(self, *, minimize: Sequence[str] | None = None, row: int = 0) -> dict[str, NDArray[Any]]:
-        """The arms pulled that no other one beats by the averages of their rewards, of a run of several outcomes. Limits are
-        not looked at.
+        """The Pareto front of the arms pulled, by their average rewards, for a run of several outcomes. Limits are ignored.
 
         Args:
-            minimize: Names of the outcomes of which less is better, all of them being objectives; by default the objectives of
-                the run.
+            minimize: Names of the outcomes to minimise, all of them being objectives; by default the objectives of the run.
             row: Batch row of picks.
 
         Returns:
@@ -275,7 +274,7 @@ class History:
 
         Args:
             reference: By outcome, the value from which the volume is measured, reward units.
-            minimize: Names of the outcomes of which less is better.
+            minimize: Names of the outcomes to minimise.
             row: Batch row of picks, each of which has a row of this history per outcome.
 
         Raises:
@@ -294,7 +293,7 @@ class History:
         Args:
             ideal: By outcome, a value that no reward exceeds, reward units.
             reference: By outcome, a value that every good reward should beat; distances are in units of ideal − reference.
-            minimize: Names of the outcomes of which less is better.
+            minimize: Names of the outcomes to minimise.
             row: Batch row of picks, each of which has a row of this history per outcome.
 
         Raises:

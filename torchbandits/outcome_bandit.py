@@ -1,4 +1,4 @@
-"""Ask and tell with several outcomes per pull: one selection for all, and one more batch dimension for what is learned."""
+"""Ask and tell with several outcomes per pull: they share one selection, and the posteriors have one more batch dimension."""
 
 from __future__ import annotations
 
@@ -42,17 +42,18 @@ from torchbandits.types import Recommendation, Report, Selection
 
 
 class OutcomeBandit(Bandit):
-    """A bandit whose pulls have several outcomes: the arms are shared, and each outcome has a posterior of its own.
+    """A bandit whose pulls have several outcomes: all outcomes share the arms, and each has its own posterior.
 
-    Picks are shared, so that a selection is shaped as that of a `Bandit`. What is learned has one more batch dimension, the
-    last one, for the k outcomes in the order of `outcomes`: `counts` is `... x k x A`, `posterior(points).mean` `... x k x n`,
-    and the entries of a report are `... x k`.
+    All outcomes share the picks, so that a selection has the shape of a `Bandit`'s. Counts, posteriors and reports have one
+    more batch dimension, the last one, for the k outcomes in the order of `outcomes`: `counts` is `... x k x A`,
+    `posterior(points).mean` `... x k x n`, and the entries of a report are `... x k`.
 
     Args:
-        policy: One of `torchbandits.outcomes`, which names the outcomes.
+        policy: A policy of `torchbandits.outcomes`, which names the outcomes.
         arms: As for `Bandit`: `A x d` or `... x A x d`, or a source.
-        generator: As for `Bandit`, one per batch row of picks. Those of the second and further outcomes are seeded from it.
-        costs: `A` or `... x A`, as for `Bandit`: of a pull, whatever its outcomes; for `per_cost` policies.
+        generator: As for `Bandit`, one per batch row of picks. The generators of the second and further outcomes are seeded
+            from it.
+        costs: `A` or `... x A`, as for `Bandit`: the cost of a pull, which measures all outcomes; for `per_cost` policies.
         journal: As for `Bandit`.
 
     Raises:
@@ -103,7 +104,7 @@ class OutcomeBandit(Bandit):
             exactly: As for `Bandit.ask`.
             within: As for `Bandit.ask`.
             available: `A` or `... x A` booleans.
-            maximizer: Not for several outcomes, whose arms are a list.
+            maximizer: Not supported, since the arms of several outcomes are a list.
 
         Raises:
             ArgumentError, UnsupportedError: As for `Bandit.ask`; nothing has changed then.
@@ -119,7 +120,7 @@ class OutcomeBandit(Bandit):
                 available = offered.expand(*self._shape, -1).unsqueeze(-2).expand(*loop.batch_shape, -1)
         selection = super().ask(limit, more=more, exactly=exactly, within=within, available=available)
         first = (selection.points[..., 0, :, :], selection.index[..., 0, :], selection.mask[..., 0, :])
-        # Outcomes differ in what is open only where a part of them was forgotten in a way that no call here makes.
+        # The open picks of the outcomes differ only if some outcomes forgot picks, which no method of this class does.
         return Selection(*(part.clone() for part in first))
 
     def tell(
@@ -134,10 +135,10 @@ class OutcomeBandit(Bandit):
 
         Args:
             selection: As for `Bandit.tell`, or plain arm indices `... x q`.
-            rewards: `... x q x k`, in the order of `outcomes`, NaN where an outcome was not measured; or `... x q` by name, of
-                which outcomes that were not measured are left out. Masked places are ignored.
-            failures: The meaning of a pick of which nothing was measured: an `"error"`, or one that is to be forgotten,
-                `"forget"`.
+            rewards: `... x q x k`, in the order of `outcomes`, NaN where an outcome was not measured; or a dictionary from the
+                names of outcomes to `... x q`, without the outcomes that were not measured. Masked places are ignored.
+            failures: The treatment of a pick without any measured outcome: `"error"` raises an error, `"forget"` forgets the
+                pick.
             noise_var: As for `Bandit.tell`, one number or `... x q x k`.
 
         Returns:
@@ -206,7 +207,7 @@ class OutcomeBandit(Bandit):
         return super().observe(spread, n, s, q, noise_var=own)
 
     def forget(self, selection: Selection | Tensor) -> None:
-        """Give up on picks that were asked for and will never be told, as `Bandit.forget`."""
+        """Give up picks that were asked for and will never be told, as `Bandit.forget`."""
         self.loop.recover_()
         super().forget(self._spread(*check_picks(selection, self._shape, self.loop.total, self.device)))
 
@@ -214,18 +215,18 @@ class OutcomeBandit(Bandit):
 
     @without_gradients
     def best(self, k: int = 1) -> Recommendation:
-        """The k arms that the aim recommends among those pulled, best first.
+        """The k recommended arms among those pulled, best first.
 
-        For `constrained` and `safe` policies: the best posterior mean of the objective among the arms whose limits hold with
-        the probability `certainty` (`safe`: by their lower bounds, or because they are among its start); where fewer do, the
-        others follow in order of that probability.
+        `constrained` and `safe` policies recommend the best posterior means of the objective among the arms whose limits hold
+        with the probability `certainty` (`safe`: by their lower bounds, or because the arm is one of its `start`). Where there
+        are fewer than k such arms, the others follow in order of that probability.
 
         Returns:
             `points` `... x k x d`, `index` `... x k`, and `mean` and `variance` `... x k x outcomes`.
 
         Raises:
             StateError: If nothing was told.
-            UnsupportedError: For several objectives, which have a front and no best arm.
+            UnsupportedError: For several objectives, which have a front instead of a best arm.
         """
         most = check_count(k)
         check_told(self.loop.pulls)
@@ -267,17 +268,17 @@ class OutcomeBandit(Bandit):
         draws: int = 1_000,
         seed: int = 0,
     ) -> Front:
-        """The Pareto front of the posterior means over all arms, and the probability of each member to be Pareto optimal.
+        """The Pareto front of the posterior means over all arms, and the probability that each member is Pareto optimal.
 
-        The probability is that of the model: the part of joint draws of all outcomes, at the members and at the five hundred
-        other arms that most likely belong, in which no arm dominates the member.
+        The probability is computed under the model, by joint draws of all outcomes at the members and at the five hundred other
+        arms that most likely belong to the front: it is the fraction of draws in which no arm dominates the member.
 
         Args:
-            minimize: Names of the outcomes of which less is better; the policy's own by default.
-            pulled: Whether only arms that were pulled may be members; rivals are all arms.
-            reference: A value per objective; the hypervolume is measured from there, and NaN without.
+            minimize: Names of the outcomes to minimise; those of the policy by default.
+            pulled: Whether only arms that were pulled may be members; they are compared with all arms.
+            reference: A value per objective, the reference point of the hypervolume, which is NaN without one.
             draws: Number of draws; the standard error of a probability is at most 1/(2 √draws).
-            seed: Of the draws.
+            seed: Seed of the draws.
 
         Raises:
             ArgumentError: If an argument is not as above.
@@ -294,17 +295,16 @@ class OutcomeBandit(Bandit):
             return front(self.loop, signs, pulled=pulled, reference=point, draws=draws, seed=seed)
 
     def leaders(self, count: int, *, draws: int = 64, seed: int = 0) -> Tensor:
-        """The arms that are most worth the look of a slow acquisition function, best first: those that the policy ranks
-        highest.
+        """The arms that the policy ranks highest, best first: candidates for an acquisition function that is slow to evaluate.
 
-        Of a policy that draws trade-offs they are the best arms by its bounds for each of `draws`, then the second best of
-        each, and so on. `botorch.optimize_arms(acquisition, arms[bandit.leaders(1000)])` then finds the best of a thousand
-        among millions.
+        For a policy that draws trade-offs, they are the best arm by its bounds for each of `draws` trade-offs, then the second
+        best arm for each, and so on. `botorch.optimize_arms(acquisition, arms[bandit.leaders(1000)])` then evaluates the
+        acquisition function at a thousand of millions of arms.
 
         Args:
             count: Number of arms.
             draws: Number of random trade-offs, where the policy draws them.
-            seed: Of the trade-offs.
+            seed: Seed of the trade-offs.
 
         Returns:
             Indices `... x count`, −1 in places of a batch row that has fewer arms. Exact duplicates count once. Pending picks
@@ -324,11 +324,12 @@ class OutcomeBandit(Bandit):
             return self.policy.leaders(state, count, draws, seed)
 
     def pareto_set(self, epsilon: Mapping[str, float] | None = None, *, minimize: Sequence[str] | None = None) -> ParetoSet:
-        """The arms that are certainly Pareto optimal up to ε, those that certainly are not needed, and the undecided ones.
+        """The arms that the bounds certify as Pareto optimal up to ε, those that they certify as not needed, and the undecided
+        ones.
 
         Args:
             epsilon: By outcome, the difference that does not matter, reward units; that of an `epal` policy by default.
-            minimize: Names of the outcomes of which less is better; the policy's own by default.
+            minimize: Names of the outcomes to minimise; those of the policy by default.
 
         Raises:
             ArgumentError: If an argument is not as above.
@@ -362,7 +363,7 @@ class OutcomeBandit(Bandit):
         """The posteriors as one BoTorch model, a `ModelList` of a `BanditModel` per outcome, tabulated on the arms.
 
         BoTorch's acquisition functions for several outcomes take it, and `botorch.optimize_arms` maximises them over the arms.
-        Picks that are pending are not in it: pass their points as `X_pending`.
+        The model does not contain pending picks: pass their points as `X_pending`.
 
         Raises:
             UnsupportedError: For several batch rows of picks, and for arms that are read from a source.

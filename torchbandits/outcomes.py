@@ -1,9 +1,10 @@
 """Policies of several outcomes on one list of arms, for `OutcomeBandit`: limits, trade-offs, Pareto sets and safety.
 
-Each takes `models`, a policy of one Gaussian process by the name of its outcome: `{"yield": gp_ucb(kernel, noise_std=0.1),
-"toxicity": gp_ucb(kernel, noise_std=0.02)}`. A model brings kernel, noise, width, memory and score; the policy chooses the arms
-for all of them. Use `constrained` for one objective and limits on others that may be violated while they are learned, `safe` if
-they may never be, `pareto` for good trade-offs with few pulls, and `epal` to certify which arms are Pareto optimal.
+Each takes `models`, a dictionary of policies of one Gaussian process by the name of the outcome: `{"yield": gp_ucb(kernel,
+noise_std=0.1), "toxicity": gp_ucb(kernel, noise_std=0.02)}`. A model determines kernel, noise, width, memory and score of its
+outcome; the policy chooses arms by all models. Use `constrained` for one objective and limits on others that may be violated
+while they are learned, `safe` if they may never be, `pareto` for good trade-offs with few pulls, and `epal` to certify which
+arms are Pareto optimal.
 """
 
 from __future__ import annotations
@@ -53,32 +54,32 @@ def constrained(
     certainty: float = 0.95,
     optimism: float = 0.5,
 ) -> Joint:
-    r"""Maximise one outcome among the arms whose other outcomes keep limits, all of which are learned.
+    r"""Maximise one outcome among the arms whose other outcomes keep limits, where all outcomes are unknown beforehand.
 
-    The score of the models decides how feasibility counts. Upper bounds (`auto`, `gp_ucb`, `bkb`) are optimistic on both
-    sides: the largest upper bound of the objective among the arms that may be feasible, and the smallest sum of violations
-    where none may be. Draws (`thompson_sampling`) do the same with a draw of each posterior. The improvement
-    (`gp_ucb(acquisition="ei")`) is multiplied by the probability of feasibility, in logarithms; it picks no arm again while
-    another one is on offer.
+    The score of the models decides how feasibility counts. Upper bounds (`auto`, `gp_ucb`, `bkb`) are optimistic about
+    objective and limits: the pick has the largest upper bound of the objective among the arms that may be feasible, or the
+    smallest sum of violations where none may be. Draws (`thompson_sampling`) do the same with a draw of each posterior. The
+    improvement (`gp_ucb(acquisition="ei")`) is multiplied by the probability of feasibility, in logarithms; no arm is picked
+    again while another one is on offer.
 
     Args:
-        models: A policy by outcome.
-        maximize: Name of the objective.
-        minimize: The same, if smaller is better.
+        models: A policy for each outcome, by name.
+        maximize: Name of the objective, to be maximised.
+        minimize: Name of the objective if it is to be minimised, instead of `maximize`.
         at_least: Lower limits by outcome, reward units.
         at_most: Upper limits by outcome, reward units.
         certainty: Probability of all limits at which an arm counts as feasible, in (0, 1): for the level that an improvement
             exceeds, and for `best()`.
-        optimism: Part of the models' widths with which bounds say that an arm may keep a limit, in [0, 1]: 1 is the rule of
-            CONFIG; less spends fewer pulls on arms that break the limits, and 0 goes by the means. Draws and the improvement
-            don't read it.
+        optimism: Factor of the models' widths in the bounds that decide whether an arm may keep a limit, in [0, 1]: 1 is the
+            rule of CONFIG; smaller values spend fewer pulls on arms that break the limits, and 0 uses the means alone. Draws
+            and the improvement do not use it.
 
     Guarantee: none for this implementation. With bounds that hold, Xu et al. 2023 prove regret and violations that vanish on
     average for the optimistic rule (`optimism=1`). Source: Gelbart et al. 2014 for the improvement; Xu et al. 2023 (CONFIG)
     for bounds; Eriksson and Poloczek 2021 (SCBO) for draws.
 
     Raises:
-        UnsupportedError: For models that can't be rows of one engine.
+        UnsupportedError: For models that cannot be batch rows of one engine.
     """
     _check_certainty(certainty)
     _check_optimism(optimism)
@@ -104,26 +105,26 @@ def pareto(
     certainty: float = 0.95,
     optimism: float = 0.5,
 ) -> Joint:
-    r"""Look for good trade-offs between all outcomes: each pick is the arm by which their front is expected to grow most, or
-    the best one for weights that are drawn for it.
+    r"""Find good trade-offs between all outcomes: each pick is the arm with the largest expected growth of the Pareto front, or
+    the best arm for randomly drawn weights.
 
     Args:
-        models: A policy by outcome, scored by upper bounds (`auto`, `gp_ucb`, `bkb`), draws (`thompson_sampling`) or the
+        models: A policy for each outcome, scored by upper bounds (`auto`, `gp_ucb`, `bkb`), draws (`thompson_sampling`) or the
             improvement (`gp_ucb(acquisition="ei")`).
-        minimize: Names of the outcomes of which less is better.
-        scalarization: `"improvement"`, the expected growth of the hypervolume above `reference`, in closed form, which reads
-            mean and standard deviation and no width, and picks no arm again while another one is on offer. Or one number by
-            weights that are drawn for each pick, of upper bounds or draws: `"chebyshev"`, the smallest weighted outcome and a
-            twentieth of their sum, as in ParEGO; `"linear"`, the weighted sum, which misses trade-offs in dents of the front;
-            `"hypervolume"`, whose average over the weights is the hypervolume above `reference`. By default the improvement
-            for up to four objectives, and `"chebyshev"` for more, whose front has too many cells, and for draws.
+        minimize: Names of the outcomes to minimise.
+        scalarization: `"improvement"`, the expected growth of the hypervolume above `reference`, in closed form, which uses
+            mean and standard deviation but no width, and picks no arm again while another one is on offer. The others combine
+            upper bounds or draws to one number by weights that are drawn for each pick: `"chebyshev"`, the smallest weighted
+            outcome plus a twentieth of the weighted sum, as in ParEGO; `"linear"`, the weighted sum, which misses trade-offs
+            where the front is not convex; `"hypervolume"`, whose average over the weights is the hypervolume above `reference`.
+            By default the improvement for up to four objectives, and `"chebyshev"` for draws and for more objectives, whose
+            front has too many cells.
         reference: A value per outcome that every good trade-off should beat. By default it follows the front of the posterior
             means at the arms that were pulled: a tenth of its range below its worst values (for the improvement, of the range
             of all arms that were pulled). The range of the front is the unit of each outcome where weights are drawn.
-        objectives: Names of the outcomes between which trade-offs are looked for; all of them by default. Where there are
-            limits, it must be given.
+        objectives: Names of the outcomes that are objectives; all of them by default. It must be given if there are limits.
         at_least: Lower limits by outcome, reward units, of objectives or of other outcomes. Only arms that may keep all limits
-            are picked; where there is none, that of the smallest sum of violations.
+            are picked; where there is none, the arm with the smallest sum of violations.
         at_most: Upper limits by outcome, reward units.
         certainty: Probability of all limits at which an arm may be on the front, in (0, 1).
         optimism: As for `constrained`.
@@ -134,7 +135,7 @@ def pareto(
     2019, Zhang and Golovin 2020 for `"hypervolume"`.
 
     Raises:
-        UnsupportedError: For models that can't be rows of one engine.
+        UnsupportedError: For models that cannot be batch rows of one engine.
     """
     if scalarization is not None:
         check_choice("scalarization", scalarization, KINDS)
@@ -172,20 +173,20 @@ def pareto(
 def epal(models: Mapping[str, Policy], *, epsilon: Mapping[str, float], minimize: Sequence[str] = ()) -> Joint:
     r"""ε-PAL: learn which arms are Pareto optimal, up to a difference ε in each outcome.
 
-    Each pick is the most uncertain arm that the bounds do not exclude. `OutcomeBandit.pareto_set(epsilon)` has the sets, and is
-    complete once no arm is undecided.
+    Each pick is the most uncertain arm that the bounds do not exclude. `OutcomeBandit.pareto_set(epsilon)` returns the sets,
+    which are complete once no arm is undecided.
 
     Args:
-        models: A policy by outcome, scored by upper bounds; their widths decide what is certain.
+        models: A policy for each outcome, scored by upper bounds; their widths decide what is certain.
         epsilon: By outcome, the difference that does not matter, reward units.
-        minimize: Names of the outcomes of which less is better.
+        minimize: Names of the outcomes to minimise.
 
     Guarantee: where the bounds of all outcomes hold, with probability at least 1 − Σ δ_j under the models' priors, the sets of
     every step are right: see `pareto_set`. The intervals are those of the present step; the paper intersects those of all
     steps, which can end earlier, and bounds the number of pulls, which is not proved here. Source: Zuluaga et al. 2016, Alg. 1.
 
     Raises:
-        UnsupportedError: For models that can't be rows of one engine.
+        UnsupportedError: For models that cannot be batch rows of one engine.
     """
 
     def aim(names: Names) -> Certifying:
@@ -208,21 +209,22 @@ def safe(
     expand: int | None = None,
     leaders: int = 64,
 ) -> Joint:
-    r"""SafeOpt and StageOpt: maximise one outcome, and pull only arms whose limits certainly hold.
+    r"""SafeOpt and StageOpt: maximise one outcome, and pull only arms that are known to keep the limits.
 
-    An arm is safe if the lower bounds of its limits say so, or if it is one of `start`. `expand=None` is SafeOpt: the most
-    uncertain arm among those that may be the best and those whose rewards may make others safe. A number is StageOpt: arms of
-    the second kind alone while that many pulls are told, then the largest upper bound of the objective among the safe arms.
+    An arm is safe if its confidence bounds keep all limits, or if it is one of `start`. `expand=None` is SafeOpt, which picks
+    the most uncertain arm among those that may be the best and those whose rewards may make others safe. A number is StageOpt,
+    which picks only arms of the second kind until that many pulls are told, and then the largest upper bound of the objective
+    among the safe arms.
 
     Args:
-        models: A policy by outcome, scored by upper bounds; their widths decide what is safe.
+        models: A policy for each outcome, scored by upper bounds; their widths decide what is safe.
         start: Indices of arms that are known to be safe.
-        maximize: Name of the objective.
-        minimize: The same, if smaller is better.
+        maximize: Name of the objective, to be maximised.
+        minimize: Name of the objective if it is to be minimised, instead of `maximize`.
         at_least: Lower limits of safety by outcome, reward units.
         at_most: Upper limits of safety by outcome, reward units.
         expand: Pulls of the first stage of StageOpt; None for SafeOpt.
-        leaders: Most arms that are examined, in order of uncertainty, for whether they make others safe.
+        leaders: Largest number of arms, the most uncertain first, that are examined for whether they make others safe.
 
     Guarantee: where the bounds of the limited outcomes hold, with probability at least 1 − Σ δ_j under the models' priors, no
     unsafe arm is ever pulled, in batches too. Convergence is not proved: there is no Lipschitz constant, and the safe set is
@@ -231,7 +233,7 @@ def safe(
 
     Raises:
         ArgumentError: If `start` is empty.
-        UnsupportedError: For models that can't be rows of one engine.
+        UnsupportedError: For models that cannot be batch rows of one engine.
     """
     check_whole("expand", expand, 0, otherwise="for SafeOpt")
     check_whole("leaders", leaders)
@@ -257,25 +259,26 @@ def fidelity(
     minimize: bool = False,
     exponent: float | None = None,
 ) -> Joint:
-    r"""BOCA: maximise an outcome at its target fidelity, and evaluate arms at cheaper fidelities as long as these teach enough.
+    r"""BOCA: maximise an outcome at its target fidelity, and evaluate arms at cheaper fidelities as long as these are
+    informative.
 
     Each arm is a point and a fidelity, which is one of its features: a shorter simulation, fewer epochs, another laboratory.
     The kernel says how far the fidelities agree: `TaskKernel` times a kernel on the other features, or any kernel in which the
     fidelity is a number. A pick is the arm of the target fidelity with the largest upper bound, at the cheapest fidelity at
     which it is still uncertain: see `aims.Fidelity` for the rule.
 
-    Of several outcomes, what is wanted at the target is another policy: `fidelity(constrained(…), arms, …)` and
-    `fidelity(pareto(…), arms, …)` pick the arm of the target fidelity which that policy would pick, at the cheapest fidelity at
-    which any of its outcomes is still uncertain. `best` and `front` are those of the target.
+    With several outcomes, `models` is another policy, which states the aim at the target: `fidelity(constrained(…), arms, …)`
+    and `fidelity(pareto(…), arms, …)` pick the arm of the target fidelity which that policy would pick, at the cheapest
+    fidelity at which any of its outcomes is still uncertain. `best` and `front` consider arms of the target fidelity.
 
     Args:
         models: A policy by the name of the only outcome, scored by upper bounds, whose kernel has no batch rows; or a
             `constrained` or `pareto` policy of several outcomes, scored by upper bounds or the improvement.
         arms: `A x d`, those of the bandit.
         column: The feature that is the fidelity.
-        target: The fidelity that counts; every point must be among the arms with it.
+        target: The fidelity whose outcome is maximised; every point must be among the arms at this fidelity.
         costs: Cost of a pull by fidelity, > 0.
-        minimize: Whether less is better, of one outcome.
+        minimize: Whether to minimise the outcome; for one outcome only.
         exponent: q of the rule; 1/(d + 2) by default, as in the paper for a fidelity of one feature.
 
     Guarantee: none here: the paper bounds the regret in terms of the cost spent for its widths, continuous fidelities and

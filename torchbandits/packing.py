@@ -48,7 +48,7 @@ class Packing:
         return padded.view(torch.int64)
 
     def pack(self, points: Tensor) -> Tensor:
-        """Words of points, `... x w` int64 for `... x d`. The points must be such numbers, see `holds`."""
+        """Words from points, `... x w` int64 for `... x d`. Every feature must be a bit or a count, see `holds`."""
         values = points.to(torch.uint8)
         if not self.counts:
             grouped = torch.nn.functional.pad(values, (0, 8 * self.num_bytes - self.dim)).unflatten(-1, (-1, 8))
@@ -56,12 +56,12 @@ class Packing:
         return self.words(values)
 
     def holds(self, points: Tensor) -> Tensor:
-        """Whether all features of a point are such numbers, booleans `...` for `... x d`."""
+        """Whether all features of a point are bits, or counts of 0 … 255 with `counts`; booleans `...` for `... x d`."""
         whole = (points >= 0) & (points <= (255 if self.counts else 1)) & (points == points.round())
         return whole.all(dim=-1)
 
     def unpack(self, words: Tensor, dtype: torch.dtype) -> Arms:
-        """Points of words, `... x d` for `... x w`."""
+        """Points from words, `... x d` for `... x w`."""
         rows = words.contiguous().view(torch.uint8)
         if not self.counts:
             rows = (rows.unsqueeze(-1) & torch.tensor(_MASKS, dtype=torch.uint8, device=rows.device)).ne(0).flatten(-2)

@@ -1,8 +1,8 @@
 """Matrix products of float32 in full precision, whatever the settings of the process allow.
 
 TF32 (`torch.set_float32_matmul_precision("high")`) and bfloat16 ("medium") leave products of float32 with three digits. A
-leverage is a small difference of large numbers, and would be off by ten percent, so that other arms would be picked without a
-word.
+leverage is a small difference of large numbers. It would be wrong by ten percent, so that other arms would be picked without a
+warning.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ def certificate(policy: Policy, state: State) -> Tensor:
     bounds = policy.bounds(state)
     if bounds is None:
         return torch.full_like(state.sum_on_host("log_det"), torch.nan)
-    # Copied first, since a device counts each operation.
+    # Copied first, since each operation on a device has a fixed cost.
     gap = (bounds[0] - bounds[1]).cpu()
     finite = torch.isfinite(gap)
     if not bool(finite.all()):
@@ -38,8 +38,8 @@ def certificate(policy: Policy, state: State) -> Tensor:
 
 @without_gradients
 def report_of(policy: Policy, state: State, pulls: Pulls, unasked: Tensor) -> Report:
-    """Report of a state after an update with these pulls, of which `unasked` (`batch_shape`) were never asked for. Holds
-    copies, on the device of the arms, which come there in one piece.
+    """Report of a state after an update with these pulls, of which `unasked` (`batch_shape`) were never asked for. It holds
+    copies on the device of the arms, made by a single transfer.
 
     Raises:
         NumericalError: If the posterior is not finite.

@@ -64,46 +64,50 @@ def run(
     """Play a policy in an environment for a number of pulls, on ask and tell.
 
     Args:
-        policy: Selects arms. One of several outcomes plays a table with a batch row for each of them, in their order:
-            arms `k x A x d`, the same for each, and rewards `k x A`. So are the rows of the history, whose metadata have the
-            names, and of what callbacks get.
-        environment: Evaluates them; its arms are the bandit's.
+        policy: Selects arms. A policy of several outcomes plays a table with one batch row per outcome, in their order: arms
+            `k x A x d`, the same for each, and rewards `k x A`. The history, whose metadata hold the names, and the arguments
+            of callbacks have the same rows.
+        environment: Evaluates the picks. Its arms are the arms of the bandit.
         num_rounds: Pulls of each batch row, failed ones included; it caps the last batch.
         generator: As for `Bandit`. The noise of each row is drawn from a generator seeded by that row's.
-        budget: The largest total cost of the pulls of a batch row, one number or `batch_shape` of them. Arms that a row cannot
-            pay for are not offered, picks of a batch that exceed the rest are forgotten, and the run ends when no row can pay
-            for any arm. A failed evaluation costs as much as a successful one.
-        observed: History that the bandit learns before its first ask, as `Bandit.observe` takes it. It counts neither as rounds
-            nor in the record.
-        journal: As for `Bandit`. The same call again resumes a run that was cut short, the noise included, and returns the
-            history of all of it; the seconds of earlier steps are NaN, and callbacks are called for later steps only. Picks
-            that were pending are evaluated again; arms that were excluded stay so. Another environment is refused, as far as
-            its class, name, noise, costs and expected rewards (or, where those are unknown, its function) tell. Ctrl-C, and any
-            error but an `EvaluationError`, closes it.
+        budget: The largest total cost of the pulls of a batch row, one number or `batch_shape` of them. Arms that cost more
+            than the rest of a row's budget are not offered, picks of a batch beyond this rest are forgotten, and the run ends
+            when no row can pay for any arm. A failed evaluation costs as much as a successful one.
+        observed: History that the bandit learns before its first ask, as `Bandit.observe` takes it. It does not count as rounds
+            and is not recorded.
+        journal: As for `Bandit`. Repeating the call resumes an interrupted run, the noise included, and returns the whole
+            history; the seconds of earlier steps are NaN, and callbacks are called for later steps only. Picks that were
+            pending are evaluated again, and excluded arms stay excluded. Another environment is refused; environments are
+            compared by class, name, noise, costs and expected rewards (or, where those are unknown, by function). Ctrl-C, and
+            any error but an `EvaluationError`, closes the journal.
         clock: Times ask and tell; `time.process_time` counts the processor seconds of this process alone.
-        callbacks: Called after each tell with the bandit, the selection, the rewards and the report; a True ends the run.
-        executor: Evaluates the picks of a batch side by side: any `concurrent.futures.Executor`, of threads, processes, Dask
-            (`client.get_executor()`) or mpi4py. Random numbers are drawn before a pick is handed out, and rewards are told in
-            the order of the picks: a batch that is told whole does not depend on which worker evaluated what, or when.
-        workers: Most evaluations submitted at once; all of a batch by default.
-        asynchronous: Tell every reward when it comes, and ask for a pick in its place, whatever the batch rule says: all
-            `workers` stay busy, and picks depend on the order in which rewards came. For one batch row.
+        callbacks: Called after each tell with the bandit, the selection, the rewards and the report; the run ends if one
+            returns True.
+        executor: Evaluates the picks of a batch in parallel: any `concurrent.futures.Executor`, of threads, processes, Dask
+            (`client.get_executor()`) or mpi4py. Random numbers are drawn before a pick is submitted, and rewards are told in
+            the order of the picks: a batch that is told whole depends neither on the assignment of picks to workers nor on the
+            times of evaluation.
+        workers: Largest number of evaluations that are submitted at a time; a whole batch by default.
+        asynchronous: Tell every reward as soon as it is received, and ask for another pick in its place, independently of the
+            batch rule: all `workers` stay busy, and picks depend on the order in which rewards were received. For one batch
+            row.
         retries: The number of times that a failed evaluation is repeated: one that raised, died, came late or is not a finite
             number.
         timeout: Seconds from its submission after which an evaluation has failed; with `workers`, that is from its start.
         failures: The treatment of an evaluation that failed for good. `"raise"` ends the run. `"forget"` gives up the pick and
             counts it in `history.batches["failed"]`; `"exclude"` does the same, and never offers its arm to that row again.
-        stop: A rule of `torchbandits.stopping`, or several, asked before every ask: a batch row is asked for no more picks
-            once one of them stops it, and the run ends when all rows have stopped. `history.metadata["stopped"]` has the
-            reason of each row, an empty text for a row that had all its rounds. Rules are copied, and begin without a memory.
+        stop: A rule of `torchbandits.stopping`, or several, evaluated before every ask: a batch row makes no further picks once
+            one of the rules stops it, and the run ends when all rows have stopped. `history.metadata["stopped"]` holds the
+            reason of each row, an empty text for a row that had all its rounds. Rules are copied, and the copies begin without
+            a memory.
 
     Returns:
         The history. `history.batches["seconds"]` is the time of ask and tell, without the environment's.
 
     Raises:
-        EvaluationError: If an evaluation failed and failures end the run, or the executor broke. Rewards that had come are
-            told; the error has the history and the bandit.
-        KeyboardInterrupt: At Ctrl-C; with a journal, the message names the file that keeps the run.
+        EvaluationError: If an evaluation failed and failures end the run, or the executor broke. All rewards received before
+            were told; the error holds the history and the bandit.
+        KeyboardInterrupt: At Ctrl-C; with a journal, the message names the file in which the run is kept.
     """
     known = isinstance(environment, Environment)
     require(known, f"environment must be one of torchbandits.environments, got {type(environment).__name__}.")
@@ -208,8 +212,9 @@ def _opening(bandit: Bandit) -> list[dict[str, Any]]:
 
 @contextmanager
 def _closed_where_it_fails(bandit: Bandit) -> Iterator[None]:
-    """Close the journal of a run that fails, so that the same call can go on with it: a traceback that is kept, as a notebook
-    does, keeps the bandit. An `EvaluationError` hands the bandit out, which goes on where the run ended."""
+    """Close the journal of a run that fails, so that the same call can resume it: a traceback that is kept, as in a notebook,
+    would keep the bandit and its journal open. After an `EvaluationError` the journal stays open for the bandit that the error
+    holds."""
     try:
         yield
     except EvaluationError:
@@ -227,9 +232,9 @@ def _closed_where_it_fails(bandit: Bandit) -> Iterator[None]:
 
 
 def _tell(bandit: Bandit, answers: Answers) -> tuple[Answers, Report]:
-    """Tell the rewards that came and, unless they end the run, the evaluations that failed. A NaN is a failure.
+    """Tell the rewards received and, unless they end the run, the evaluations that failed. A NaN is a failure.
 
-    Picks are those of every batch row, as the methods of `Bandit` take them: an `OutcomeBandit` shares them among outcomes.
+    Picks are given for every batch row, as for the methods of `Bandit`: the outcomes of an `OutcomeBandit` share their picks.
     """
     selection, rewards, failed = answers.selection, answers.rewards, answers.failed
     if failed is not None and answers.error is None:
@@ -265,7 +270,7 @@ def _catch_up(
     *,
     exclude: bool,
 ) -> None:
-    """Record, pay and count what was told before a run was cut short; a NaN is an evaluation that failed."""
+    """Record, pay and count the rewards that were told before the run was interrupted; a NaN is an evaluation that failed."""
     for record in journal.records():
         if record["kind"] == "tell":
             report, best = report_in(record, device)
@@ -282,8 +287,8 @@ def _catch_up(
 
 
 def _regret(environment: Environment, index: Tensor, policy: Policy | None) -> Tensor:
-    """Regret of arms, shaped like `index`. Of each of several outcomes it is the distance from its best value, the smallest
-    one where less is better; NaN for an outcome that has limits on both sides alone."""
+    """Regret of arms, shaped like `index`. For several outcomes, the regret of each is the distance from its best value, which
+    is the smallest one for an outcome to minimise; NaN for an outcome that only has limits on both sides."""
     if not isinstance(policy, Joint):
         return environment.regret(index)
     sign = environment.means.new_tensor(policy.directions).unsqueeze(-1)
@@ -308,7 +313,7 @@ def _regrets(environment: Environment, policy: Policy) -> Callable[[dict[str, An
 
 
 class _Steps:
-    """Collects steps, and records many at once in the history, which makes the cost per step small."""
+    """Collects steps and records many at once in the history, so that a step costs little."""
 
     def __init__(self, environment: Environment, batch_shape: torch.Size, policy: Policy | None = None) -> None:
         self._environment, self._rows = environment, batch_shape.numel()
@@ -329,7 +334,7 @@ class _Steps:
             self._flush()
 
     def history(self, stopped: Sequence[str] | None = None) -> History:
-        """The history of all that was added, and the reasons for which each row stopped, where rules were given."""
+        """The history of all steps, and the reason for which each row stopped, where rules were given."""
         self._flush()
         if stopped is not None:
             self._history.metadata["stopped"] = list(stopped)
@@ -362,7 +367,7 @@ class _Steps:
 
 
 class Rounds:
-    """The rounds that are left: the number of picks to ask for, and the arms that they are chosen from."""
+    """The rounds that are left: the number of picks to ask for, and the arms on offer."""
 
     def __init__(self, bandit: Bandit, rounds: Tensor, budget: Budget | None) -> None:
         self._bandit, self._budget = bandit, budget
@@ -372,7 +377,7 @@ class Rounds:
         self.stopped: tuple[str, ...] | None = None
 
     def stop(self, decision: Decision) -> None:
-        """Ask no more picks for the batch rows that a decision stops, and keep their reasons."""
+        """Ask for no more picks of the batch rows that a decision stops, and keep their reasons."""
         if self.stopped is None:
             self.stopped = ("",) * len(decision.reasons)
         over = decision.stop & (self._rounds > self._bandit.pulls.long())
@@ -386,8 +391,8 @@ class Rounds:
         """The next batch or, for a number of workers, as many further picks as they have room for; None for none now.
 
         Args:
-            waiting: Picks that are open.
-            workers: None for batches, which are asked for when nothing is open.
+            waiting: Number of open picks.
+            workers: None for batches, which are asked for when no pick is open.
         """
         most = self._bandit.policy.most_picks
         limit = available = None
@@ -429,7 +434,8 @@ class Rounds:
             self._excluded = self._excluded | (hits > 0)
 
     def _available(self) -> tuple[Tensor | None, Tensor | None]:
-        """Arms on offer, `batch_shape x A`, all for rows that pull no more; the rows that do, `batch_shape`; None for all."""
+        """Arms on offer, `batch_shape x A`, all arms in rows without further pulls, and the mask of rows with further pulls,
+        `batch_shape`; None for all."""
         offered = None if self._budget is None else self._budget.affordable
         if self._excluded is not None:
             offered = ~self._excluded if offered is None else offered & ~self._excluded
@@ -440,7 +446,7 @@ class Rounds:
 
 
 class Budget:
-    """The money that each batch row has left."""
+    """The remaining budget of each batch row."""
 
     def __init__(self, budget: float | Tensor, environment: Environment, bandit: Bandit) -> None:
         costs, shape = environment.costs, bandit.batch_shape

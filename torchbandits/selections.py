@@ -26,7 +26,7 @@ def joined(first: Selection, second: Selection) -> Selection:
 
 
 def duplicate(selection: Selection) -> Selection:
-    """The same picks in tensors of their own, for callers who may write to them."""
+    """A copy of the picks, for callers that may write to it."""
     return Selection(selection.points.clone(), selection.index.clone(), selection.mask.clone())
 
 
@@ -73,10 +73,10 @@ def carried(opened: Selection, arms: ArmSet, batch_shape: torch.Size) -> Selecti
 def without(
     opened: Selection | None, index: Picks, mask: PickMask, points: Callable[[Tensor], Tensor]
 ) -> tuple[Selection | None, Tensor]:
-    """An open selection less some picks, and how many of those were not open.
+    """An open selection without some picks, and the number of these picks that were not open.
 
     Args:
-        opened: What is open, or None.
+        opened: The open picks, or None.
         index: `batch_shape x q` arms to take out, with their mask; an arm that is listed twice is taken out twice.
         points: Features of arms by index.
 

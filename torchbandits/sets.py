@@ -1,4 +1,4 @@
-"""Sets of arms by what was learned: the k best, and those above a level."""
+"""Sets of arms under the posterior: the k best, and those above a level."""
 
 from __future__ import annotations
 
@@ -61,8 +61,8 @@ class LevelSet(Readable):
     Attributes:
         above: Booleans, the lower bound is at least the level.
         below: Booleans, the upper bound is below the level.
-        undecided: Booleans, neither.
-        probability: Probability under the model that the arm's expected reward is at least the level.
+        undecided: Booleans, neither of the two.
+        probability: Probability under the model that the expected reward of the arm is at least the level.
     """
 
     above: Tensor
@@ -101,7 +101,7 @@ def top_k(loop: Loop, k: int, draws: int, seed: int) -> TopK:
     index, threshold = ranked.indices[..., :k], ranked.values[..., k - 1 :].mean(dim=-1, keepdim=True)
     # Beside the members, the arms that most likely belong, by their own marginals.
     hope = (entries - threshold) / std.double().clamp_min(torch.finfo(torch.float64).tiny)
-    # An arm without variance may be without any hope and is a rival all the same; a copy, or a member, is none.
+    # An arm without variance counts as a rival even if it cannot belong; copies and members are no rivals.
     hope = torch.where(entries > -torch.inf, hope.clamp_min(torch.finfo(torch.float64).min), -torch.inf)
     rivals = hope.scatter(-1, index, -torch.inf).topk(min(_RIVALS, int(counts.max()) - k), dim=-1)
     joint = JointDraws(state.table, torch.cat([index, rivals.indices], dim=-1))

@@ -20,7 +20,8 @@ class SphericalLinearKernel(gpytorch.kernels.Kernel):
 
     m is the middle of the box that holds the features, and r half its diagonal. P is the inverse stereographic projection, so
     that k(x, x) = 1; in contrast to that of the linear kernel, the variance does not grow towards the corners of the box. The
-    kernel has d + 2 features and no lengthscale to lose among hundreds of them, as embeddings of language models have.
+    kernel has d + 2 features and no lengthscale, which is hard to estimate for hundreds of features such as those of language
+    model embeddings.
 
     `fraction`, f, and `constant`, c, are between 0 and 1, both 1/2 at first, and fitted with the kernel's other parameters;
     `gpytorch.kernels.ScaleKernel` gives the kernel a variance. Features count in their own units, so that those of a larger
@@ -32,10 +33,10 @@ class SphericalLinearKernel(gpytorch.kernels.Kernel):
             features.
 
     Raises:
-        ShapeError: If the bounds are not `2 x d`, or leave no feature any width.
+        ShapeError: If the bounds are not `2 x d`, or the upper and lower bounds of all features are equal.
 
-    It is the kernel of GPyTorch's pull request 2742, which no release holds yet, with all its lengthscales equal.
-    Cost: O(n m d). Source: arXiv 2512.00170, eq. 2.
+    This is the kernel of GPyTorch's pull request 2742, which is not in any release yet, with all lengthscales equal. Cost: O(n
+    m d). Source: arXiv 2512.00170, eq. 2.
     """
 
     has_lengthscale = False

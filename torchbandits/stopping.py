@@ -1,4 +1,4 @@
-r"""Rules that end a run, a fleet of workers or a loop of one's own: `bandit.should_stop(rule)`, `run(..., stop=rule)`.
+r"""Rules that end a run, a fleet of workers or your own loop: `bandit.should_stop(rule)`, `run(..., stop=rule)`.
 
     rule = tb.stopping.EpsilonOptimal(0.05)
     while not (decision := bandit.should_stop(rule, tb.stopping.Budget(pulls=500))):
@@ -6,8 +6,8 @@ r"""Rules that end a run, a fleet of workers or a loop of one's own: `bandit.sho
         bandit.tell(selection, evaluate(selection.points))
     print(decision.reason)
 
-`EpsilonOptimal`, `ProbableRegret`, `TopKKnown`, `LevelSetKnown` and `FrontKnown` promise something with a probability; the
-others promise nothing. Every rule decides for each batch row, from what was told: picks that are pending do not count.
+`EpsilonOptimal`, `ProbableRegret`, `TopKKnown`, `LevelSetKnown` and `FrontKnown` have a guarantee that holds with a given
+probability; the others have none. Every rule decides for each batch row from the rewards told: pending picks do not count.
 """
 
 from __future__ import annotations
@@ -65,14 +65,14 @@ __all__ = [
     "TopKKnown",
 ]
 
-# Widths with a theorem that holds for all arms and all steps at once, by the posterior that it is about.
+# Widths with a theorem that holds for all arms and all steps at once, by the kind of posterior in the theorem.
 _EXACT = (IGP, KernelUCB, MartingaleMixture, SelfNormalized, Srinivas)
 _SPARSE = (BKB, BBKB)
 # Draws of the first look; the number doubles from look to look.
 _FIRST_DRAWS = 256
-# Part of δ that arms which are not drawn may have together.
+# Part of δ for all arms together that are not drawn.
 _NEGLECTED = 0.005
-# Normal numbers that are drawn at once.
+# Largest number of normal numbers drawn at once.
 _DRAWN = 1 << 23
 
 
@@ -82,10 +82,10 @@ class Decision:
 
     Attributes:
         stop: `batch_shape` booleans.
-        arm: `batch_shape`, the recommended arm, which promises are about; −1 before the first pull.
-        value: `batch_shape`, the number that the rule compares with its threshold; NaN where it is unknown. Of several rules,
-            that of the first that stops the row, or else of the first.
-        reasons: Why each batch row stops, in row-major order; empty texts for rows that go on.
+        arm: `batch_shape`, the recommended arm, to which guarantees refer; −1 before the first pull.
+        value: `batch_shape`, the number that the rule compares with its threshold; NaN where it is unknown. For several rules,
+            the value of the first rule that stops the row, or else of the first rule.
+        reasons: The reason for which each batch row stops, in row-major order; empty texts for rows that do not stop.
     """
 
     stop: Tensor
@@ -104,15 +104,15 @@ class Decision:
 
 
 class Rule(ABC):
-    """A rule that decides whether to stop. To write one of your own, implement `decide`."""
+    """A rule that decides whether to stop. Subclasses implement `decide`."""
 
     @abstractmethod
     def decide(self, loop: Loop) -> Decision:
         """Decide for each batch row of a loop (`bandit.loop`), whose state must not be changed."""
 
     def see(self, told: Tensor, arm: Tensor) -> None:  # noqa: B027 - most rules remember nothing
-        """Take note of the pulls told and the recommended arm after a tell, `batch_shape` each: for rules that remember. A run
-        that resumes from a journal passes every tell on record."""
+        """Observe the number of pulls told and the recommended arm after a tell, `batch_shape` each; for rules with a memory. A
+        run that resumes from a journal passes every recorded tell."""
 
 
 @without_gradients
@@ -122,7 +122,7 @@ def decide(rules: Sequence[Rule], loop: Loop) -> Decision:
 
 
 def either(decisions: Sequence[Decision]) -> Decision:
-    """Decisions on the same batch rows as one, by which a row stops where one of them stops it."""
+    """Combine decisions on the same batch rows: a row stops if one of the decisions stops it."""
     whole = decisions[0]
     for other in decisions[1:]:
         value = torch.where(other.stop & ~whole.stop, other.value, whole.value)
@@ -141,13 +141,13 @@ def check_rules(rules: Any, name: str = "rule") -> tuple[Rule, ...]:
 
 
 def decision_of(loop: Loop, stop: Tensor, value: Tensor, text: str) -> Decision:
-    """The decision of a rule whose reasons differ between the batch rows in the arm and the value alone.
+    """The decision of a rule whose reasons differ between batch rows only in the arm and the value.
 
     Args:
-        loop: Whose recommended arms are meant.
+        loop: The loop whose recommended arms the reasons name.
         stop: `batch_shape` booleans.
         value: `batch_shape`.
-        text: The reason, with `{arm}` and `{value}` in the places of the row's own.
+        text: The reason, in which `{arm}` and `{value}` stand for those of the row.
     """
     arm = loop.best_arm()
     rows = zip(stop.reshape(-1).tolist(), arm.reshape(-1).tolist(), value.reshape(-1).tolist(), strict=True)
@@ -156,8 +156,8 @@ def decision_of(loop: Loop, stop: Tensor, value: Tensor, text: str) -> Decision:
 
 
 def table_state(loop: Loop, rule: str) -> tuple[Composed, TableState]:
-    """Policy and state of a loop with one Gaussian process over given arms, in reward units. Of a policy in phases it is the
-    posterior of all pulls, and the engine that keeps it.
+    """Policy and state of a loop with one Gaussian process over given arms, in reward units. For a policy in phases they are
+    the engine and the posterior of all pulls.
 
     Raises:
         UnsupportedError: For another one.
@@ -175,7 +175,7 @@ def table_state(loop: Loop, rule: str) -> tuple[Composed, TableState]:
     return policy, state
 
 
-# ---------------------------------------------------------------------- rules with a promise
+# ---------------------------------------------------------------------- rules with a guarantee
 
 
 @dataclass(frozen=True)
@@ -185,10 +185,10 @@ class EpsilonOptimal(Rule):
     .. math:: \max_x \big(\mu_t(x) + w_t \sigma_t(x)\big) - \big(\mu_t(\hat x) - w_t \sigma_t(\hat x)\big) \le \varepsilon
 
     If the width holds for all arms and steps at once with probability 1 − δ, the arm is ε-optimal at the time of stopping with
-    that probability, whatever the policy pulls and whenever the rule is asked. Widths without such a theorem, or of another λ
-    than the posterior's, are refused, and so are features that approximate a kernel, an estimated prior mean, and a kernel that
-    was fitted to the same rewards. For a sampled dictionary the probability is 1 − 2δ, if its oversampling is the theorem's:
-    that is not checked, and 2, the default, is not (see the guarantees).
+    that probability, for any choice of pulls and for any times at which the rule is evaluated. Widths without such a theorem,
+    or of another λ than the posterior's, are refused, and so are features that approximate a kernel, an estimated prior mean,
+    and a kernel that was fitted to the same rewards. For a sampled dictionary the probability is 1 − 2δ, if its oversampling is
+    that of the theorem, which is not checked; the default of 2 is smaller (see the guarantees).
 
     Args:
         epsilon: ε > 0, reward units.
@@ -274,25 +274,26 @@ class ProbableRegret(Rule):
     .. math:: P\big(\max_x f(x) - f(\hat x) > \varepsilon \mid \text{rewards}\big) \le (1 - r)\,\delta
 
     The probability is estimated by draws of f at the recommended arm and at up to `leaders` arms that most likely exceed it,
-    from their exact joint covariance; for all other arms the sum of their own probabilities bounds it. So no A x A matrix is
-    made, and no arm is neglected. Draws are doubled until a Clopper-Pearson bound decides, at the latest at `max_draws`: the
-    rule then does not stop. All wrong decisions to stop of a run have together a probability of at most r δ, which is shared
-    out over the numbers of pulls t as 6/(π² t²) and over the looks.
+    from their exact joint covariance; for all other arms it is bounded by the sum of their individual probabilities. No A x A
+    matrix is made, and no arm is neglected. The number of draws is doubled until a Clopper-Pearson bound decides; if it has not
+    decided at `max_draws`, the rule does not stop. The probability of any wrong decision to stop in a run is at most r δ, which
+    is divided among the numbers of pulls t in proportion to 6/(π² t²), and among the looks.
 
     If f is drawn from the prior and the noise is Gaussian with the variance that the posterior assumes, the arm is ε-optimal at
-    the time of stopping with probability 1 − δ, whatever the policy pulls and whenever the rule is asked. A fitted kernel, and
-    the covariance of a sampled dictionary, are those of the model and not of f: nothing is proved then.
+    the time of stopping with probability 1 − δ, for any choice of pulls and for any times at which the rule is evaluated. A
+    fitted kernel and the covariance of a sampled dictionary are not the prior of f, so that nothing is proved for them.
 
     Args:
         epsilon: ε > 0, reward units.
         delta: δ, failure probability.
         estimation: r, the part of δ for errors of the estimate.
-        leaders: Most arms that are drawn jointly, beside the recommended one; fewer if the others are negligible.
-        max_draws: Most draws of one decision.
-        seed: Of the draws: the same rewards lead to the same decision, in every process.
+        leaders: Largest number of arms that are drawn jointly with the recommended one; fewer if the others are negligible.
+        max_draws: Largest number of draws for one decision.
+        seed: Seed of the draws: the same rewards lead to the same decision in every process.
 
     Cost: O(A m) for the covariances with the recommended arm, O(k³ + k² S) for S draws of k leaders.
-    Source: Wilson 2024 (arXiv 2402.16811) for criterion and test; the leaders and the bound of the rest are this package's.
+    Source: Wilson 2024 (arXiv 2402.16811) for criterion and test; the choice of leaders and the bound for the other arms are
+    specific to this package.
     """
 
     epsilon: float
@@ -331,7 +332,7 @@ class ProbableRegret(Rule):
         return decision_of(loop, stop, value, text)
 
     def _rivals(self, state: TableState, arm: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """The arms that most likely exceed f(x̂) + ε, `batch_shape x k`, how many of them are worth drawing, and the summed
+        """The arms that most likely exceed f(x̂) + ε, `batch_shape x k`, the number of them to draw, and the summed
         probabilities of all others, `batch_shape` each. Exact duplicates count once."""
         table, lam = state.table, state.posterior.regularization
         slot = arm.clamp_min(0).unsqueeze(-1)
@@ -348,7 +349,7 @@ class ProbableRegret(Rule):
         leading = score.topk(min(self.leaders, score.shape[-1]), dim=-1)
         rest = torch.special.ndtr(score.scatter(-1, leading.indices, -torch.inf)).sum(dim=-1, keepdim=True)
         own = torch.special.ndtr(leading.values)
-        # After j arms the union bound has those from j on, and all that do not lead.
+        # With j arms drawn, the union bound covers the leaders from j on and all arms that are no leaders.
         left = rest + own.flip(-1).cumsum(dim=-1).flip(-1) - own
         size = (left > _NEGLECTED * self.delta).sum(dim=-1, keepdim=True).clamp_max(own.shape[-1] - 1)
         return leading.indices, size.squeeze(-1) + 1, left.gather(-1, size).squeeze(-1)
@@ -508,19 +509,19 @@ class FrontKnown(Rule):
         return decision_of(loop, (value == 0) & (loop.pulls > 0), value, text)
 
 
-# ---------------------------------------------------------------------- rules without one
+# ---------------------------------------------------------------------- rules without a guarantee
 
 
 @dataclass(frozen=True)
 class ImprovementPerCost(Rule):
     """Stop when no pull is worth its cost: the largest expected improvement per cost over the arms is below a price.
 
-    The improvement is that over the highest posterior mean of all arms. Arms without costs (`Bandit(..., costs=)`) cost 1.
+    The improvement is measured over the highest posterior mean of all arms. Arms without costs (`Bandit(..., costs=)`) cost 1.
 
     Args:
         price: The smallest expected improvement per unit of cost that is worth a pull, > 0, reward units per unit of cost.
 
-    Guarantee: none. Cost: O(A). Source: the rule that belongs to expected improvement per cost.
+    Guarantee: none. Cost: O(A). Source: the natural stopping rule of expected improvement per cost.
     """
 
     price: float
@@ -548,11 +549,12 @@ class ImprovementPerCost(Rule):
 class SameArm(Rule):
     """Stop when the recommended arm has not changed over a number of pulls.
 
-    The rule remembers since when: use one object per bandit. It takes note whenever it is asked, in `run` after every tell,
-    those of a journal included. Of several workers each remembers what it was asked after.
+    The rule remembers when the arm last changed, so use one object per bandit. It observes the recommended arm whenever it is
+    evaluated and, in `run`, after every tell, those of a journal included. Each of several workers only remembers the times at
+    which its own rule was evaluated.
 
     Args:
-        pulls: Pulls told without a change.
+        pulls: Number of pulls told without a change.
 
     Guarantee: none.
     """
@@ -568,7 +570,7 @@ class SameArm(Rule):
         return f"SameArm(pulls={self.pulls})"
 
     def see(self, told: Tensor, arm: Tensor) -> None:
-        """Take note of the recommended arm."""
+        """Observe the recommended arm."""
         told, arm = told.to("cpu", copy=True), arm.to("cpu", copy=True)
         if self._arm is None or self._since is None or self._arm.shape != arm.shape:
             self._arm, self._since = arm, told
@@ -577,7 +579,7 @@ class SameArm(Rule):
         self._arm = arm
 
     def decide(self, loop: Loop) -> Decision:
-        """Compare the pulls since the last change with the number given."""
+        """Compare the number of pulls since the last change with the given number."""
         arm, told = loop.best_arm(), loop.pulls
         self.see(told, arm)
         assert self._since is not None
@@ -603,8 +605,8 @@ class Budget(Rule):
 
     Args:
         pulls: Pulls of each batch row; None for no limit.
-        cost: Sum of the costs of the arms pulled (`Bandit(..., costs=)`), at the costs of now; None for no limit. Arms that are
-            gone, and points that are no arms, count nothing.
+        cost: Sum of the costs of the arms pulled (`Bandit(..., costs=)`), at the current costs; None for no limit. Arms that
+            were removed, and points that are no arms, cost nothing.
     """
 
     pulls: int | None = None

@@ -16,15 +16,15 @@ class TaskKernel(gpytorch.kernels.Kernel):
 
     .. math:: k(s, t) = b_s b_t + v_s [s = t], \quad v_s > 0
 
-    Of two tasks these are all positive definite matrices. The values at first are variances of 1 and correlations of 1/2; b and
-    v are fitted with the kernel's other parameters. The product with another kernel needs no outputscale of its own.
+    For two tasks these are all positive definite matrices. Initially the variances are 1 and the correlations 1/2; b and v are
+    fitted with the other parameters of the kernel. The product with another kernel needs no further outputscale.
 
     Args:
-        num_tasks: T. The feature of an arm that names its task is 0, 1, … T − 1.
-        kwargs: `active_dims=[j]`, the place of this feature, and the other arguments of a GPyTorch kernel.
+        num_tasks: T. The feature that names the task of an arm has the values 0, 1, … T − 1.
+        kwargs: `active_dims=[j]`, the index of this feature, and the other arguments of a GPyTorch kernel.
 
-    It is `gpytorch.kernels.IndexKernel` of rank 1, evaluated densely. Cost: O(n m). Source: Bonilla et al. 2008; Swersky et al.
-    2013 for past campaigns as tasks.
+    This is `gpytorch.kernels.IndexKernel` of rank 1, evaluated densely. Cost: O(n m). Source: Bonilla et al. 2008; Swersky et
+    al. 2013 for past campaigns as tasks.
     """
 
     has_lengthscale = False
@@ -40,7 +40,7 @@ class TaskKernel(gpytorch.kernels.Kernel):
 
     @property
     def covariance(self) -> Tensor:
-        """Of the tasks, `... x T x T`."""
+        """Covariance matrix of the tasks, `... x T x T`."""
         own = self.raw_variance_constraint.transform(self.raw_variance)
         return self.factor.unsqueeze(-1) * self.factor.unsqueeze(-2) + torch.diag_embed(own)
 

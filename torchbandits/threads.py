@@ -22,10 +22,11 @@ from typing import TypeVar
 import torch
 
 MANY_NUMBERS = 1 << 18
-"""Arms times batch rows from which on each operation of a step is worth several threads."""
+"""Number of arms times batch rows from which on several threads make each operation of a step faster."""
 
 MANY_PRODUCTS = 2e9
-"""Multiplications of a sweep or a factorisation from which on it is worth several threads: about half a second on one."""
+"""Number of multiplications of a sweep or a factorisation from which on several threads make it faster: about half a second on
+one thread."""
 
 _Set = Callable[[int, int], int]
 Item = TypeVar("Item")
@@ -99,15 +100,16 @@ def thread_setter() -> _Set | None:
 
 
 def side_by_side(work: Callable[[Item, int], Result], items: Iterable[Item]) -> Iterator[Result]:
-    """Results of `work(item, place)` in order, computed by as many Python threads as PyTorch has here, each on one of its own.
+    """Results of `work(item, place)` in order, computed by as many Python threads as PyTorch has here, each with one thread of
+    PyTorch.
 
-    A chunk of arms then costs one hand-over between threads, where the threads of PyTorch meet after each of its fifty small
-    products; on a machine with other work each meeting waits for a thread without a core. The results do not depend on the
+    A chunk of arms then costs one hand-over between threads, whereas the threads of PyTorch synchronise after each of its fifty
+    small products; on a busy machine each synchronisation waits for a thread without a core. The results do not depend on the
     number of threads, since each chunk is computed by one.
 
     Args:
         work: Called without gradients. `place` counts buffers: a result may be overwritten once the next one is requested.
-        items: Read in this thread, ahead of their use; no more are under way than there are threads, and one.
+        items: Read in this thread, ahead of their use; at most one more than there are threads is in progress at a time.
     """
     count = torch.get_num_threads()
     if count == 1 or thread_setter() is None:

@@ -9,27 +9,27 @@ from torch import Tensor
 
 
 def to_host(*tensors: Tensor) -> Sequence[Tensor]:
-    """The tensors on the host: copies from a device, the tensors themselves where they are there. Cost: one
-    synchronisation."""
+    """The tensors on the host: copies if they are on a device, else the tensors themselves. Cost: one synchronisation."""
     if tensors[0].device.type == "cpu":
         return tensors
     return _unpacked(_packed(tensors).cpu(), tensors)
 
 
 def to_device(device: torch.device, *tensors: Tensor) -> Sequence[Tensor]:
-    """Copies of tensors of the host on a device, which nothing waits for; the tensors themselves where they are there."""
+    """Tensors of the host on a device: asynchronous copies, or the tensors themselves if they are on that device."""
     if device.type == tensors[0].device.type:
         return tensors
     return _unpacked(_packed(tensors).pin_memory().to(device, non_blocking=True), tensors)
 
 
 def _by_size(tensors: Sequence[Tensor]) -> list[int]:
-    """Their places, the largest elements first, so that each tensor begins where one of its elements may."""
+    """The indices of the tensors, those with the largest elements first, so that every tensor is aligned in the packed
+    bytes."""
     return sorted(range(len(tensors)), key=lambda place: -tensors[place].element_size())
 
 
 def _packed(tensors: Sequence[Tensor]) -> Tensor:
-    """The bytes of all of them."""
+    """The bytes of all tensors."""
     return torch.cat([_flat(tensors[place]).view(torch.uint8) for place in _by_size(tensors)])
 
 

@@ -70,7 +70,7 @@ class Selection:
         return self._shown().text()
 
     def _repr_html_(self) -> str:
-        """The same as a table, for notebooks."""
+        """An HTML table of the same values, for notebooks."""
         return self._shown().html()
 
 
@@ -89,8 +89,8 @@ class Evidence:
 class Recommendation:
     """The k best arms among those pulled, best first: `points` `batch_shape x k x d`, the rest `batch_shape x k`.
 
-    `index` is −1 (and mean NaN) where a row has pulled fewer than k arms, or where a point is not one of the arms. Of several
-    outcomes, mean and variance have a further dimension, the last, for these.
+    `index` is −1 (and mean NaN) where a row has pulled fewer than k arms, or where a point is not one of the arms. For several
+    outcomes, mean and variance have a further dimension, the last one, with an entry per outcome.
     """
 
     points: Tensor
@@ -101,7 +101,7 @@ class Recommendation:
     def _shown(self) -> Shown:
         if not all(isinstance(part, Tensor) for part in (self.index, self.mean, self.variance)):
             return misfit(self)
-        # Of several outcomes, a column for each.
+        # One column per outcome, if there are several.
         several = self.mean.dim() > self.index.dim() and self.mean.shape == self.variance.shape
         means = {f"mean {j}": part for j, part in enumerate(self.mean.unbind(dim=-1))} if several else {"mean": self.mean}
         spreads = self.variance.unbind(dim=-1) if several else (self.variance,)
@@ -119,7 +119,7 @@ class Recommendation:
         return self._shown().text()
 
     def _repr_html_(self) -> str:
-        """The same as a table, for notebooks."""
+        """An HTML table of the same values, for notebooks."""
         return self._shown().html()
 
 
@@ -127,10 +127,9 @@ class Recommendation:
 class Report:
     """The state after one `tell`, one number per batch row.
 
-    `certificate` is the largest upper bound minus the largest lower bound over the arms, in reward units: while the
-    width is valid, no arm is better than the one with the largest lower bound by more than this. It is NaN for
-    policies that keep no posterior. `unasked` counts the pulls just told that were never asked for, such as
-    history from another source.
+    `certificate` is the largest upper bound minus the largest lower bound over the arms, in reward units: if the width is
+    valid, no arm is better than the arm with the largest lower bound by more than this difference. It is NaN for policies that
+    keep no posterior. `unasked` counts the pulls just told that were never asked for, such as history from another source.
     """
 
     pulls: Tensor
@@ -164,7 +163,7 @@ class Report:
         return self._shown().text()
 
     def _repr_html_(self) -> str:
-        """The same as a table, for notebooks."""
+        """An HTML table of the same values, for notebooks."""
         return self._shown().html()
 
 
@@ -174,10 +173,10 @@ class FitReport:
 
     `before` and `after` are the log evidence of the rewards, log priors of the kernel's parameters included: exact up to a
     number of distinct points, a lower bound beyond; NaN where nothing was tried, −∞ where the factorisation failed.
-    `accepted` rows have a new kernel, all others keep theirs. `regularized` rows were fitted under weak priors too, which
-    `before` and `after` include, since the evidence alone was highest at a degenerate kernel. `reasons` state in words why a
-    row was not accepted or was regularised, in row-major order; they are empty elsewhere. `misfit` is the variance τ² that
-    neither kernel nor noise explains, reward units squared (0 where none was fitted). `iterations` counts those of the
+    `accepted` rows have a new kernel, all other rows keep their previous one. `regularized` rows were fitted under weak priors
+    too, which `before` and `after` include, since the evidence alone was highest at a degenerate kernel. `reasons` state in
+    words why a row was not accepted or was regularised, in row-major order; they are empty elsewhere. `misfit` is the variance
+    τ² that neither kernel nor noise explains, reward units squared (0 where none was fitted). `iterations` counts those of the
     optimiser, `left_out` the outliers that were excluded; `jitter` is that of the bound, as a part of the largest k(x, x).
     `regularization` (λ) and `noise_variance` are the values after the fit, reward units squared.
     """
@@ -199,9 +198,9 @@ class FitReport:
 class Pulls:
     """Summed pulls to learn from: `index` (arms) and `mask` `batch_shape x q`, or `points` that need not be arms,
     `batch_shape x q x d`; number of pulls, sum of rewards and sum of squared rewards of each, `batch_shape x q`. `history`
-    is True where they were summed elsewhere. Rewards with a noise variance of their own are weighted: the counts are then sums
-    of weights, the sums are weighted, and `numbers` are the numbers of rewards (None where every weight is 1). `host` are the
-    same pulls at arms on the host, where they are known there."""
+    is True where they were summed elsewhere. Rewards with individual noise variances are weighted: the counts are then sums of
+    weights, the sums are weighted, and `numbers` are the numbers of rewards (None where every weight is 1). `host` are the same
+    pulls at arms on the host, if the host has them."""
 
     counts: Tensor
     sums: Tensor
@@ -214,7 +213,7 @@ class Pulls:
     host: Pulls | None = None
 
     def to(self, device: torch.device) -> Pulls:
-        """The same pulls on a device, which nothing waits for; these are then their `host`."""
+        """An asynchronous copy of the pulls on a device, whose `host` are these pulls."""
         if self.counts.device == device:
             return self
         return self._moved(partial(to_device, device), self)
@@ -236,7 +235,7 @@ class Pulls:
         return self.counts if self.numbers is None else self.numbers
 
     def weighted(self, noise_variance: float, own: Tensor | None) -> Pulls:
-        """The same pulls, each with a noise variance of its own: a reward of variance v has the weight noise_variance / v.
+        """The same pulls with individual noise variances: a reward of variance v has the weight noise_variance / v.
 
         Args:
             noise_variance: Noise variance of a reward of weight 1, reward units squared.

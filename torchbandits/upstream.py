@@ -49,16 +49,16 @@ def minimize_each(
     bounds: Sequence[tuple[float, float]],
     max_iterations: int,
 ) -> Floats:
-    """Minimise independent problems of the same shape by L-BFGS-B, each with a line search of its own; `p x d`.
+    """Minimise independent problems of the same shape by L-BFGS-B, each with its own line search; `p x d`.
 
     Args:
         descent: From points `b x d` and the numbers of their problems to values `b` and gradients `b x d`.
         starts: `p x d`.
-        bounds: Of each of the d coordinates.
-        max_iterations: Of each problem.
+        bounds: Bounds of each of the d coordinates.
+        max_iterations: Largest number of iterations of each problem.
 
-    BoTorch's batched L-BFGS-B asks for all problems that have not converged at once. With a version of SciPy that it does
-    not know, the problems are solved one by one.
+    BoTorch's batched L-BFGS-B evaluates all problems that have not converged at once. With a version of SciPy that BoTorch does
+    not support, the problems are solved one by one.
     """
     import botorch.generation.gen as batched  # noqa: PLC0415 - BoTorch takes a second to load
     from scipy.optimize import minimize  # type: ignore[import-untyped] # noqa: PLC0415

@@ -1,4 +1,4 @@
-"""A worker: one of several processes that evaluate the picks of one run, each as soon as it is idle."""
+"""Workers: several processes that evaluate the picks of one run, each as soon as it is idle."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ from torchbandits.types import Selection
 
 @dataclass(frozen=True)
 class Lease:
-    """A pick to evaluate: `points` `1 x d` and `index` `1`, held until `expires` (seconds since 1970); `attempts` counts how
-    often it was handed out, and `run` is the store that it is of: a worker on another store refuses it."""
+    """A pick to evaluate: `points` `1 x d` and `index` `1`, held until `expires` (seconds since 1970). `attempts` counts how
+    often it was handed out, and `run` identifies its store: a worker on another store refuses it."""
 
     number: int
     points: Tensor
@@ -62,35 +62,35 @@ class Lease:
 
 
 class Worker:
-    """Asks for one pick at a time and tells its reward when it is known, beside other workers on the same file.
+    """Ask for one pick at a time and tell its reward when it is known, in parallel with other workers on the same file.
 
-    Each process makes its own `Worker` on the same path, with the same policy, arms and costs. All picks and rewards are in the
-    file, in one order. `tell` writes a reward without learning it: `ask` learns all rewards told since its last call and then
-    selects a pick, with all open picks as pending. A pick is held for `lease` seconds; if no reward has come by then, because
-    its worker died, it is handed out again. The first reward of a pick counts, a later one is refused. A process that ends at
-    any moment loses no reward for which `tell` has returned; nor does an interrupt (Ctrl-C), after which the worker may be used
-    further.
+    Each process makes its own `Worker` on the same path, with the same policy, arms and costs. The file holds all picks and
+    rewards in one order. `tell` writes a reward without learning it: `ask` learns all rewards told since its last call and then
+    selects a pick, with all open picks as pending. A pick is held for `lease` seconds; if no reward was told by then, for
+    example because its worker died, it is handed out again. The first reward of a pick counts, a later one is refused. If a
+    process ends, at any moment, no reward is lost for which `tell` has returned. After an interrupt (Ctrl-C) the worker may be
+    used further.
 
     The state of a worker follows from the file alone: arms, rewards, open picks and the generators exactly, and the numbers of
     the posterior up to rounding where the order of tells does not matter (exact Gaussian processes and finite features learn
-    several tells by one update), and exactly elsewhere, since every worker repeats all events in order. Each pick is selected
-    once, and recorded.
+    several tells by one update), and exactly for all other policies, since every worker repeats all events in order. Each pick
+    is selected by one worker, and recorded.
 
     Args:
-        policy: Selects arms, for a single batch row; of several outcomes, too.
+        policy: Selects arms, for a single batch row. It may have several outcomes.
         arms: `A x d`, as for `Bandit`.
-        store: Path of the SQLite file, created where it does not exist; on a local disk. Where it is deleted or replaced while
-            it is in use, every call is a `DataError`.
+        store: Path of the SQLite file on a local disk; it is created if it does not exist. If it is deleted or replaced while
+            it is in use, every call raises a `DataError`.
         lease: Seconds that an evaluation may take, unless it is renewed.
-        name: Of the worker, for messages; host, process and a random part by default.
+        name: Name of the worker, for messages; host, process and a random part by default.
         generator: As for `Bandit`; only that of the worker that creates the file counts.
         bounds: A box instead of arms, as for `Bandit`.
         costs: As for `Bandit`.
-        every: Events after which the state is saved in the file, so that a new worker need not learn it all.
+        every: Number of events after which the state is saved in the file, so that a new worker need not learn all events.
 
     Raises:
-        StateError: If the file is of another run.
-        DataError: If the file is something else, or can't be read or written.
+        StateError: If the file belongs to another run.
+        DataError: If the file is not a store of workers, or cannot be read or written.
         UnsupportedError: For several batch rows.
     """
 
@@ -117,7 +117,7 @@ class Worker:
         generator = generator or torch.Generator().manual_seed(0)
         start = generator.get_state()
         fresh = partial(_bandit, policy, arms, bounds, costs)
-        bandit = fresh(generator=generator)  # refuses what a Bandit refuses, before there is a file
+        bandit = fresh(generator=generator)  # Refuses the arguments that a Bandit refuses, before the file is created.
         one = torch.Size([len(policy.outcomes)] if policy.outcomes else [])
         message = "workers share a run of one batch row: make a Bandit for several."
         require(bandit.batch_shape == one, message, UnsupportedError)
@@ -138,14 +138,15 @@ class Worker:
         """A pick to evaluate: one whose lease expired, or a new one.
 
         Args:
-            limit: Picks of the whole run, told and out together; no new one is made beyond.
+            limit: Largest number of picks of the whole run, told and open ones; beyond it no new pick is made.
 
         Returns:
-            The pick; None where `limit` is reached and all that is out is held: ask again later, until `told` is `limit`.
+            The pick; None if `limit` is reached and all open picks are held by workers: ask again later, until `told` is
+            `limit`.
         """
         check_whole("limit", limit, 0, otherwise="for no limit")
         if self._room(limit):
-            self._catch_up()  # most of it before others have to wait
+            self._catch_up()  # most of the work, before other workers have to wait
         pick = self._store.transaction(partial(self._picked, limit))
         if pick is None:
             return None
@@ -167,17 +168,18 @@ class Worker:
         """Record the reward of a pick durably; each worker learns it at its next `ask`.
 
         Args:
-            lease: One that `ask` returned.
-            reward: A number, reward units. Of several outcomes a number for each, NaN where it was not measured, or numbers by
-                name.
+            lease: A pick that `ask` returned.
+            reward: A number, reward units. For several outcomes, a number for each, NaN where it was not measured, or numbers
+                by name.
             failures: The meaning of a NaN, as for `Bandit.tell`, or `OutcomeBandit.tell`.
-            noise_var: Variance of the noise of this reward, as for `Bandit.tell`; of several outcomes, one number for all.
+            noise_var: Variance of the noise of this reward, as for `Bandit.tell`; one number for all outcomes, if there are
+                several.
 
         Raises:
             NonFiniteError, ShapeError: If it is not one finite number.
             NumericalError: If its square is beyond float64.
-            StateError: If the pick was told or forgotten before, or is of another store. Nothing has changed in any of these
-                cases.
+            StateError: If the pick was told or forgotten before, or belongs to another store. Nothing has changed in any of
+                these cases.
         """
         self._check_lease(lease)
         names = self._bandit.policy.outcomes
@@ -223,7 +225,7 @@ class Worker:
         """Record checked rewards, and their noise variances."""
         content = {"rewards": pack(y)}
         if own is not None:
-            # Refused here, where the reward is told, and not when it is learned.
+            # Refused when the reward is told, and not later when it is learned.
             self._bandit.loop.noise_variance()
             content["noise_var"] = pack(own)
         self._store.transaction(lambda: self._store.settle(lease.number, "told", content))
@@ -234,26 +236,26 @@ class Worker:
         self._store.transaction(lambda: self._store.settle(lease.number, "forgotten", {}))
 
     def renew(self, lease: Lease) -> Lease:
-        """Hold a pick for another `lease` seconds from now. Raises `StateError` if it is not held any more."""
+        """Hold a pick for another `lease` seconds from now. Raises `StateError` if this worker does not hold it any more."""
         self._check_lease(lease)
         expires = self._store.transaction(lambda: self._store.renew(lease.number, self.name, lease.attempts, self.lease))
         return replace(lease, expires=expires)
 
     @property
     def told(self) -> int:
-        """Rewards told by all workers."""
+        """Number of rewards told by all workers."""
         return self._store.counts()["told"]
 
     @property
     def bandit(self) -> Bandit:
-        """A bandit that has learned all rewards told so far: for `best()`, `posterior`, `counts`. Picks and rewards of its own
-        are not shared with other workers, and the next call of this one leaves them behind."""
+        """A bandit that has learned all rewards told so far: for `best()`, `posterior`, `counts`. Picks and rewards that are
+        asked for and told by this bandit are not shared with other workers, and the next call of this worker discards them."""
         self._catch_up()
         return self._bandit
 
     def should_stop(self, *rules: Rule) -> Decision:
-        """Whether to stop, by all rewards told so far; see `Bandit.should_stop`. Every worker that asks after the same rewards
-        gets the same decision, except from a rule that remembers what it was asked after."""
+        """Whether to stop, by all rewards told so far; see `Bandit.should_stop`. Every worker gets the same decision for the
+        same rewards, except from a rule with a memory."""
         return self.bandit.should_stop(*rules)
 
     def close(self) -> None:
@@ -284,7 +286,7 @@ class Worker:
         return self._store.add(self._chosen(), self.name, self.lease)
 
     def _chosen(self) -> dict[str, Any]:
-        """Select the next pick, as an event: it is opened when the event is read back, at the next call."""
+        """Select the next pick and write it as an event; it is opened when the event is read back, at the next call."""
         loop = self._bandit.loop
         selection, drawn = loop.select(exactly=1)
         require(bool(selection.mask.any()), "the policy has nothing more to pick: it is at its limit of pulls.", StateError)
@@ -298,10 +300,11 @@ class Worker:
     def _catch_up(self) -> None:
         """Learn the events since the last one seen.
 
-        An error or an interrupt may leave a bandit that knows an event that is not counted as seen. It is therefore marked
-        stale beforehand, and made anew before it is used next.
+        An error or an interrupt may leave a bandit that has learned an event which is not counted as seen. The bandit is
+        therefore marked as stale beforehand, and is made anew before its next use.
         """
-        # The user may have told the bandit that `bandit` handed out. Updates replace these objects and write in none.
+        # The user may have told rewards to the bandit that `bandit` returned. Updates replace these objects and never write to
+        # them.
         touched = len(self._known) > 0 and not all(a is b for a, b in zip(self._known, self._objects(), strict=True))
         if self._stale or touched:
             self._begin_anew()
@@ -340,14 +343,14 @@ class Worker:
                     together.forget(index)
             together.learn()
         except (TorchBanditsError, KeyError, TypeError, ValueError, RuntimeError):
-            return False  # one after the other says which
+            return False  # Learning one after the other tells which event failed.
         return True
 
     def _repeat(self, event: Event) -> None:
         """Learn one event.
 
         Raises:
-            DataError: If it is none that a worker wrote.
+            DataError: If it is not an event that a worker wrote.
             NumericalError: If the posterior broke down.
         """
         number, kind, pick, content, picked = event
@@ -383,7 +386,7 @@ class Worker:
             saved = self._store.saved()
             if saved is not None:
                 loop = self._bandit.loop
-                # The store says of which policy the state is.
+                # The store records the policy of the state.
                 check_state(saved[1]["state"], loop.state.state_dict())
                 loop.load_(saved[1]["state"])
                 self._seen = self._saved = saved[0]
@@ -398,7 +401,7 @@ class Worker:
             try:
                 self._store.save(self._seen, {"state": self._bandit.state_dict()})
             except (DataError, OSError) as error:
-                # The pick is the caller's already; a checkpoint only saves later workers time.
+                # The caller has the pick already; a checkpoint only saves time for later workers.
                 message = f"the checkpoint of {self._store.path} was not written ({error}); it is tried again."
                 warnings.warn(message, JournalWarning, stacklevel=3)
                 return

@@ -1,4 +1,4 @@
-"""Aims at several outcomes: from the posteriors of all outcomes on the arms to one score per arm.
+"""Aims for several outcomes: functions from the posteriors of all outcomes on the arms to one score per arm.
 
 `Constrained` maximises one outcome under limits on others, `Scalarized` draws trade-offs between objectives, `Certifying`
 (ε-PAL) decides which arms are Pareto optimal, `Safe` never leaves the arms that are known to be safe, and `Fidelity` evaluates

@@ -1,4 +1,4 @@
-"""The interface of an aim, and what it sees of the arms: the posteriors of all outcomes, of which larger is better."""
+"""The interface of an aim, and its input: the posteriors of all outcomes on the arms."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ class Limit:
     """A bound on an outcome: sign · y ≥ sign · value, so that a sign of 1 is a lower bound and −1 an upper one.
 
     Attributes:
-        outcome: Place of the outcome.
+        outcome: Index of the outcome.
         sign: 1.0 or −1.0.
-        value: Reward units.
+        value: Value of the limit, reward units.
     """
 
     outcome: int
@@ -35,20 +35,20 @@ class Outlook:
     Attributes:
         mean: `batch_shape x k x A`, given the rewards told.
         std: `batch_shape x k x A`, given the rewards told and the pending picks.
-        known: `batch_shape x k x A`, standard deviation given the rewards told alone: bounds that have to hold read it.
+        known: `batch_shape x k x A`, standard deviation given the rewards told alone, for bounds that have to hold.
         width: `batch_shape x k`, multiplies standard deviations.
         reach: `batch_shape x k`, the largest prior standard deviation of an arm, the unit of each outcome.
         drawn: `batch_shape x k x A`, a draw of each posterior in place of its upper bounds; None for bounds.
         entries: `... x A` booleans, False at arms that are copies of earlier ones; None where there are no copies.
         offered: `batch_shape x A` booleans, arms that may be picked; None for all.
-        told: `batch_shape`, pulls told.
+        told: `batch_shape`, number of pulls told.
         table: The posteriors themselves, for covariances between arms.
         weight: `k x 1`, the weight of a pull in the posterior of each outcome.
-        generators: One per batch row of picks, for aims that draw; None for rows that pick nothing more.
-        seen: `batch_shape x A` booleans, arms of which an outcome was told.
+        generators: One per batch row of picks, for aims that draw; None for rows without further picks.
+        seen: `batch_shape x A` booleans, arms with at least one told outcome.
         pending: `batch_shape x A` booleans, arms of picks that were not told yet, those of the same batch included.
-        settled: `batch_shape x A` booleans, arms of which an outcome was told, and those of pending picks. On some arms alone
-            (`of`) it is that of these arms themselves.
+        settled: `batch_shape x A` booleans, arms with at least one told outcome, and arms of pending picks. In the outlook on a
+            subset of the arms (`of`) it refers to the arms of this subset.
         costs: `batch_shape x A`, cost of a pull of each arm; None where arms have none.
     """
 
@@ -70,8 +70,8 @@ class Outlook:
     costs: Tensor | None = None
 
     def hopes(self, outcome: int, sign: float, optimism: float = 1.0) -> Tensor:
-        """The largest plausible value of sign · y, `batch_shape x A`: sign · μ + w σ, with `optimism` times the width, or that
-        of the draw."""
+        """The largest plausible value of sign · y, `batch_shape x A`: sign · μ + w σ, with `optimism` times the width, or the
+        value of the draw."""
         if self.drawn is not None:
             return sign * self.drawn[..., outcome, :]
         return sign * self.mean[..., outcome, :] + optimism * self.width[..., outcome, None] * self.std[..., outcome, :]
@@ -85,8 +85,8 @@ class Outlook:
         return sign * self.mean[..., outcome, :] + self.width[..., outcome, None] * self.known[..., outcome, :]
 
     def violation(self, limits: Sequence[Limit], optimism: float = 1.0) -> Tensor:
-        """By how much the largest plausible values fail the limits together, `batch_shape x A`, each in prior standard
-        deviations; 0 where all of them may hold. `optimism` is that of `hopes`."""
+        """The sum of the amounts by which the largest plausible values violate the limits, `batch_shape x A`, each in prior
+        standard deviations; 0 where all limits may hold. `optimism` as for `hopes`."""
         total = torch.zeros_like(self.mean[..., 0, :])
         for limit in limits:
             lacking = limit.sign * self.level(limit).unsqueeze(-1) - self.hopes(limit.outcome, limit.sign, optimism)
@@ -98,8 +98,8 @@ class Outlook:
         return in_model_units(self.table, limit.outcome, limit.value)
 
     def of(self, index: Tensor, offered: Tensor | None, seen: Tensor, pending: Tensor) -> Outlook:
-        """The outlook on some arms alone, at `index`, of which those in `offered` may be picked and those in `seen` and
-        `pending` count as told and as pending, `batch_shape x len(index)` booleans."""
+        """The outlook on the arms at `index` only. Those in `offered` may be picked, and those in `seen` and `pending` count as
+        told and as pending, `batch_shape x len(index)` booleans."""
         return replace(
             self,
             mean=self.mean[..., index],
@@ -115,7 +115,8 @@ class Outlook:
         )
 
     def per_cost(self, gain: Tensor, exponent: float | None) -> Tensor:
-        """Gains of arms per cost^exponent, `batch_shape x A`, a negative gain times it; the gains themselves for None."""
+        """Gains of arms divided by cost^exponent, `batch_shape x A`; negative gains are multiplied by it. The gains themselves
+        if the exponent is None."""
         if exponent is None or self.costs is None:
             return gain
         price = self.costs**exponent
@@ -137,7 +138,7 @@ class Aim(ABC):
     """Objective over several outcomes: one score per arm, which is maximised."""
 
     exponent: float | None = None
-    """Power of the cost of an arm by which its gain is divided; None where costs do not count."""
+    """Exponent of the cost of an arm by which its gain is divided; None where costs do not count."""
 
     @property
     def draws(self) -> bool:
@@ -149,12 +150,12 @@ class Aim(ABC):
         """Scores of the arms for the next pick, `batch_shape x A`, −∞ at arms that are not to be picked.
 
         Args:
-            outlook: What is known.
+            outlook: The posteriors on the arms.
             score: The models' score of one outcome; None where `outlook` holds draws.
         """
 
     def check(self, num_arms: int) -> None:  # noqa: B027 - most aims name no arms
-        """Refuse arms that do not have what the aim names."""
+        """Refuse arms that lack an arm or a feature that the aim names."""
 
     def kept(self, mean: Tensor, std: Tensor, table: ArmTable) -> Tensor | None:
         """The arms that may be on a front, `batch_shape x A` booleans, from the arguments of `recommended`; None for all."""

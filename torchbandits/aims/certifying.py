@@ -21,7 +21,7 @@ class Certifying(Aim):
     Attributes:
         signs: 1.0 per objective to maximise, −1.0 to minimise.
         epsilon: Per objective, the difference that does not matter, reward units, > 0.
-        exponent: Of the cost by which the uncertainty of an arm is divided; None where costs do not count.
+        exponent: Exponent of the cost by which the uncertainty of an arm is divided; None where costs do not count.
     """
 
     signs: tuple[float, ...]
@@ -36,7 +36,7 @@ class Certifying(Aim):
         diagonal = (unit.unsqueeze(-1) * outlook.std).square().sum(dim=-2).sqrt()
         diagonal = outlook.per_cost(diagonal, self.exponent)
         scores = outlook.open(diagonal.masked_fill(outside, -torch.inf))
-        # Where the arms that are left are not on offer, the others are picked by their uncertainty.
+        # If none of the undecided arms is on offer, the other arms are picked by their uncertainty.
         none = (scores == -torch.inf).all(dim=-1, keepdim=True)
         return torch.where(none, outlook.open(diagonal), scores)
 
@@ -47,7 +47,7 @@ class Certifying(Aim):
 
 
 def classified(lower: Tensor, upper: Tensor, epsilon: Tensor, entries: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """The arms that are certainly ε-Pareto optimal, and those that some other arm certainly covers up to ε.
+    """The arms that the boxes certify as ε-Pareto optimal, and those that they certify as covered by another arm up to ε.
 
     An arm is outside if its upper corner is at most the lower corner of a pessimistic front member plus ε. An arm is inside if
     it is not outside, and no other arm that is not outside may exceed it by more than ε in every objective.
@@ -75,14 +75,14 @@ def _classified(lower: Tensor, upper: Tensor, epsilon: Tensor, entries: Tensor |
     if entries is not None:
         lower = lower.masked_fill(~entries.unsqueeze(-1), -torch.inf)
     pessimistic = non_dominated(lower)
-    # The members themselves are never outside, so that each arm outside is covered by one that is kept.
+    # Members are never outside, so that each arm outside is covered by an arm that is kept.
     outside = covered(upper, lower[pessimistic].unique(dim=0) + epsilon) & ~pessimistic
     if entries is not None:
         outside = outside | ~entries
     kept = (~outside).nonzero().squeeze(-1)
     tops, bottoms = upper[kept], lower[kept] + epsilon
-    # An arm may be covered by its own upper corner, so the question is whether two upper corners cover it. Members of the
-    # first front and of the front of the others suffice: any further corner is covered by one of each.
+    # An arm may be covered by its own upper corner, so the test is whether two upper corners cover it. Members of the first
+    # front and of the front of the remaining arms suffice: any further corner is covered by a member of each front.
     first = non_dominated(tops)
     rest = (~first).nonzero().squeeze(-1)
     leaders = first.clone()

@@ -1,4 +1,4 @@
-"""One objective under limits on outcomes that are not known beforehand."""
+"""One objective under limits on unknown outcomes."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from torchbandits.scores import LogEI, Score
 class Constrained(Aim):
     r"""Maximise one outcome among the arms that keep the limits on others.
 
-    With upper bounds or draws, the pick has the largest bound (draw) of the objective among the arms whose bounds (draws)
-    keep every limit; where there is none, the smallest sum of violations, each in prior standard deviations. With the
-    improvement as score, it maximises log EI(x) + Σ log P(limit j holds at x), the improvement being over the highest mean of
-    the arms that are feasible with the probability `certainty`; where there is none, the probability of feasibility alone. By
-    the improvement an arm is not picked again while another one is on offer.
+    With upper bounds or draws, the pick has the largest bound (draw) of the objective among the arms whose bounds (draws) keep
+    every limit; where there is no such arm, the smallest sum of violations, each in prior standard deviations. With the
+    improvement as score, the pick maximises log EI(x) + Σ log P(limit j holds at x), where the improvement is measured over the
+    highest mean of the arms that are feasible with the probability `certainty`; where there is no such arm, it maximises the
+    probability of feasibility alone. With the improvement, an arm is not picked again while another one is on offer.
 
-    Per cost, the pick has the largest gain over that mean (over the lowest mean, where no arm is feasible so surely) divided by
-    a power of the cost. For the improvement its logarithm is subtracted.
+    With costs, the pick has the largest gain over that mean (over the lowest mean, where no arm is feasible with this
+    probability) divided by a power of the cost. For the improvement, the logarithm of this power is subtracted.
 
     Attributes:
-        objective: Place and sign of the outcome that is maximised (−1 to minimise it); its value is not read.
-        limits: On other outcomes, or on the objective itself.
+        objective: Index and sign of the outcome that is maximised (−1 to minimise it); its value is not used.
+        limits: Limits on other outcomes, or on the objective itself.
         certainty: Probability of all limits at which an arm counts as feasible, for the improvement and for recommendations.
-        optimism: Part of the width with which bounds say that an arm may keep a limit.
-        exponent: Of the cost; None where costs do not count.
+        optimism: Factor of the width in the bounds that decide whether an arm may keep a limit.
+        exponent: Exponent of the cost; None where costs do not count.
     """
 
     objective: Limit
@@ -55,8 +55,9 @@ class Constrained(Aim):
         return if_feasible(outlook, value, self.limits, self.optimism, self.exponent)
 
     def _incumbent(self, outlook: Outlook, mean: Tensor) -> tuple[Tensor, Tensor]:
-        """The highest of some means among arms that are surely feasible, and whether there is none, `batch_shape` each."""
-        # Feasibility of the incumbent is judged by what was told, and not by picks whose rewards are pending.
+        """The highest of the means among the arms that are feasible with the probability `certainty`, and whether there is no
+        such arm, `batch_shape` each."""
+        # Feasibility of the incumbent is judged by the rewards told, without pending picks.
         sure = certain(log_probability(outlook.mean, outlook.known, self.limits, outlook.table), self.certainty)
         best = mean.masked_fill(~sure, -torch.inf).amax(dim=-1)
         return best, best == -torch.inf

@@ -1,4 +1,5 @@
-"""Pareto dominance on long lists of arms, a loop over the members of the front and none over the arms; indicators of fronts."""
+"""Pareto dominance on long lists of arms, with a loop over the members of the front and not over the arms; indicators of
+fronts."""
 
 from __future__ import annotations
 
@@ -13,14 +14,15 @@ def non_dominated(values: Tensor) -> Tensor:
     """The rows of a table, `A x k`, that no other row dominates, as `A` booleans; larger is better.
 
     A row dominates another if it is at least as large everywhere and larger somewhere, so that equal rows are all kept. Rows
-    with a −∞ are never kept, unless all rows have one. Cost O(A k) per member of the front, of the rows that are left then.
+    with a −∞ are never kept, unless all rows have one. Cost: O(A k) per member of the front, where A counts the rows that are
+    left then.
     """
     A = values.shape[0]
     kept = torch.zeros(A, dtype=torch.bool, device=values.device)
     finite = (values > -torch.inf).all(dim=-1)
     place = finite.nonzero().squeeze(-1) if bool(finite.any()) else torch.arange(A, device=values.device)
     rows = values[place]
-    # Positions in the order of each outcome: their sum is largest at a row that none of those left dominates.
+    # Positions in the order of each outcome: no remaining row dominates the row with the largest sum of positions.
     total = _ranks(rows).sum(dim=-1)
     while place.numel():
         best = total.argmax()
@@ -41,7 +43,7 @@ def _ranks(rows: Tensor) -> Tensor:
 def covered(values: Tensor, by: Tensor) -> Tensor:
     """The rows of a table, `A x k`, that some row of `by`, `f x k`, reaches or exceeds everywhere, as `A` booleans.
 
-    Cost O(A k) per row of `by`, of the rows that are not covered yet.
+    Cost: O(A k) per row of `by`, where A counts the rows that are not covered yet.
     """
     found = torch.zeros(values.shape[0], dtype=torch.bool, device=values.device)
     place, rows = torch.arange(values.shape[0], device=values.device), values
@@ -82,8 +84,8 @@ def growing_r2(gaps: Tensor, most: int = 500) -> Tensor:
     .. math:: R2 = \frac1{|V|} \sum_{v \in V} \min_{i \le t} \max_j v_j g_{ij}
 
     Args:
-        gaps: `n x k`, how far each point is from the ideal point; a point with NaN adds nothing.
-        most: Number of weights at most; those of V are evenly spaced over the simplex.
+        gaps: `n x k`, distance of each point from the ideal point; a point with NaN adds nothing.
+        most: Largest number of weights; the weights V are evenly spaced over the simplex.
 
     Returns:
         R2; ∞ before the first point without NaN. Cost O(n k |V|). Source: Brockhoff et al. 2012.

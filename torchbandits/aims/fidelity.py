@@ -1,4 +1,5 @@
-"""Arms that are cheap approximations of others: pick the arm by the target, and how to evaluate it by what it would teach."""
+"""Arms that are cheap approximations of others: the target outcome decides the point, the expected information decides its
+fidelity."""
 
 from __future__ import annotations
 
@@ -15,7 +16,8 @@ from torchbandits.scores import Score
 
 @dataclass(frozen=True, eq=False)
 class Fidelity(Aim):
-    r"""BOCA: the arm of the target fidelity that another aim scores highest, at the cheapest fidelity that still teaches.
+    r"""BOCA: the arm of the target fidelity that another aim scores highest, at the cheapest fidelity that is still
+    informative.
 
     Each arm a has a twin a* at the target fidelity (its own twin is itself), and only twins are scored by the aim: by the upper
     bound of one outcome, as in the paper, or by any trade-off or limit of several. The twin of the highest score is evaluated
@@ -25,16 +27,16 @@ class Fidelity(Aim):
         \xi(a) = \sqrt{1 - \rho(a, a^*)^2}
 
     with the prior correlation ρ of arm and twin, or else at the target itself. Where the target is not on offer and no other
-    fidelity teaches enough, any that is on offer counts.
+    fidelity satisfies the condition, any fidelity on offer counts.
 
     Attributes:
-        aim: What is wanted at the target.
+        aim: The aim at the target fidelity.
         twin: `A`, index of the twin of each arm.
-        costs: `A`, of a pull of each arm, > 0.
+        costs: `A`, cost of a pull of each arm, > 0.
         fidelity_exponent: q ≥ 0.
 
     Source: Kandasamy et al. 2017, Alg. 1, where q = 1/(p + d + 2) for p features of the fidelity and d others. Here k(a, a) is
-    that of the arm, which is the target's in the paper; the paper has one outcome.
+    the prior variance of the arm, whereas the paper uses that of the target; the paper has one outcome.
     """
 
     aim: Aim
@@ -54,7 +56,7 @@ class Fidelity(Aim):
         shape = outlook.mean[..., 0, :].shape
         offered = torch.ones(shape, dtype=torch.bool, device=twin.device) if outlook.offered is None else outlook.offered
         some = None if outlook.offered is None else _any_of_group(offered.expand(shape), place, len(targets))
-        # What was told of any fidelity of a point says where the target stands.
+        # An outcome told at any fidelity of a point is information on the target.
         seen, pending = (_any_of_group(own, place, len(targets)) for own in (outlook.seen, outlook.pending))
         value = self.aim.scores(outlook.of(targets, some, seen, pending), score)[..., place]
         gap, prior = self._gap(outlook)
@@ -91,7 +93,7 @@ class Fidelity(Aim):
         return (1 - rho).sqrt(), own
 
     def check(self, num_arms: int) -> None:
-        """Refuse other arms than those whose twins are known."""
+        """Refuse arms other than those whose twins are known."""
         message = f"this policy was made for {len(self.twin)} arms, and there are {num_arms}: make it for these arms."
         require(num_arms == len(self.twin), message, ShapeError)
 

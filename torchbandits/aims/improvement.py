@@ -9,7 +9,7 @@ from torch import Tensor
 
 from torchbandits.upstream import log_improvement
 
-# Numbers of a block, arms times edges of cells.
+# Largest size of a block, arms times edges of cells.
 _BLOCK = 1 << 22
 # Below it the improvement is computed in logarithms, which takes four times as long.
 _SMALL = 1e-280

@@ -12,29 +12,29 @@ from torchbandits.arms import ArmTable
 from torchbandits.errors import ArmIndexError, require
 from torchbandits.scores import Score
 
-# Numbers of a block of covariances between candidates and all arms.
+# Largest size of a block of covariances between candidates and all arms.
 _BLOCK = 1 << 24
 
 
 @dataclass(frozen=True)
 class Safe(Aim):
-    r"""Pick among the arms whose lower bounds keep every limit, and those that are known to be safe from the start.
+    r"""Pick among the arms whose lower bounds keep every limit, and those that are known to be safe initially.
 
     A safe arm is a *maximiser* if its upper bound of the objective is at least the largest lower bound of a safe arm, and an
-    *expander* if rewards at its upper bounds would make an arm safe that is not: no Lipschitz constant is needed, since the
-    posterior itself says how far a reward reaches. SafeOpt picks the most uncertain of both. StageOpt first picks expanders
-    alone, for `expand` pulls or until there are none, and then the largest upper bound of the objective among safe arms.
+    *expander* if rewards at its upper bounds would make another arm safe. No Lipschitz constant is needed, since the posterior
+    determines the effect of a reward on other arms. SafeOpt picks the most uncertain of both. StageOpt first picks expanders
+    only, for `expand` pulls or until there are none, and then the largest upper bound of the objective among safe arms.
 
-    Safety is judged by the rewards that were told. Pending picks narrow the uncertainty by which arms are ranked and nothing
-    else, because bounds that count on rewards that are still to come would call too many arms safe.
+    Safety is judged by the rewards that were told. Pending picks only reduce the uncertainty by which arms are ranked, because
+    bounds that anticipate future rewards would declare too many arms safe.
 
     Attributes:
-        objective: Place and sign of the outcome that is maximised; its value is not read.
+        objective: Index and sign of the outcome that is maximised; its value is not used.
         limits: The limits of safety, on the objective or on other outcomes.
-        start: Indices of arms that are safe for certain.
+        start: Indices of arms that are known to be safe.
         expand: None for SafeOpt, the pulls of the first stage for StageOpt.
-        leaders: Number of candidates, most uncertain first, that are examined as expanders; beyond it none is found, which
-            costs knowledge and never safety.
+        leaders: Number of candidates, the most uncertain first, that are examined as expanders; further expanders are not
+            found, which may delay learning but never affects safety.
     """
 
     objective: Limit
@@ -74,7 +74,7 @@ class Safe(Aim):
         require(worst < num_arms, message, ArmIndexError)
 
     def _started(self, safe: Tensor, table: ArmTable) -> Tensor:
-        """Safe arms, `batch_shape x A`, with those of the start; of equal arms the first stands for all."""
+        """Safe arms, `batch_shape x A`, those of `start` included; the first of several equal arms represents all of them."""
         index = torch.tensor(self.start, device=safe.device).expand(*table.rows.batch_shape, -1)
         entry = table.rows.entry(index)[..., 0, :]
         return safe.scatter(-1, entry, True).scatter(-1, index[..., 0, :], True)

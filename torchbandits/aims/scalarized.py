@@ -1,4 +1,4 @@
-"""Several objectives: one number of all of them, by random weights for each pick or by what the front would gain."""
+"""Several objectives combined to one number, by random weights for each pick or by the expected growth of the front."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from torchbandits.arms import ArmTable
 from torchbandits.scores import Score
 
 KINDS = ("chebyshev", "linear", "hypervolume", "improvement")
-# Part of the weighted sum that is added to the smallest weighted objective, as in ParEGO.
+# Factor of the weighted sum that is added to the smallest weighted objective, as in ParEGO.
 _AUGMENTED = 0.05
-# How far the point from which objectives are measured lies beyond the worst values of the front, in its range.
+# Distance of the reference point from the worst values of the front, as a fraction of the range of the front.
 _BEYOND = 0.1
 
 
 @dataclass(frozen=True)
 class Scalarized(Aim):
-    r"""Pick the best arm of one number that is made of all objectives.
+    r"""Pick the best arm by one number that combines all objectives.
 
     For random weights, with u_j the upper bound (or the draw) of objective j in its unit, above the reference
     point, and weights v ≥ 0:
@@ -36,21 +36,21 @@ class Scalarized(Aim):
     `"improvement"` draws no weights: the pick has the largest expected growth of the hypervolume that the front dominates above
     the reference point.
 
-    Under limits, only arms that may keep them are picked; where there is none, that of the smallest sum of violations. The
-    improvement is multiplied by the probability that the limits hold, and where no arm keeps them with the probability
-    `certainty`, that probability alone counts.
+    Under limits, only arms that may keep them are picked; where there is none, the arm with the smallest sum of violations. The
+    improvement is multiplied by the probability that the limits hold; where no arm keeps them with the probability `certainty`,
+    the probability that they hold counts alone.
 
     Attributes:
         signs: Per outcome, 1.0 to maximise, −1.0 to minimise, and 0.0 for one that has limits only.
-        kind: One of the four above.
+        kind: One of these four names.
         reference: The point, in reward units, that every objective should beat; it has an entry per outcome. None for the worst
             value of each on the front of the posterior means at the arms that were told, less a tenth of its range there, which
             is the unit of each objective; for the improvement, less a tenth of its range at all of these arms.
-        limits: On any of the outcomes.
+        limits: Limits on any of the outcomes.
         certainty: Probability of all limits at which an arm may be on the front.
-        optimism: Part of the width with which bounds say that an arm may keep a limit.
-        exponent: Of the cost by which the improvement is divided, or the gain of an arm over the best that the means promise by
-            the same weights; None where costs do not count.
+        optimism: Factor of the width in the bounds that decide whether an arm may keep a limit.
+        exponent: Exponent of the cost by which the improvement is divided, or the gain of an arm over the best value of the
+            posterior means under the same weights; None where costs do not count.
     """
 
     signs: tuple[float, ...]
@@ -63,7 +63,7 @@ class Scalarized(Aim):
 
     @property
     def draws(self) -> bool:
-        """Whether a score draws random numbers: weights, of which the improvement has none."""
+        """Whether a score draws random numbers: weights do, the improvement does not."""
         return self.kind != "improvement"
 
     def scores(self, outlook: Outlook, score: Score | None) -> Tensor:
@@ -76,7 +76,7 @@ class Scalarized(Aim):
         if self.exponent is not None:
             means = self._total(outlook, weights, [sign * outlook.mean[..., j, :] for j, sign in self.objectives])
             if (kept := self.kept(outlook.mean, outlook.known, outlook.table)) is not None:
-                # Where no arm keeps the limits so surely, gains are over the worst one.
+                # Where no arm keeps the limits with the probability `certainty`, gains are measured over the worst arm.
                 least = means.amin(dim=-1, keepdim=True).expand_as(means)
                 means = torch.where(kept, means, least)
             total = outlook.per_cost(total - means.amax(dim=-1, keepdim=True), self.exponent)
@@ -111,8 +111,8 @@ class Scalarized(Aim):
         return outlook.unsettled(gain)
 
     def _total(self, outlook: Outlook, weights: Tensor, values: Sequence[Tensor]) -> Tensor:
-        """The number that weights `batch_shape x m` make of values of the m objectives, `batch_shape x A` each, of which larger
-        is better."""
+        """The number that combines values of the m objectives, `batch_shape x A` each, larger being better, by weights
+        `batch_shape x m`."""
         low, unit = self._scale(outlook)
         parts = [(value - low[..., [j]]) / unit[..., [j]] for j, value in enumerate(values)]
         weighted = [weights[..., [j]] * part for j, part in enumerate(parts)]
@@ -142,7 +142,8 @@ class Scalarized(Aim):
             for others in (points, values):
                 low = torch.where(high - low > 1e-6 * most, low, others.amin(dim=0))
             unit = torch.where(high - low > 1e-6 * most, high - low, most)
-            # A front whose members hardly differ in an objective says nothing of what else is worth having.
+            # If the members of the front hardly differ in an objective, their range is too small a distance for the reference
+            # point.
             wide = unit if self.draws else torch.maximum(unit, points.amax(dim=0) - points.amin(dim=0))
             lows.append(low - _BEYOND * wide)
             units.append(unit)
@@ -154,7 +155,7 @@ class Scalarized(Aim):
 
     @property
     def objectives(self) -> list[tuple[int, float]]:
-        """Places and signs of the outcomes that are objectives."""
+        """Indices and signs of the outcomes that are objectives."""
         return [(j, sign) for j, sign in enumerate(self.signs) if sign]
 
     def kept(self, mean: Tensor, std: Tensor, table: ArmTable) -> Tensor | None:

@@ -32,9 +32,9 @@ class PolicyAcquisition(AcquisitionFunction):
 
     for upper confidence bounds; log EI, log PI or a draw of the posterior for policies that have those. Score and width come
     from the policy, kernel and λ from the model. The width is that of the model's number of observations, and is the same for
-    all picks. Points in `X_pending` are hallucinated: they shrink σ as if they had been observed, and leave μ alone, as
-    `Bandit.ask(more=)` has it, so that BoTorch's sequential optimisers build the batches of GP-BUCB, in a box or over a finite
-    set; with `frozen_dictionary` those of BBKB.
+    all picks. Points in `X_pending` are hallucinated: they shrink σ as if they had been observed, and leave μ unchanged, as in
+    `Bandit.ask(more=)`, so that BoTorch's sequential optimisers build the batches of GP-BUCB, in a box or over a finite set;
+    with `frozen_dictionary` those of BBKB.
 
     For a policy that draws (`thompson_sampling`) an instance is one differentiable sample path. Each `set_X_pending` that
     extends the pending points selects the next path, so that q sequential picks are the maximisers of q paths; going back to
@@ -61,7 +61,7 @@ class PolicyAcquisition(AcquisitionFunction):
             run again.
         frozen_dictionary: Whether pending points leave the variance that the model's dictionary does not explain unchanged, as
             within one batch of `batch_bkb` (until `batch_ended`). By default they shrink it too, so that any number of picks
-            spreads.
+            spreads out.
 
     Buffers: `width` and `incumbent`, both of the model's batch shape, float64, and NaN where the score does not use them. The
     incumbent of EI and PI is the highest transformed posterior mean over the model's tabulated arms, or else over its

@@ -57,8 +57,8 @@ from torchbandits.posteriors.conditional import Conditional
 from torchbandits.types import Marginals, Progress
 
 _JOINT_POINTS = 256  # points up to which a joint covariance is computed at once, and not lazily
-_NOISE_STD = 0.1  # where none is given: the start of a fit, in units of the (standardised) outcomes
-_APPENDED = 64  # columns, or an eighth of the base's, that are appended before a base of its own is worth a factorisation
+_NOISE_STD = 0.1  # noise where none is given: the start of a fit, in units of the (standardised) outcomes
+_APPENDED = 64  # appended columns, or an eighth of the base's, from which on factorising a new base pays off
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,7 @@ class BanditModel(GPyTorchModel, gpytorch.models.GP, FantasizeMixin):
             many points); or given points `m x d` (not transformed). It is kept while conditioning, and drawn anew after a
             fit.
         oversampling: q̄ ≥ 1, expected points of a drawn dictionary per effective dimension.
-        prior_mean: Of the transformed outcomes; `"estimate"` for their average.
+        prior_mean: Prior mean of the transformed outcomes; `"estimate"` for their average.
         generator: CPU generator, or one per batch row, of drawn dictionaries; copied, never advanced. Seed 0 by default.
         input_transform: As for any BoTorch model.
         outcome_transform: As for any BoTorch model; none by default.
@@ -674,7 +674,7 @@ class BanditModel(GPyTorchModel, gpytorch.models.GP, FantasizeMixin):
         return nn.Module.load_state_dict(self, state_dict, strict=strict, assign=assign)
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
-        # A fit gives each batch row a kernel of its own.
+        # A fit gives each batch row a separate kernel.
         self.covar_module = shaped_like(self.covar_module, state_dict, prefix + "covar_module.")
         self._posterior = self._drawn = None
         super()._load_from_state_dict(state_dict, prefix, *args)

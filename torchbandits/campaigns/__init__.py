@@ -1,4 +1,4 @@
-"""Campaigns: a table of candidates, from which the next rows to evaluate are chosen and whose results are told by id.
+"""Campaigns: choose the next rows of a table of candidates to evaluate, and learn from their results by id.
 
 A `Campaign` encodes columns as features and rows as arms of a `Bandit`. It needs the extra `torchbandits[experiments]`, whose
 packages are imported when a campaign is made.

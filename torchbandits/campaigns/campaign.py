@@ -57,9 +57,10 @@ else:
     from torchbandits.tabular.extras import pandas as pd
 
 _FIRST = 6
-"""First picks of the default policy where the noise is known, and results between two fits of its kernel."""
+"""Number of first picks of the default policy where the noise is known, and number of results between two fits of its
+kernel."""
 _SHOWN = 8
-"""Ids of open rows, where a campaign is printed."""
+"""Largest number of ids of open rows that a printed campaign shows."""
 EXPECTED, DEVIATION, RANK, MEASURED, TIMES = "expected", "deviation", "rank", "measured", "times"
 
 
@@ -68,35 +69,35 @@ class Campaign(Readable):
 
     Columns are encoded as features by rules that `columns` shows: numbers as they are or, where they spread over decades, by
     their logarithm; booleans; dates as days; columns with few different texts as categories, one feature per category. Numbers
-    are standardised to mean 0 and standard deviation 1. An empty number counts as the median and has a further feature "is
-    empty"; an empty category is a category of its own. A column of SMILES becomes Morgan fingerprints, compared by Tanimoto
-    similarity (extra `chem`), where it is the only feature or is said to be `"molecule"`. Other text is refused. The decisions
-    are saved beside the journal and hold for the whole campaign.
+    are standardised to mean 0 and standard deviation 1. An empty number is replaced by the median, and the column has a further
+    feature "is empty"; empty cells of a category form a separate category. A column of SMILES becomes Morgan fingerprints,
+    compared by Tanimoto similarity (extra `chem`), if it is the only feature or `columns` declares it as `"molecule"`. Other
+    text is refused. The decisions are saved beside the journal and hold for the whole campaign.
 
-    Where the table has the column of the objective, its filled cells are told at the beginning, as history.
+    If the table has the column of the objective, its filled cells are told at the beginning, as history.
 
     Args:
         table: The candidates, one per row: a table of pandas, Polars or Arrow, or the path of a CSV, Parquet or Arrow file. A
             Parquet file is read in pieces and never held in memory as a whole; features of more than 256 MiB, or of more than
-            10,000 molecules, are written to `JOURNAL.features.npy`, with `….origin.json` beside it. None to go on with the
-            file that the campaign of the journal began with.
-        objective: The column of the results. It need not be in `table`; but where a column with empty cells has nearly this
-            name, `columns` must give the kind of that column.
-        journal: A path, or a `Journal`. Every ask and tell is on the disk before it takes effect, and an existing file
-            continues its campaign. `JOURNAL.campaign.json` beside it holds the settings. None to keep nothing.
-        id: The column of the ids; by default the index of a pandas table, else a column called id, else the number of the row,
-            from 1, as `row`.
-        minimize: Whether small values are good. All values shown are in the user's own units and sign.
+            10,000 molecules, are written to `JOURNAL.features.npy`, with `….origin.json` beside it. None for the file with
+            which the campaign of the journal began.
+        objective: The column of the results. It need not be in `table`; but if a column with empty cells has a similar name,
+            `columns` must give the kind of that column.
+        journal: A path, or a `Journal`. Every ask and tell is on the disk before it takes effect, and an existing file resumes
+            its campaign. `JOURNAL.campaign.json` beside it holds the settings. None to write no files.
+        id: The column of the ids; by default the index of a pandas table, else a column called id, else a column `row` of row
+            numbers from 1.
+        minimize: Whether to minimise the objective. All values shown have the user's units and sign.
         policy: The policy, as for `Bandit`; `tb.auto()` by default, per cost where there are costs.
         noise_std: Standard deviation of the noise of a measurement, in units of the objective, where it is known. The default
-            policy is then GP-UCB with this noise and a kernel that is fitted as results come in, which takes results with a
-            noise of their own (`tell(noise_var=)`) and more rules of `should_stop`.
-        columns: Kinds of columns where the rules are wrong: `"number"`, `"log"`, `"count"` (the logarithm of one more),
-            `"boolean"`, `"date"`, `"category"`, `"molecule"` (SMILES; all other columns are then ignored), `"ignore"`, or the
-            list of its categories in order, lowest first.
+            policy is then GP-UCB with this noise and a kernel that is fitted repeatedly to the results. It supports results
+            with individual noise variances (`tell(noise_var=)`) and more rules of `should_stop`.
+        columns: Kinds of columns that replace those chosen by the rules: `"number"`, `"log"`, `"count"` (the logarithm of one
+            more), `"boolean"`, `"date"`, `"category"`, `"molecule"` (SMILES; all other columns are then ignored), `"ignore"`,
+            or the list of its categories in order, lowest first.
         candidates: The rows on offer: the name of a column of booleans, or a comparison of columns, such as
-            `"temp < 80 and solvent != 'DMF'"`. Results of other rows may be told all the same. It may be another condition when
-            a campaign goes on.
+            `"temp < 80 and solvent != 'DMF'"`. Results of other rows may be told as well. A resumed campaign may have another
+            condition.
         cost: The column of the cost of an evaluation, > 0.
         dtype: Precision of the features: float64 by default, float32 from 10⁶ rows on.
         generator: As for `Bandit`.
@@ -106,7 +107,7 @@ class Campaign(Readable):
         DataError: If a file cannot be read or written, or a package of `torchbandits[experiments]` is missing.
         StateError: If the journal belongs to another campaign: other ids, objective or columns.
 
-    Cost: two passes over the table, one where the campaign goes on; then as `Bandit`.
+    Cost: two passes over the table, one if the campaign is resumed; then as `Bandit`.
     """
 
     @explains_keywords
@@ -174,12 +175,12 @@ class Campaign(Readable):
         self._remember()
 
     def _check_kind(self, settings: Settings) -> None:
-        """Refuse to go on with a campaign of the other class."""
+        """Refuse to resume a campaign of the other class."""
         message = "this campaign is of several outcomes: open it by tb.OutcomeCampaign(journal=...)."
         require(not settings.objectives, message, StateError)
 
     def _remember(self) -> None:
-        """Read the record of the journal, and tell the bandit what the table holds beyond it."""
+        """Read the record of the journal, and tell the bandit the results of the table that are not in it."""
         self._record = Record() if self._journal is None else record_of(self._journal, self._sign)
         rows, values = history(self._table, self._settings.objective)
         new = self._record.new(rows.tolist(), values)
@@ -187,7 +188,7 @@ class Campaign(Readable):
             self._learn(rows[new], values[new])
 
     def _default(self, priced: bool) -> Policy:
-        """The policy where the user gives none."""
+        """The default policy."""
         noise_std = self._settings.noise_std
         assert not isinstance(noise_std, dict)
         own = auto() if noise_std is None else known_noise(noise_std, self._settings.decisions)
@@ -243,24 +244,25 @@ class Campaign(Readable):
         repeats: bool = True,
         within: Constraint | Sequence[Constraint] = (),
     ) -> pd.DataFrame:
-        """Select the next rows to evaluate: first the open ones, asked for and neither told nor forgotten, then new ones.
+        """Select the next rows to evaluate: first the open rows, which were asked for and neither told nor forgotten, then new
+        rows.
 
         Another call returns the same rows until something is told.
 
         Args:
             n: Number of rows.
-            where: A further condition on new rows, such as what can be evaluated now: a comparison, or a dictionary of columns
-                to values, such as the context at hand, `{"machine": "B"}`.
-            repeats: Whether a row may be selected again, as the policy prefers; False for rows that are neither measured nor
-                open. (This takes a sweep over all rows for each one.)
-            within: Constraints on the rows returned, open ones included, which name columns of the table:
-                `[constraints.Distinct(), constraints.Same("temperature"), constraints.AtMost("supplier", 4)]`. Rows whose cell
-                is empty count as having the same value.
+            where: A further condition on new rows, for example those that can be evaluated at present: a comparison, or a
+                dictionary of columns to values, such as the current context, `{"machine": "B"}`.
+            repeats: Whether the policy may select a row again; if False, only rows that are neither measured nor open are
+                selected, which takes a sweep over all rows for each of them.
+            within: Constraints on the rows returned, open rows included, which name columns of the table:
+                `[constraints.Distinct(), constraints.Same("temperature"), constraints.AtMost("supplier", 4)]`. Empty cells
+                count as equal values.
 
         Returns:
             Rows of the table with their ids; `expected` and `deviation`, the posterior mean and standard deviation of the
-            objective (empty before the first result); and `rank`, the order in which to evaluate them. A row that is listed
-            twice is to be evaluated twice.
+            objective (empty before the first result); and `rank`, the order in which to evaluate them. If a row is listed
+            twice, evaluate it twice.
 
         Raises:
             ArgumentError: If fewer rows are on offer, or the open rows break a constraint. Nothing has changed then.
@@ -302,17 +304,17 @@ class Campaign(Readable):
 
         Args:
             measured: A table, or the path of a CSV, Parquet or Arrow file, with the columns of the ids and of the objective, in
-                any order; further columns are compared with those of the candidates. Several rows with one id are repeated
-                evaluations. An empty objective is an evaluation that failed.
-            again: Whether rows count that were told before with the same id and value. By default those of a table do and those
-                of a file do not, so that a file may be told again, also after it has grown. A file whose rows are all open is
-                new, unless one earlier call told exactly the same rows.
+                any order; further columns are compared with those of the candidates. Several rows with the same id are repeated
+                evaluations. An empty objective is a failed evaluation.
+            again: Whether to count rows that were told before with the same id and value. By default they count in a table and
+                not in a file, so that a file may be told again, also after rows were added. All rows of a file count if all of
+                them are open, unless one earlier call told exactly the same rows.
             noise_var: The column of `measured` with the variance of the noise of each value, in squared units of the objective,
-                such as that of the instrument; an empty cell is the policy's own noise. See `Bandit.tell` for the policies that
-                take it.
+                such as that of the instrument; an empty cell stands for the noise of the policy. See `Bandit.tell` for the
+                policies that support it.
 
         Returns:
-            The numbers of values and failures; printed, a sentence.
+            The numbers of values and failures, which print as a sentence.
 
         Raises:
             UnsupportedError: For `noise_var` under a policy that does not weight rewards, such as `auto`.
@@ -364,7 +366,7 @@ class Campaign(Readable):
         return results, rows, check_same_rows(results, truth, columns)
 
     def forget(self, ids: Sequence[Any] | None = None) -> None:
-        """Give up on open rows, which were asked for and will not be evaluated: all of them, or those with some ids.
+        """Give up open rows, which were asked for and will not be evaluated: all of them, or those with the given ids.
 
         Raises:
             ArgumentError: If an id is not open. Nothing has changed then.
@@ -385,19 +387,19 @@ class Campaign(Readable):
     # ------------------------------------------------------------------ results
 
     def should_stop(self, *rules: Rule) -> Decision:
-        """Whether to stop: a `Decision`, true where one of the rules stops the campaign, with the reason in words.
+        """Whether to stop: a `Decision`, which is true if one of the rules stops the campaign, with the reason in words.
 
         Args:
-            rules: Of `torchbandits.stopping`; their numbers, such as ε or a level, are in units of the objective. Rows that are
-                open do not count.
+            rules: Rules of `torchbandits.stopping`; their numbers, such as ε or a level, are in units of the objective. Open
+                rows do not count.
 
         Returns:
             The decision; its reason names the recommended row by its id.
 
         Raises:
-            UnsupportedError: For a rule that does not read this policy; the message names others.
+            UnsupportedError: For a rule that does not support this policy; the message names rules that do.
         """
-        # Rewards that are minimised have the opposite sign, and so has a level of theirs.
+        # Rewards that are minimised have the opposite sign, and so have their levels.
         signed = [
             replace(rule, level=self._sign * rule.level) if isinstance(rule, LevelSetKnown) else rule
             for rule in check_rules(rules)
@@ -434,7 +436,7 @@ class Campaign(Readable):
         return table
 
     def report(self, path: str | os.PathLike[str]) -> Path:
-        """Write one HTML page of the campaign: progress, best rows, open rows, and the decisions on the columns.
+        """Write an HTML page of the campaign: progress, best rows, open rows, and the decisions on the columns.
 
         Returns:
             The path of the file.
@@ -487,12 +489,12 @@ class Campaign(Readable):
 
     @property
     def outcomes(self) -> tuple[str, ...]:
-        """The columns of the results; one of them, unless this is an `OutcomeCampaign`."""
+        """The columns of the results; a single one, unless this is an `OutcomeCampaign`."""
         return self._settings.outcomes
 
     @property
     def objective(self) -> str:
-        """The column of the results; of several outcomes all of them, separated by commas."""
+        """The column of the results; for several outcomes, all columns, separated by commas."""
         return ", ".join(self._settings.outcomes)
 
     @property
@@ -508,7 +510,8 @@ class Campaign(Readable):
         return self._ids.of(rows, self._table.take(rows))
 
     def close(self) -> None:
-        """Write a checkpoint and close the journal. Nothing can be asked or told afterwards; another `Campaign` goes on."""
+        """Write a checkpoint and close the journal. This object can't be asked or told afterwards; a new `Campaign` resumes the
+        campaign."""
         if self._journal is not None:
             self._bandit.recorder.settle()
             self._journal.close()
@@ -551,7 +554,7 @@ class Campaign(Readable):
         return labels.to(self._bandit.device)
 
     def _check_open(self, constraints: Sequence[Constraint], n: int) -> None:
-        """Refuse constraints that rows which are open already break."""
+        """Refuse constraints that the open rows violate."""
         rows = self._open_entries()[:n].to(self._bandit.device)
         all_rows = torch.ones(self._table.count, dtype=torch.bool, device=self._bandit.device)
         for place in range(len(rows)):
@@ -624,7 +627,7 @@ class Campaign(Readable):
         return shown.numpy()
 
     def _awaited(self, rows: NDArray[np.int64]) -> list[int]:
-        """Those of some rows that are open, each as often as it, or an equal row, is."""
+        """The open ones of some rows, each as often as it or an equal row is open."""
         waiting, found = Counter(self._open_entries().tolist()), []
         for row, entry in zip(rows.tolist(), self._entries(rows.tolist()).tolist(), strict=True):
             if waiting[entry] > 0:
@@ -713,10 +716,11 @@ def overruled_by(columns: Any) -> dict[str, Any] | None:
 
 
 def known_noise(noise_std: float, decisions: Decisions) -> Policy:
-    """GP-UCB with a known noise and a kernel that is fitted again after every sixth result: Matérn for features of deviation 1,
-    or Tanimoto for molecules.
+    """GP-UCB with a known noise and a kernel that is refitted after every sixth result: Matérn for features of standard
+    deviation 1, or Tanimoto for molecules.
 
-    The lengthscales have BoTorch's prior, of Hvarfner et al. 2024. Before the first fit arms are chosen without the model.
+    The lengthscales have BoTorch's prior, that of Hvarfner et al. 2024. Before the first fit, arms are chosen without the
+    model.
     """
     base: gpytorch.kernels.Kernel = TanimotoKernel()
     if decisions.molecules is None:

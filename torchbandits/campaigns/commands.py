@@ -1,4 +1,4 @@
-"""`torchbandits campaign …`: a campaign in a folder, for users of spreadsheets.
+"""`torchbandits campaign …`: a campaign in a folder, for spreadsheets instead of Python.
 
 The folder holds `candidates.parquet`, a copy of the candidates where they came as a CSV file, and `journal` with the files that
 belong to it. Every command may be repeated, and killed at any time.
@@ -96,7 +96,7 @@ def new(
     if isinstance(table, InMemory):
         source = folder.absolute() / CANDIDATES
         if not began:
-            # Errors must name the user's own file, and come before anything is written.
+            # Errors must name the user's file, and be raised before anything is written.
             kind(candidates, **options)
         prepare_folder(folder)
         _copy(table, source, began)
@@ -154,7 +154,7 @@ def tell(
     ] = None,
     folder: Folder = HERE,
 ) -> None:
-    """Learn what was measured. An empty cell is an evaluation that failed; a file that was told before does not count again."""
+    """Learn from measured results. An empty cell is a failed evaluation; a file that was told before does not count again."""
     with _opened(folder) as campaign:
         variances = _variances(noise_var or [], several=isinstance(campaign, OutcomeCampaign))
         for path in results:
@@ -163,7 +163,7 @@ def tell(
             say("The best rows so far: torchbandits campaign front, or report.")
         elif bool((campaign.bandit.pulls > 0).all()):
             best = campaign.best(1).iloc[0]
-            # The last columns are what was measured of each outcome, and how often.
+            # The last columns are the average measurement of each outcome, and the number of measurements.
             value = best.iloc[-1 - len(campaign.outcomes)]
             known = f"{value:.6g} measured" if pd.notna(value) else "not measured yet"
             say(f"Best so far: {best.iloc[0]}, {campaign.outcomes[0]} {known}.")
@@ -207,7 +207,7 @@ def stop(
     measurements: Annotated[int | None, typer.Option(help="Stop after so many measurements.")] = None,
     folder: Folder = HERE,
 ) -> None:
-    """Say whether to stop, and why. It ends with status 0 for stop, and 1 for go on."""
+    """Print whether to stop, and the reason. The exit status is 0 to stop, and 1 to continue."""
     rules: list[Rule] = [] if measurements is None else [Budget(pulls=measurements)]
     rules += [] if within is None else [ProbableRegret(within, delta)]
     rules += [] if price is None else [ImprovementPerCost(price)]
@@ -241,7 +241,7 @@ def forget(
     everything: Annotated[bool, typer.Option("--all", help="All rows that are waited for.")] = False,
     folder: Folder = HERE,
 ) -> None:
-    """Give up on rows that were asked for."""
+    """Give up rows that were asked for."""
     require(bool(ids) != everything, "give the ids of the rows, or --all.", ConfigError)
     with _opened(folder) as campaign:
         before = len(campaign.open)

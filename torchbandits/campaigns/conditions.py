@@ -36,7 +36,8 @@ def boolean_column(table: Table, name: Any) -> bool:
 
 
 def on_offer(name: str, table: Table, condition: Any) -> Tensor:
-    """Mask of the rows that fulfil a condition, `A` booleans; rows with an empty cell in a column that it names do not.
+    """Mask of the rows that fulfil a condition, `A` booleans; rows with an empty cell in a column that the condition names do
+    not fulfil it.
 
     Args:
         name: The argument, for messages.
@@ -47,7 +48,7 @@ def on_offer(name: str, table: Table, condition: Any) -> Tensor:
     Raises:
         ArgumentError: If the condition is none of these, or no row fulfils it.
 
-    Cost: a pass over the columns that it names.
+    Cost: a pass over the columns that the condition names.
     """
     if isinstance(condition, Mapping):
         parts = [_equal(name, table, str(column), value) for column, value in condition.items()]

@@ -1,4 +1,4 @@
-"""A campaign of several outcomes: what is measured of a row has several columns, and the rows are chosen for all of them."""
+"""A campaign of several outcomes: the measurements of a row have several columns, and rows are chosen by all of them."""
 
 from __future__ import annotations
 
@@ -50,29 +50,29 @@ KEEPS, OPTIMAL, TIMES = "keeps limits", "on the front", "times"
 
 
 class OutcomeCampaign(Campaign):
-    """A `Campaign` in which several things are measured of a row: objectives between which you look for trade-offs, and limits.
+    """A `Campaign` with several outcomes per row: objectives, between which it finds trade-offs, and outcomes with limits.
 
-    With one objective it looks for the best row that keeps the limits; with several, for the rows that no other row beats in
-    all objectives. Results are tables with a column per outcome, in which an empty cell was not measured; it may be told later.
-    A row of which every cell is empty is an evaluation that failed. Everything else is as for `Campaign`: ids, columns, the
-    journal, history in the table, and `ask`.
+    With one objective it finds the best row that keeps the limits; with several objectives, the rows that no other row beats in
+    all objectives. Results are tables with a column per outcome. An empty cell is an outcome that was not measured, which may
+    be told later; a row whose cells are all empty is a failed evaluation. Everything else is as for `Campaign`: ids, columns,
+    the journal, history in the table, and `ask`.
 
     Args:
         table: As for `Campaign`.
         objectives: The columns that should be large, or small (`minimize`).
         journal: As for `Campaign`.
-        minimize: Those of the objectives of which less is better.
-        at_least: Lower limits, by the column of what is measured, in its units; of objectives or of other columns.
+        minimize: The objectives to minimise.
+        at_least: Lower limits by column, in units of the column; for objectives or for other columns.
         at_most: Upper limits.
         id: As for `Campaign`.
-        policy: One of `tb.outcomes`, whose outcomes are `outcomes` in their order; by default `constrained` (one objective) or
-            `pareto` (several) with a model of each outcome that is estimated from its results, `tb.auto()`.
+        policy: A policy of `tb.outcomes`, whose outcomes are `outcomes` in their order; by default `constrained` (one
+            objective) or `pareto` (several) with the model `tb.auto()` for each outcome, which is estimated from its results.
         noise_std: Standard deviation of the noise of a measurement by outcome, in its units, where it is known. The models are
-            then GP-UCB with this noise and kernels that are fitted as results come in.
+            then GP-UCB with this noise and kernels that are fitted repeatedly to the results.
         columns: As for `Campaign`.
         candidates: As for `Campaign`.
-        cost: The column of the cost of an evaluation, > 0, whatever is measured: rows are chosen by what they promise per cost.
-            A `policy` of your own takes it into account if it is `tb.per_cost(…)`.
+        cost: The column of the cost of an evaluation, > 0, for any number of measured outcomes: rows are chosen by their
+            expected gain per cost. A given `policy` takes the cost into account if it is `tb.per_cost(…)`.
         dtype: As for `Campaign`.
         generator: As for `Bandit`.
 
@@ -159,15 +159,16 @@ class OutcomeCampaign(Campaign):
         """Learn from results.
 
         Args:
-            measured: As for `Campaign.tell`, with a column per outcome. An outcome that was not measured is an empty cell, or a
-                column that is not there. A row of which nothing was measured is an evaluation that failed.
-            again: As for `Campaign.tell`; it is decided for each cell, so that a file in which further cells were filled may be
-                told again. A file that holds all values of an earlier call is that file, grown, also where its rows are open.
+            measured: As for `Campaign.tell`, with a column per outcome. An outcome that was not measured is an empty cell or a
+                missing column. A row without any measured outcome is a failed evaluation.
+            again: As for `Campaign.tell`, but for each cell, so that a file in which further cells were filled may be told
+                again. A file that holds all values of an earlier call counts as the extended file of that call, even if its
+                rows are open.
             noise_var: By outcome, the column of `measured` with the variance of the noise of each of its values, as for
-                `Campaign.tell`; outcomes that are left out, and empty cells, have the usual noise.
+                `Campaign.tell`; outcomes without such a column, and empty cells, have the noise of the policy.
 
         Returns:
-            The numbers of values and of failed evaluations; printed, a sentence.
+            The numbers of values and of failed evaluations, which print as a sentence.
 
         Raises:
             UnsupportedError: For `noise_var` under models that do not weight rewards, such as `auto`.
@@ -242,9 +243,9 @@ class OutcomeCampaign(Campaign):
     def best(self, k: int = 5) -> pd.DataFrame:
         """The best measured rows, best first; at most k.
 
-        Of one objective these are the rows with the best posterior means that keep the limits; rows that keep them with a
-        probability below 95 % follow, the most probable first. Of several objectives they are the measured rows of the `front`,
-        those first that most probably belong to it.
+        For one objective these are the rows with the best posterior means that keep the limits; rows that keep them with a
+        probability below 95 % follow, the most probable first. For several objectives they are the measured rows of the
+        `front`, in decreasing order of the probability to belong to it.
 
         Returns:
             Rows of the table with their ids and, by outcome, `… expected` and `… deviation`, the posterior mean and standard
@@ -264,14 +265,14 @@ class OutcomeCampaign(Campaign):
 
     def front(self, *, measured: bool = False) -> pd.DataFrame:
         """The rows that no other row beats in all objectives by their posterior means, among those that keep the limits with a
-        probability of at least 95 %. The largest of the first objective (the smallest, if less is better) come first.
+        probability of at least 95 %. Rows are sorted by the posterior mean of the first objective, the best first.
 
         Args:
-            measured: Whether to list only rows that were measured; others are expected to be as good.
+            measured: Whether to list only rows that were measured, and not those that are only expected to be as good.
 
         Returns:
-            As `best`, with `on the front`, the probability that no other row beats the row in all objectives. No rows where
-            none keeps the limits so surely.
+            The columns of `best`, and `on the front`, the probability that no other row beats the row in all objectives. The
+            table is empty if no row keeps the limits with a probability of at least 95 %.
 
         Raises:
             UnsupportedError: For one objective, which has a `best` row.
@@ -293,14 +294,15 @@ class OutcomeCampaign(Campaign):
         return frame.sort_values(order, ascending=names[0] in small, kind="stable", ignore_index=True)
 
     def should_stop(self, *rules: Rule) -> Decision:
-        """Whether to stop: a `Decision`, true where one of the rules stops the campaign; see `OutcomeBandit.should_stop`."""
+        """Whether to stop: a `Decision`, which is true if one of the rules stops the campaign; see
+        `OutcomeBandit.should_stop`."""
         return self._bandit.should_stop(*rules)
 
     def _rows_measured(self) -> int:
         return len(self._results.measured_rows())
 
     def report(self, path: str | os.PathLike[str]) -> Path:
-        """Write one HTML page of the campaign: the front, progress, open rows, and the decisions on the columns.
+        """Write an HTML page of the campaign: the front, progress, open rows, and the decisions on the columns.
 
         Returns:
             The path of the file.
@@ -357,8 +359,8 @@ class OutcomeCampaign(Campaign):
         return self._bandit.counts.sum(dim=-2).cpu()
 
     def _described(self, rows: NDArray[np.int64]) -> pd.DataFrame:
-        """Rows of the table with their ids first; of each outcome the posterior mean and deviation, and of all limits the
-        probability. Empty before the first result of an outcome."""
+        """Rows of the table with their ids first, the posterior mean and deviation of each outcome, and the probability that
+        all limits hold. Empty before the first result of an outcome."""
         frame, state = self._cells(rows), table_of(self._bandit.loop, "a campaign")
         mean, std = (part.double() for part in marginals(state))
         at = torch.from_numpy(rows).to(mean.device).expand(len(mean), -1)
@@ -380,7 +382,7 @@ class OutcomeCampaign(Campaign):
         return aim.limits if isinstance(aim, Constrained | Scalarized) else ()
 
     def _with_results(self, rows: NDArray[np.int64]) -> pd.DataFrame:
-        """Rows as `_described`, with the average of what was measured of each outcome, and the number of evaluations."""
+        """Rows as `_described`, with the average measurement of each outcome, and the number of evaluations."""
         frame, times = self._described(rows), np.zeros(len(rows), np.int64)
         for name, own in zip(self._settings.outcomes, self._results.outcomes, strict=True):
             values = own.measured()
@@ -395,11 +397,11 @@ class OutcomeRecord:
     """All results of a campaign of k outcomes.
 
     Attributes:
-        outcomes: A record of each outcome, of the values that were measured.
-        failures: The evaluations of which nothing was measured.
+        outcomes: A record of the measured values of each outcome.
+        failures: The failed evaluations, without any measured outcome.
         rows: One row of the table per result, in the order told.
         told: Results in the same order, `k` numbers each, NaN where not measured.
-        calls: The values of each call: how often each was told of each row and outcome.
+        calls: The values of each call, with the number of times that each was told for each row and outcome.
     """
 
     outcomes: tuple[Record, ...]
@@ -457,13 +459,13 @@ class OutcomeRecord:
         return [(record, own, told[own]) for record, own, told in zip(records, places, columns, strict=True)]
 
     def measured_rows(self) -> list[int]:
-        """The rows of which something was measured, in the order told."""
+        """The rows with any measured outcome, in the order told."""
         some = (row for row, told in zip(self.rows, self.told, strict=True) if not np.isnan(told).all())
         return list(dict.fromkeys(some))
 
 
 def _cells(rows: Sequence[int], values: NDArray[np.float64]) -> Counter[tuple[int, int, float]]:
-    """How often each value was measured of each row and outcome."""
+    """Number of times that each value was measured for each row and outcome."""
     places, outcomes = np.nonzero(~np.isnan(values))
     told = values[places, outcomes].tolist()
     return Counter(zip(np.asarray(rows, np.int64)[places].tolist(), outcomes.tolist(), told, strict=True))
@@ -481,7 +483,7 @@ def aims_of(
     at_least: Mapping[str, float] | None,
     at_most: Mapping[str, float] | None,
 ) -> dict[str, Any]:
-    """Objectives and limits as fields of `Settings`; None where nothing was given, for a campaign that goes on."""
+    """Objectives and limits as fields of `Settings`; None where nothing was given, for a resumed campaign."""
     if objectives is None:
         alone = minimize is None and at_least is None and at_most is None
         require(alone, "objectives: name the columns that should be large or small, such as objectives=['yield', 'cost'].")

@@ -52,7 +52,8 @@ class OutcomePage:
     columns: pd.DataFrame
 
     def signed(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
-        """The objectives of results, `n x m`, of which more is better; NaN where a result breaks a limit or is not measured."""
+        """The objectives of results, `n x m`, with signs so that larger is better; NaN where a result breaks a limit or was not
+        measured."""
         own = [self.outcomes.index(name) for name in self.objectives]
         sign = np.array([-1.0 if aim == "minimize" else 1.0 for aim in self.objectives.values()])
         kept = np.ones(len(values), bool)
@@ -62,7 +63,7 @@ class OutcomePage:
         return np.where(kept[:, None], sign * values[:, own], np.nan)
 
     def averages(self) -> NDArray[np.float64]:
-        """The average of what was measured of each row, `r x k`."""
+        """The average measurement of each row, `r x k`."""
         order, place = np.unique(self.rows, return_inverse=True)
         known = ~np.isnan(self.values)
         sums, counts = np.zeros((len(order), len(self.outcomes))), np.zeros((len(order), len(self.outcomes)))
@@ -139,8 +140,8 @@ def traded(page: OutcomePage, x: str, y: str) -> Figure:
 
 
 def progress(page: OutcomePage) -> Figure:
-    """Of several objectives hypervolume and R2 of the measured rows so far; of one, the best row that kept the limits. A row
-    that was measured again counts with its average so far."""
+    """Hypervolume and R2 of the rows measured so far, for several objectives; for one objective, the best row that kept the
+    limits. A row that was measured again counts with its average so far."""
     values = page.so_far()
     signed = page.signed(values)
     if len(page.objectives) > 1:

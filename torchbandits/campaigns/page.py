@@ -18,7 +18,7 @@ from torchbandits.files import write_text
 
 MOST_COLUMNS = 12
 MOST_PREDICTED = 1_000
-"""Different measured rows above which their predictions are left out, since they cost the cube of the number."""
+"""Number of different measured rows above which their predictions are left out, since their cost is cubic in this number."""
 ENOUGH = 5
 """Number of different measured rows below which no column is named as important."""
 
@@ -51,7 +51,7 @@ class CampaignPage:
         values: All results in the order told, NaN where an evaluation failed.
         best, opened, columns: Tables of best rows, open rows and decisions.
         explained: Beliefs of the model, in sentences.
-        relevance: Figure of the features that matter; None where the model does not tell.
+        relevance: Figure of the relevance of the features; None where the model has no lengthscales.
         predicted: Predictions of the measured rows; None where there are none.
     """
 
@@ -98,7 +98,7 @@ def facing(best: pd.DataFrame) -> str:
 
 
 def pictures(page: CampaignPage) -> str:
-    """Progress, predictions, and features that matter, as far as they are known."""
+    """Figures of progress, predictions and relevant features, as far as they are known."""
     figures = {f"{page.objective} of each evaluation, and the best so far": drawn(page)}
     if page.predicted is not None:
         figures[f"predicted against measured {page.objective}"] = compared(page.predicted, page.objective)
@@ -158,7 +158,7 @@ def cell(value: object) -> str:
 
 
 def tells_features(believed: Explanation) -> bool:
-    """Whether enough was measured to say which columns matter, by a model that tells."""
+    """Whether the model has lengthscales and enough rows were measured to name the relevant columns."""
     return bool(believed.relevance.isfinite().all()) and believed.distinct >= ENOUGH
 
 

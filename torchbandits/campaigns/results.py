@@ -64,8 +64,8 @@ def read_results(measured: Any, ids: Ids, objectives: Sequence[str], noise_var: 
     Args:
         measured: A path, or a table of pandas, Polars or Arrow, with the columns below; pandas may have the ids for its index.
         ids: The ids of the candidates.
-        objectives: The columns of the results: a number, or empty where nothing was measured. Of several, those that are not
-            there were not measured; one of them must be.
+        objectives: The columns of the results: a number, or empty where nothing was measured. If there are several, missing
+            columns were not measured; at least one must exist.
         noise_var: The column of the noise variances: a number above 0, or empty for the usual noise; None for no such column.
 
     Raises:
@@ -232,7 +232,7 @@ def check_same_rows(results: Results, truth: pd.DataFrame, columns: Mapping[str,
 
 @dataclass(frozen=True)
 class Told:
-    """Outcome of one call of `Campaign.tell`; printed, a few sentences.
+    """Outcome of one call of `Campaign.tell`, which prints as a few sentences.
 
     Attributes:
         measured, failed: Numbers of values learned and of failed evaluations.
@@ -291,8 +291,8 @@ class Record:
     def new(self, rows: Sequence[int], values: NDArray[np.float64], opened: Sequence[int] = ()) -> NDArray[np.bool_]:
         """Mask of the results that were not told before.
 
-        Of a value that is given k times and was told j times, the last k − j are new. Results of rows that are all `opened`,
-        each at least as often as it is given, answer an ask and are new, unless one earlier call had exactly this content.
+        If a value is given k times and was told j times, the last k − j are new. If all rows are `opened`, each at least as
+        often as it is given, the results answer an ask and are new, unless one earlier call had exactly this content.
         """
         answer = Counter(rows) <= Counter(opened)
         if answer and frozenset(Counter(_keys(rows, values)).items()) not in self.calls:
@@ -305,7 +305,7 @@ class Record:
         return np.array(kept, bool)
 
     def measured(self) -> dict[int, list[float]]:
-        """Values of each row that has any."""
+        """The values of each row with at least one value."""
         found: dict[int, list[float]] = {}
         for row, value in zip(self.rows, self.values, strict=True):
             if not math.isnan(value):

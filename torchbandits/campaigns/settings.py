@@ -1,4 +1,4 @@
-"""Settings of a campaign: decided when it begins, kept in a file beside its journal, and compared when it goes on."""
+"""Settings of a campaign: decided when it begins, kept in a file beside its journal, and compared when it is resumed."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ FORMAT, SEVERAL = 1, 2
 """Formats of the file, of one objective and of several outcomes."""
 _SEVERAL_KEYS = ("objectives", "at_least", "at_most")
 _LARGEST = 1 << 26
-_FIXED = {  # fields that cannot change while a campaign goes on, in words
+_FIXED = {  # fields that cannot change during a campaign, in words
     "objective": "the objective",
     "objectives": "the objectives",
     "at_least": "the lower limits",
@@ -49,10 +49,10 @@ class Settings:
         rows, digest: Number of candidates, and a digest of their ids.
         objective, minimize, id, cost, dtype: As given or found.
         overruled: Kinds of columns as the user gave them.
-        candidates: The fixed condition, which may be another one when the campaign goes on.
+        candidates: The fixed condition, which may change when the campaign is resumed.
         columns: The decision on each column.
-        noise_std: Standard deviation of a measurement, where it is known; of several outcomes, one by name.
-        objectives: Of a campaign of several outcomes, "maximize" or "minimize" by the name of each objective; `objective` is
+        noise_std: Standard deviation of a measurement, where it is known; for several outcomes, one per name.
+        objectives: For a campaign of several outcomes, "maximize" or "minimize" by the name of each objective; `objective` is
             empty then.
         at_least, at_most: Limits by the name of their outcome.
     """
@@ -77,7 +77,7 @@ class Settings:
         """The settings as JSON."""
         own = asdict(self)
         if not self.objectives:
-            # Earlier versions read such campaigns, and know no such fields.
+            # Earlier versions read campaigns without these fields, and do not know the fields.
             own = {key: value for key, value in own.items() if key not in ("objectives", "at_least", "at_most")}
         written = {"format": SEVERAL if self.objectives else FORMAT} | own
         # Categories may be numbers of NumPy.
@@ -86,7 +86,7 @@ class Settings:
 
     @property
     def outcomes(self) -> tuple[str, ...]:
-        """The columns of the results: the objective, or the objectives and then what has limits only."""
+        """The columns of the results: the objective, or the objectives and then the columns that only have limits."""
         return told_columns({"objective": self.objective} | {key: getattr(self, key) for key in _SEVERAL_KEYS})
 
     @property
@@ -95,14 +95,14 @@ class Settings:
         return Decisions(self.columns)
 
     def check_same(self, given: dict[str, Any], path: Path) -> None:
-        """Refuse to go on with other settings than those of the beginning.
+        """Refuse settings other than those with which the campaign began.
 
         Args:
             given: Some of the fields, as given now.
             path: The file of the settings, for messages.
 
         Raises:
-            StateError: If a field differs; names each that does.
+            StateError: If a field differs; the message names every field that does.
         """
         own = asdict(self)
         other = [f"{_FIXED[key]} was {own[key]!r}, is {value!r}" for key, value in given.items() if own[key] != value]
@@ -129,7 +129,7 @@ def read_settings(path: Path) -> Settings:
         raise DataError(f"{path} does not hold the settings of a campaign: {error!r}. Restore it from a copy.") from error
 
 
-# ---------------------------------------------------------------------- beginning and going on
+# ---------------------------------------------------------------------- beginning and resuming
 
 
 @dataclass(frozen=True)
@@ -208,7 +208,7 @@ def begin(given: Any, wanted: dict[str, Any], candidates: str | None, path: Path
 
 
 def _check_spelling(table: Table, objective: str, known: list[str | None], overruled: Mapping[str, Any]) -> None:
-    """Refuse an objective that is no column, where a column with empty cells has nearly its name and no given kind."""
+    """Refuse an objective that is not a column, if a column with empty cells has a similar name and no given kind."""
     names = table.schema.names
     if objective in names:
         return

@@ -1,4 +1,4 @@
-"""Checks of everything that a user passes in: each raises one clear error that names the argument and the way out.
+"""Checks of all user arguments: each raises one clear error that names the argument and a remedy.
 
 They are called at the public border, once; code inside the package trusts its callers.
 """

@@ -26,7 +26,7 @@ from torchbandits.transfers import to_host
 from torchbandits.types import Pulls, Selection
 
 MOST_MORE = 1_000_000
-"""Picks that one call may add."""
+"""Largest number of picks that one call may add."""
 
 
 def check_device(name: str, tensor: Tensor, device: torch.device) -> None:
@@ -36,7 +36,7 @@ def check_device(name: str, tensor: Tensor, device: torch.device) -> None:
 
 
 def _device_of(value: Any, device: torch.device) -> torch.device | None:
-    """The device for numbers that are on none yet; tensors stay where they are."""
+    """The device for numbers that are not tensors yet; tensors stay on their device."""
     return None if isinstance(value, Tensor) else device
 
 
@@ -98,9 +98,9 @@ def check_costs(
 
     Args:
         costs: `A` or `batch_shape x A`.
-        batch_shape: Of the bandit.
+        batch_shape: Batch shape of the bandit.
         num_arms: A.
-        device: Of the arms.
+        device: Device of the arms.
         first: `... x A`, the first arm that equals each arm, where some are duplicates; duplicates must cost the same.
     """
     value, shape = as_tensor("costs", costs, torch.float64, device), (*batch_shape, num_arms)
@@ -143,7 +143,8 @@ def check_generators(generator: Any, arms: Any, kernel: Any) -> tuple[tuple[torc
 
 
 def check_state(state_dict: Any, own: dict[str, Any]) -> None:
-    """Refuse what `Bandit.state_dict` did not return for the same kind of policy, the same arms and the same batch rows."""
+    """Refuse a state that `Bandit.state_dict` did not return for the same kind of policy, the same arms and the same batch
+    rows."""
     require(
         isinstance(state_dict, dict) and {"state", "open"} <= state_dict.keys() and isinstance(state_dict["state"], dict),
         "expected what Bandit.state_dict() returned, a dictionary with 'state' and 'open'.",
@@ -342,9 +343,9 @@ def check_noise_var(noise_var: Any, shape: torch.Size, told: Tensor, device: tor
 
     Args:
         noise_var: A number > 0, or such numbers `batch_shape x q`; None for the noise of the policy.
-        shape: Of the rewards.
+        shape: Shape of the rewards.
         told: Booleans of that shape, False in places that are ignored.
-        device: Of the posterior.
+        device: Device of the posterior.
     """
     if noise_var is None:
         return None

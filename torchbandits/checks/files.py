@@ -15,9 +15,9 @@ def read_bytes(path: Path, most: int, error: type[TorchBanditsError] = DataError
     Devices never end and FIFOs wait for a writer, so both are refused before they are opened.
 
     Args:
-        path: Of the file.
+        path: Path of the file.
         most: Largest size that is read, in bytes.
-        error: What to raise.
+        error: Class of the error.
 
     Raises:
         TorchBanditsError: `error`, if the file can't be read, is not a regular one, or holds more than `most` bytes.
@@ -35,7 +35,7 @@ def read_bytes(path: Path, most: int, error: type[TorchBanditsError] = DataError
 
 
 def check_regular(path: Path, error: type[TorchBanditsError] = DataError) -> None:
-    """Refuse what is not a regular file, without opening it.
+    """Refuse anything but a regular file, without opening it.
 
     Raises:
         TorchBanditsError: `error`, if the file is missing, or a folder, a device, a FIFO or a socket.

@@ -13,7 +13,7 @@ from torch import Tensor
 from torchbandits.checks.values import is_finite, is_whole, non_negative
 from torchbandits.errors import NonFiniteError, NumericalError, ShapeError, require
 
-_RESOLVED = 10  # multiples of rounding that the leverages of pulled arms must differ by
+_RESOLVED = 10  # smallest difference of the leverages of pulled arms, in multiples of the rounding error
 Diagonal = Callable[[gpytorch.kernels.Kernel, Tensor], Tensor]
 
 
@@ -76,8 +76,8 @@ def check_kernel_on(point: Tensor, kernel: gpytorch.kernels.Kernel, batch_shape:
 
     Args:
         point: One arm, `... x 1 x d`.
-        kernel: Of the policy; it is not changed.
-        batch_shape: Of the run.
+        kernel: Kernel of the policy; it is not changed.
+        batch_shape: Batch shape of the run.
         diagonal: Computes k(x, x) of points.
 
     Raises:

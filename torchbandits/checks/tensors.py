@@ -25,8 +25,8 @@ def as_tensor(name: str, value: Any, dtype: torch.dtype | None = None, device: t
         device: As for `torch.as_tensor`.
 
     Raises:
-        ShapeError: If it is nothing like a tensor, or a sparse, quantised or nested one, or a table with columns that hold no
-            numbers, which the message names.
+        ShapeError: If the value cannot be read as a tensor, is a sparse, quantised or nested tensor, or is a table with columns
+            without numbers, which the message names.
     """
     try:
         array = value if isinstance(value, Tensor) else _as_array(name, value)
@@ -44,8 +44,8 @@ def as_tensor(name: str, value: Any, dtype: torch.dtype | None = None, device: t
 
 
 def own_copy(tensor: Tensor) -> Tensor:
-    """A detached copy, which later writes to the original, by torch or through shared memory, do not reach. Dimensions that
-    were expanded stay so: rows that share their numbers are copied once."""
+    """A detached copy, which later writes to the original, by torch or through shared memory, do not reach. Expanded dimensions
+    stay expanded: rows that share their numbers are copied once."""
     base = tensor.detach()
     for dim, stride in enumerate(tensor.stride()):
         base = base.narrow(dim, 0, 1) if stride == 0 and tensor.shape[dim] > 1 else base
@@ -82,7 +82,7 @@ def _as_array(name: str, value: Any) -> Any:
 
 
 def _is_plain(value: Any) -> bool:
-    """Whether this is a Python number, or a list of such, of lists of such and so on, by its first."""
+    """Whether this is a Python number, or a nested list of Python numbers, judged by the first entry."""
     while isinstance(value, (list, tuple)) and value:
         value = value[0]
     return isinstance(value, (bool, int, float, complex))

@@ -70,8 +70,9 @@ def calibration(
         levels: Nominal levels in (0, 1).
 
     Returns:
-        The calibration. The band knows that errors at nearby points go together: their covariances are the posterior's (for
-        pi_gp_ucb, which has none between cells, the largest that its variances allow: a wide band).
+        The calibration. The band accounts for the correlation of errors at nearby points, by the covariances of the posterior
+        (for pi_gp_ucb, which has none between cells, by the largest covariances that its variances allow, which makes the band
+        wide).
 
     Raises:
         ShapeError, NonFiniteError, ArmIndexError, ArgumentError: On bad input.
@@ -447,7 +448,8 @@ class LeftOut:
     directions: Tensor
 
     def covariance(self, part: slice) -> Tensor:
-        """Covariances of the errors of some points with those of all, `batch_shape x part x u`; the diagonal is not theirs."""
+        """Covariances of the errors of some points with those of all points, `batch_shape x part x u`; the diagonal is not
+        valid."""
         return -(self.directions[..., part].mT @ self.directions)
 
 

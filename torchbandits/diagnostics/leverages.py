@@ -1,4 +1,5 @@
-"""Posterior variances against what they are to be compared with: the kernel's effective dimension, and the exact posterior.
+"""Comparisons of posterior variances: with the number of distinct arms, as the effective dimension of the kernel, and with the
+exact posterior.
 
 `effective_dimension` judges the kernel, `dictionary_quality` the dictionary. A leverage is a posterior variance over λ.
 """
@@ -42,7 +43,7 @@ _WIDE_SHARE, _WIDE_ARMS = 0.25, 5
 
 @dataclass(frozen=True, eq=False)
 class EffectiveDimension:
-    r"""d_eff = Σ n_i lev(x_i) beside the numbers it is to be compared with. All are `batch_shape`.
+    r"""The effective dimension d_eff = Σ n_i lev(x_i), and the numbers for comparison. All are `batch_shape`.
 
     Attributes:
         dimension: d_eff, the number of directions that the rewards have determined. From the policy's own leverages: at most

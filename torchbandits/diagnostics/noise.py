@@ -77,10 +77,10 @@ def noise(bandit: Bandit, *, noise_std: float | None = None) -> Noise:
     units = state.posterior.units if isinstance(state, GaussianState) else None
     if units is not None:
         s, q = units.totals.unbind(dim=-1)
-    # A noise that was estimated in the units of the model is no belief about that of the rewards.
+    # A noise that was estimated in units of the model is not in units of the rewards.
     known = noise_std is not None or (units is None and believed_noise(bandit) is not None)
     believed = noise_of(bandit, noise_std) if known else None
-    # Rewards that count with weights have no number of pulls, and so no degrees of freedom.
+    # Weighted rewards have no number of pulls, and therefore no degrees of freedom.
     counted = not getattr(state.records, "weighted", False) and not getattr(bandit.policy, "reweighting", None)
     repeated = (n > 1) & counted
     within = torch.where(repeated, q - s.square() / n.clamp_min(1), 0.0)

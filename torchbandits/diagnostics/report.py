@@ -65,7 +65,7 @@ def diagnose(bandit: Bandit, *, held_out: tuple[Tensor, Tensor] | None = None) -
     Raises:
         StateError: If nothing was told.
 
-    Warns (`DiagnosticWarning`): What each diagnostic warns of; `warnings` of the report lists it. Cost: O(u² m).
+    Warns (`DiagnosticWarning`): The warnings of each diagnostic, which `warnings` of the report lists. Cost: O(u² m).
     """
     state = told_state(bandit)
     good = held_out is None or (isinstance(held_out, Sequence) and len(held_out) == 2)

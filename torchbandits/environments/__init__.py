@@ -1,11 +1,9 @@
-"""Environments: arms that answer pulls with rewards. All but `BlackBox` know their optimum, and so their regret.
-
+"""Environments: arms with noisy rewards. All environments except `BlackBox` know their optimum, and so the regret. Use
 `BlackBox` for a function that is called once per pull, `Table` for arms with known expected rewards, `Function` for a formula,
-`rkhs` for random functions of known norm,
-`synthetic` and `global_optimization` for BoTorch's test functions, `sin_cos` and `rosenbrock` for those of CUB's figures,
-`simulated_designs` for engineering formulas, `abalone` and `cadata` for real data, `Recorded` for arms that were evaluated a
-few times, `from_table` for the rows of a spreadsheet, `nas_bench_101`, `nas_bench_201`, `fcnet` and `logistic_regression` for
-networks that were trained.
+`rkhs` for random functions of known norm, `synthetic` and `global_optimization` for BoTorch's test functions, `sin_cos` and
+`rosenbrock` for those of CUB's figures, `simulated_designs` for engineering formulas, `abalone` and `cadata` for real data,
+`Recorded` for arms that were evaluated a few times, `from_table` for the rows of a spreadsheet, `nas_bench_101`,
+`nas_bench_201`, `fcnet` and `logistic_regression` for networks that were trained.
 """
 
 from collections.abc import Callable
@@ -35,7 +33,7 @@ registry: dict[str, Callable[..., Environment]] = {
     "fcnet": fcnet,
     "logistic_regression": logistic_regression,
 }
-"""Factories by the name a configuration gives them; a `generator` argument is the draw of the environment itself."""
+"""Factories by their names in configurations; a `generator` argument draws the environment itself."""
 
 __all__ = [
     "ARCHIVES",

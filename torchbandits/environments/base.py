@@ -13,11 +13,11 @@ from torch import Tensor
 from torchbandits.sources import ArmSource
 from torchbandits.sources.base import check_index
 
-Task = Callable[[], Any]  # one evaluation, picklable, which may run anywhere and returns the reward, a number
+Task = Callable[[], Any]  # one evaluation: a picklable function that may run on any machine and returns the reward as a number
 
 
 class Environment(ABC):
-    """Arms that answer with noisy rewards. Rewards are maximised; regret is never negative.
+    """Arms with noisy rewards. Rewards are maximised; regret is never negative.
 
     Attributes:
         name: Shown in tables and figures.
@@ -25,7 +25,8 @@ class Environment(ABC):
         noise_std: Standard deviation (or sub-Gaussian constant) of the noise, reward units.
         costs: `A` or `batch_shape x A`, cost of a pull of each arm, > 0; None if unknown.
         neighbors: `A x k` integers, arms adjacent to each arm (−1 where padded), for policies that mutate; None if undefined.
-        one_by_one: Whether `sample` evaluates pick by pick, and one that fails should not cost the others of its batch.
+        one_by_one: Whether `sample` evaluates pick by pick, so that a failed evaluation should not discard the others of its
+            batch.
     """
 
     name: str
@@ -56,8 +57,8 @@ class Environment(ABC):
         """Evaluations of the picks as callables for workers, for `run(executor=)`.
 
         All random numbers are drawn here, in the order of the picks, so a reward depends neither on the worker that evaluates
-        it nor on the time. By default a task carries this environment and a seed, from which `sample` draws; an environment
-        that knows its rewards looks them up here, and one that calls a function sends only the point.
+        it nor on the time. By default a task contains this environment and a seed for `sample`. An environment with known
+        rewards looks them up here, and a task of an environment that calls a function contains only the function and the point.
 
         Args:
             index: `batch_shape x q`, as for `sample`.
@@ -97,7 +98,7 @@ def known(rewards: Tensor, index: Tensor) -> list[Task]:
 
 
 def _sampled(environment: Environment, arm: int, row: int, batch_shape: tuple[int, ...], seed: int) -> float:
-    """One pull of one batch row, drawn from a generator of its own."""
+    """One pull of one batch row, drawn from a separate generator."""
     index = torch.full(batch_shape, -1, dtype=torch.int64, device=environment.arms.device).reshape(-1)
     index[row] = arm
     generators = [torch.Generator().manual_seed(seed) for _ in range(len(index))]

@@ -24,8 +24,8 @@ class BlackBox(Environment):
     """Arms whose reward is the return value of a function, one call per pull. The optimum is unknown, so regret is NaN.
 
     Args:
-        function: Takes one arm, `d` features in the arms' dtype (and the keyword `seed`, see there), returns a number. For
-            processes it must be importable by name, and so live at the top of a module; Dask takes lambdas too.
+        function: Takes one arm, `d` features in the arms' dtype (and the keyword `seed`, see `seeded`), and returns a number.
+            For processes it must be importable by name, so define it at the top level of a module; Dask accepts lambdas too.
         arms: `A x d` or `batch_shape x A x d` floating-point features, or a source of them.
         noise_std: Standard deviation of the noise in the function's values, reward units; NaN if unknown. No noise is added.
         name: Shown in tables and figures.
@@ -67,7 +67,7 @@ class BlackBox(Environment):
 
     @property
     def means(self) -> Tensor:
-        """NaN for every arm, `A` or `batch_shape x A`: unknown."""
+        """NaN for every arm, `A` or `batch_shape x A`, since expected rewards are unknown."""
         return torch.full((), torch.nan, dtype=self.arms.dtype, device=self.arms.device).expand(self.arms.shape[:-1])
 
     def sample(self, index: Tensor, generators: Sequence[torch.Generator]) -> Tensor:
@@ -79,7 +79,7 @@ class BlackBox(Environment):
         return rewards
 
     def tasks(self, index: Tensor, generators: Sequence[torch.Generator]) -> list[Task]:
-        """One call of the function per pull, in row-major order; each carries the function and one point."""
+        """One call of the function per pull, in row-major order; each task contains the function and one point."""
         check_index(self, index)
         check_generators(generators)
         mask = index >= 0

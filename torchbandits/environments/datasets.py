@@ -1,9 +1,9 @@
-"""Real data sets as tables of arms: read from a folder of yours, else fetched once and kept in a cache.
+"""Real data sets as tables of arms: read from your folder, or fetched once and kept in a cache.
 
 A file is looked for in the folder that the environment variable `TORCHBANDITS_DATA` names, then in the cache
 (`TORCHBANDITS_CACHE`, else `$XDG_CACHE_HOME/torchbandits`, else `~/.cache/torchbandits`), and is finally fetched through
-scikit-learn. Every use verifies the SHA-256 of a file: that of the original by the digest below, that of a fetched file by the
-digest that was noted beside it.
+scikit-learn. Every use verifies the SHA-256 of a file: the original is compared with the digest in this module, a fetched file
+with the digest that was stored beside it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ SCALINGS = ("standardize", "standardize/sqrt_d", "min-max", "unit-rows", "none")
 DATA_VARIABLE = "TORCHBANDITS_DATA"
 CACHE_VARIABLE = "TORCHBANDITS_CACHE"
 LARGEST = 1 << 28
-"""Limit on the bytes of a data file."""
+"""Largest size of a data file, bytes."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class DataSet:
 
     Attributes:
         name: Name in `load` and on the command line.
-        summary: One line about it.
+        summary: A description in one line.
         columns: The header. Features keep this order.
         reward: Name of the column of rewards.
         rows: Number of lines below the header.
@@ -120,9 +120,8 @@ def abalone(*, scaling: str = "standardize", noise_std: float = 0.01, dtype: tor
             that by √8, `"min-max"` maps every feature onto [0, 1], `"unit-rows"` divides the measures of each arm by their
             Euclidean norm, `"none"` leaves the measures in their units.
         noise_std: Standard deviation of the simulated noise, in scaled reward units.
-        dtype: Of arms and rewards.
-
-    Source: UCI Machine Learning Repository, Abalone (Nash et al. 1994). Licence: CC BY 4.0.
+        dtype: Dtype of arms and rewards. Source: UCI Machine Learning Repository, Abalone (Nash et al. 1994). Licence: CC BY
+            4.0.
     """
     return load(DATASETS["abalone"], scaling=scaling, noise_std=noise_std, dtype=dtype)
 
@@ -135,7 +134,7 @@ def cadata(*, scaling: str = "standardize", noise_std: float = 0.01, dtype: torc
             that by √8, `"min-max"` maps every feature onto [0, 1], `"unit-rows"` divides the features of each arm by their
             Euclidean norm, `"none"` leaves the features in their units.
         noise_std: Standard deviation of the simulated noise, in scaled reward units.
-        dtype: Of arms and rewards.
+        dtype: Dtype of arms and rewards.
 
     Source: StatLib, houses (Pace and Barry 1997). Licence: none stated; public census data.
     """
@@ -191,17 +190,17 @@ def find(data: DataSet) -> Path | None:
     """The verified local file of a data set, or None if it has yet to be fetched.
 
     Raises:
-        DataError: If there is another file in its place.
+        DataError: If there is another file of this name.
     """
     found = _read_verified(data)
     return None if found is None else found[0]
 
 
 def read(data: DataSet) -> Columns:
-    """The columns of a data set, always verified. It is fetched and cached first if it is not on this machine.
+    """The verified columns of a data set, which is first fetched and cached if it is not on this machine.
 
     Raises:
-        DataError: If it is damaged, or can be neither found nor fetched; the message names both ways to get it.
+        DataError: If the data set is damaged, or can be neither found nor fetched; the message names both ways to obtain it.
     """
     if (found := _read_verified(data)) is None:
         fetch(data)
@@ -388,7 +387,8 @@ def sklearn_datasets() -> ModuleType:
     Raises:
         DataError: If scikit-learn is not installed.
     """
-    # On demand: an optional package that takes as long to import as all the rest, and is needed once per data set.
+    # Imported on demand: an optional package whose import takes as long as that of all others, and which each data set needs
+    # once.
     try:
         return importlib.import_module("sklearn.datasets")
     except ImportError as error:

@@ -25,7 +25,7 @@ class Formula:
     """An engineering formula.
 
     Attributes:
-        summary: Its output, in words.
+        summary: The output, in words.
         ranges: Lowest and highest value of each input, in its unit.
         value: Function of an array for each input; its value is maximised.
         source: Publication.
@@ -128,7 +128,7 @@ def simulated_designs(
             `"none"` leaves them in their units, which differ by factors of a million.
         noise_std: Standard deviation of the Gaussian noise of an evaluation, in scaled reward units.
         seed: Seed of the designs.
-        dtype: Of arms and rewards.
+        dtype: Dtype of arms and rewards.
 
     Returns:
         A `Table` whose rewards are the formula's values scaled to [0, 1] over the designs; large is good.

@@ -181,7 +181,7 @@ def rkhs(
         num_centers: m, by default 30 times `dim`.
         noise_std: L of noise uniform on [−L, L], or the standard deviation of Gaussian noise; reward units.
         noise: `"uniform"`, as in the source, or `"gaussian"`.
-        generator: CPU generator the function is drawn from; the noise of later pulls is not.
+        generator: CPU generator that draws the function; it does not draw the noise of later pulls.
 
     Returns:
         A `Function` on `points_per_dim ** dim` arms whose `norm_bound` is the exact norm :math:`\sqrt{a^\top K a}`.

@@ -1,6 +1,6 @@
 """Logistic regression on hand-written digits: hyper-parameters as arms, validation accuracy as the reward.
 
-The images are scikit-learn's small ones, which need no download, or MNIST.
+The images are scikit-learn's small digits, which need no download, or those of MNIST.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ LEARNING_RATES = tuple(10 ** (-3 + 0.5 * place) for place in range(8))
 BATCH_SIZES = (16, 32, 64, 128, 256)
 DROPOUTS = (0.0, 0.15, 0.3, 0.45, 0.6)
 PENALTIES = (1e-5, 1e-4, 1e-3, 1e-2, 1e-1)
-_SPLIT = 0.75  # of the digits, for training
-_HELD_OUT = 10_000  # of MNIST's 60,000 training images, for validation
+_SPLIT = 0.75  # share of the digits for training
+_HELD_OUT = 10_000  # number of MNIST's 60,000 training images for validation
 
 
 def logistic_regression(
@@ -51,19 +51,19 @@ def logistic_regression(
 ) -> Recorded:
     """Multinomial logistic regression by stochastic gradient descent; an arm is a choice of four hyper-parameters.
 
-    Arms are the grid of 8 learning rates (10⁻³ to 10^0.5), 5 batch sizes (16 to 256), 5 rates of input dropout (0 to 0.6) and
-    5 ℓ₂ penalties (10⁻⁵ to 10⁻¹), 1,000 in all; a feature is the position on the grid, from 0 to 1. All are trained at once
-    when the environment is made, `records` times each, from zero, with other batches and dropout. A pull draws one of the
-    accuracies.
+    Arms are the grid of 8 learning rates (10⁻³ to 10^0.5), 5 batch sizes (16 to 256), 5 rates of input dropout (0 to 0.6) and 5
+    ℓ₂ penalties (10⁻⁵ to 10⁻¹), 1,000 in all; features are positions on the grid, from 0 to 1. When the environment is made,
+    all arms are trained at once, `records` times each, with weights initialised at zero and different batches and dropout. A
+    pull draws one of the accuracies of its arm.
 
     Args:
         images: `"digits"` (scikit-learn's, 8 x 8 pixels, nothing to fetch) or `"mnist"`.
         num_train: Maximum number of training images, the first ones. Three quarters of the digits are for training; the last
             10,000 training images of MNIST are for validation, and its test images are not used.
         epochs: Passes over the training images.
-        records: Trainings of each arm.
+        records: Number of trainings of each arm.
         seed: Seed of batches and dropout.
-        dtype: Of arms and rewards.
+        dtype: Dtype of arms and rewards.
 
     Raises:
         DataError: If MNIST can be neither found nor fetched, or scikit-learn is missing.
@@ -86,13 +86,13 @@ def logistic_regression(
 
 
 def _images(images: str, num_train: int) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
-    """Pixels and labels to train on, and those to validate on."""
+    """Pixels and labels for training, and those for validation."""
     if images == "digits":
         x, y = (torch.from_numpy(values) for values in digits())
         split = int(_SPLIT * len(x))
         train, held_out = (x[:split], y[:split]), (x[split:], y[split:])
     else:
-        # The test images stay unseen: the last training images are held out.
+        # The test images are not used: the last training images are held out.
         x, y = (torch.from_numpy(values) for values in mnist("train"))
         train, held_out = (x[:-_HELD_OUT], y[:-_HELD_OUT]), (x[-_HELD_OUT:], y[-_HELD_OUT:])
     return (train[0][:num_train], train[1][:num_train]), held_out
@@ -152,7 +152,7 @@ MNIST_SUMMARY = (
 )
 MIRROR = "https://ossci-datasets.s3.amazonaws.com/mnist/"
 LARGEST = 1 << 26
-"""Limit on the bytes of a file, compressed or not: the largest has 47,040,016."""
+"""Largest size of a file in bytes, compressed or not: the largest file has 47,040,016."""
 _TIMEOUT = 60  # seconds without an answer
 # Digests of the uncompressed files, because copies differ in their compression.
 SHA256 = {
@@ -222,7 +222,7 @@ def _fetch(name: str) -> Path:
             f"MNIST is not here and {name}.gz could not be fetched from {MIRROR} ({error}). Either put its four files into the "
             f"folder mnist of a folder and set {DATA_VARIABLE} to that, or go online."
         ) from error
-    # Verified first, so that nothing else is kept.
+    # Verified first, so that only valid files are kept.
     _verified(name, packed, path)
     write_cached(path, packed)
     return path

@@ -1,8 +1,7 @@
-"""Networks that others have trained, as arms: NAS-Bench-101, NAS-Bench-201 and FC-Net, read from NumPy archives.
+"""Published benchmarks of trained networks as arms: NAS-Bench-101, NAS-Bench-201 and FC-Net, read from NumPy archives.
 
 An archive is looked for in the folder that the environment variable `TORCHBANDITS_DATA` names, then in the cache folder (see
-`datasets`). The archives are condensed from published repositories and have no public address of their own, so they are not
-fetched.
+`datasets`). The archives are condensed from published repositories and have no public address, so they are not fetched.
 """
 
 from __future__ import annotations
@@ -50,10 +49,10 @@ def nas_bench_101(
             output always the seventh node) and three bits for each of 5 operations, all zero for a missing node.
             Both halves are divided by their largest row norm.
         noise_std: Standard deviation of the simulated noise, as a fraction of the images.
-        dtype: Of arms and rewards.
+        dtype: Dtype of arms and rewards.
         neighbors: Whether to tabulate `neighbors`, the cells whose encoding is one edge or one operation away. `"isomorphic"`
-            (the small subset only): the cells that one changed edge or operation leads to up to a renaming of the inner nodes,
-            as a look-up in the public benchmark finds them.
+            (the small subset only): the cells that result from changing one edge or operation, up to a renaming of the inner
+            nodes, as a look-up in the public benchmark finds them.
         ends: Whether to keep the first and the last entry of the adjacency of the small subset, which are 1 in every cell;
             appendix D.2 of the BBKB paper drops them.
 
@@ -95,12 +94,12 @@ def nas_bench_201(dataset: str = "cifar10", *, dtype: torch.dtype = torch.float6
     """NAS-Bench-201: 15,625 cells, each trained two or three times; a pull draws one of these validation accuracies.
 
     Arms are six operations, one of five, as 30 bits divided by √6: two arms with h different operations are √(h/3) apart.
-    `costs` are the seconds of one training on CIFAR-10 (none are recorded for the other data sets), `neighbors` the 24
-    cells with one other operation. Rewards are fractions.
+    `costs` are the seconds of one training on CIFAR-10 (no seconds are recorded for the other data sets), `neighbors` the 24
+    cells that differ in one operation. Rewards are fractions.
 
     Args:
         dataset: `"cifar10"`, `"cifar100"` or `"imagenet16"`.
-        dtype: Of arms and rewards.
+        dtype: Dtype of arms and rewards.
 
     Raises:
         DataError: If the archive is not on this machine.
@@ -148,18 +147,19 @@ def _unit(half: NDArray[Any]) -> NDArray[np.float64]:
 
 
 TASKS = ("naval_propulsion", "parkinsons_telemonitoring", "protein_structure", "slice_localization")
-_WORDS = ("activation_fn_1", "activation_fn_2", "lr_schedule")  # hyper-parameters whose levels have no order
+_WORDS = ("activation_fn_1", "activation_fn_2", "lr_schedule")  # hyper-parameters with unordered levels
 
 
 def fcnet(task: str = "protein_structure", *, dtype: torch.dtype = torch.float64) -> Recorded:
     """FC-Net: 62,208 configurations of a network with two layers, each trained four times; a pull draws one of these runs.
 
-    Arms are the 9 hyper-parameters, each its place on the grid over [0, 1]. The reward is −log of the validation mean squared
-    error: its errors have a heavy right tail. `neighbors` differ in one hyper-parameter, by one place or to the other word.
+    The features of an arm are the 9 hyper-parameters, each given by its position on the grid over [0, 1]. The reward is −log of
+    the validation mean squared error: its errors have a heavy right tail. `neighbors` differ in one hyper-parameter, by one
+    level or, if its levels are words, to the other word.
 
     Args:
         task: One of `TASKS`.
-        dtype: Of arms and rewards.
+        dtype: Dtype of arms and rewards.
 
     Raises:
         DataError: If the archive is not on this machine.
@@ -184,16 +184,16 @@ def fcnet(task: str = "protein_structure", *, dtype: torch.dtype = torch.float64
 Codes = NDArray[np.int64]
 
 
-# ---------------------------------------------------------------------- neighbours: arms that are one change apart
+# ---------------------------------------------------------------------- neighbours: arms that differ by one change
 
 
 def table_of_neighbors(codes: Codes, mutants: Iterable[Codes]) -> Tensor:
-    """The arms among an arm's mutants.
+    """The mutants of each arm that are arms themselves.
 
     Args:
         codes: `A` distinct whole numbers, one per arm.
-        mutants: Arrays of `A` whole numbers, the code of each arm after one change. Codes that are no arm, or the arm itself,
-            are left out.
+        mutants: Arrays of `A` whole numbers, the code of each arm after one change. Codes that belong to no arm, or to the arm
+            itself, are left out.
 
     Returns:
         `A x k` int32 indices in the order of `mutants`, padded with −1 at the end; k is the largest number of neighbours.
@@ -220,7 +220,7 @@ def mixed_radix(digits: NDArray[np.integer], levels: tuple[int, ...]) -> Codes:
 
 
 def one_digit_changes(digits: NDArray[np.integer], levels: tuple[int, ...], steps: tuple[bool, ...]) -> Iterable[Codes]:
-    """Codes with one digit changed: by one if its levels are ordered (`steps`), else to any other level."""
+    """Codes with one digit changed: by one if its levels are ordered (`steps`), else to every other level."""
     codes = mixed_radix(digits, levels)
     for place, (count, ordered) in enumerate(zip(levels, steps, strict=True)):
         weight = int(np.prod(levels[place + 1 :], dtype=np.int64))
@@ -275,7 +275,7 @@ class Archive:
     Attributes:
         name: Name on the command line.
         filename: File name in `TORCHBANDITS_DATA` or the cache.
-        summary: One line about it.
+        summary: A description in one line.
         rows: Number of arms.
         features: Number of features of an arm as the loader encodes it.
         arrays: Names of the arrays that the loader reads.

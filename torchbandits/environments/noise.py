@@ -1,4 +1,4 @@
-"""Noise on top of expected rewards, drawn from one generator per batch row."""
+"""Noise added to expected rewards, drawn from one generator per batch row."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def check_noise(noise_std: float, noise: str) -> None:
 def noisy_rewards(environment: Environment, index: Tensor, generators: Sequence[torch.Generator], noise: str) -> Tensor:
     """Expected rewards of the picks plus noise.
 
-    Row r draws as many numbers from `generators[r]` as it has picks, in their order, in float64 on the CPU. Neither the other
-    rows, nor the padding, nor the device of the arms affects them.
+    Row r draws one number per pick from `generators[r]`, in the order of its picks, in float64 on the CPU. Other rows, the
+    padding and the device of the arms do not affect these numbers.
 
     Args:
         environment: Source of the expected rewards and of `noise_std`: the standard deviation of Gaussian noise, or L of

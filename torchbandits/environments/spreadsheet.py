@@ -1,4 +1,4 @@
-"""A table in which every candidate has been measured, as an environment: its rows are the arms."""
+"""An environment from a table whose candidates were all measured; its rows are the arms."""
 
 from __future__ import annotations
 
@@ -45,11 +45,11 @@ def from_table(
         objective: The column of the rewards, which are the expected rewards of the arms. Several columns hold repeated
             measurements of the same row (empty where a row has fewer): a pull draws one of them.
         noise_std: Standard deviation of Gaussian noise that is added to the rewards of a single column, reward units.
-        minimize: Whether small values are good: the rewards are then the values with the other sign.
+        minimize: Whether to minimise the objective; the rewards are then the negated values.
         standardize: Whether the values are shifted and scaled to mean 0 and standard deviation 1. `noise_std` is then in units
             of this deviation.
-        columns: Kinds of columns where the rules are wrong, as for `Campaign`; `"ignore"` leaves a column out.
-        id: The column of the ids, which is no feature; by default a column called id.
+        columns: Kinds of columns that replace those chosen by the rules, as for `Campaign`; `"ignore"` leaves a column out.
+        id: The column of the ids, which is not a feature; by default a column called id.
         cost: The column of the cost of an evaluation, > 0.
         dtype: Precision of the features.
 

@@ -1,5 +1,5 @@
-"""Test functions as bandits, large is good: BoTorch's, whose box becomes the unit cube, and the two of the CUB paper, in their
-own coordinates."""
+"""Test functions as bandits, to be maximised: those of BoTorch, whose box becomes the unit cube, and the two of the CUB paper,
+in the coordinates of the paper."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def synthetic(
     lower, upper = torch.as_tensor(problem.bounds).to(torch.float64).unbind()
     features = len(lower)
     if design == "grid" or (design == "auto" and features <= 2):
-        # A hair above the root, so that 900 ** (1 / 2) counts as 30.
+        # Slightly above the root, so that 900 ** (1 / 2) counts as 30.
         arms = grid(features, int(num_arms ** (1 / features) + 1e-9))
     else:
         arms = sobol_points(num_arms, features, seed)
@@ -92,7 +92,7 @@ def synthetic(
     def symmetric(points: Tensor) -> Tensor:
         return 2 * (raw(points) - low) / (high - low) - 1
 
-    # A function that is flat on its arms has no scale.
+    # A function that is constant on its arms has no scale.
     function = symmetric if scaled and high > low else raw
     return Function(function, arms, noise_std, name=name, noise=noise)
 
@@ -102,14 +102,14 @@ def global_optimization(name: str = "branin", *, num_arms: int = 900, noise_std:
     noise uniform on [−0.1, 0.1], and a norm bound of 1.
 
     Args:
-        name: Of a function of `synthetic` in two dimensions, such as `"branin"`.
-        num_arms: Most arms; the grid is square.
+        name: Name of a two-dimensional function of `synthetic`, such as `"branin"`.
+        num_arms: Largest number of arms; the grid is square.
         noise_std: L of noise uniform on [−L, L], scaled reward units.
 
     Raises:
         ArgumentError: If the function is unknown or an option out of its range.
 
-    Source: Janz et al. 2020, figure 2, which takes 1 for the norm; it is not the norm of these functions.
+    Source: Janz et al. 2020, figure 2, which assumes a norm of 1; this is not the norm of these functions.
     """
     check_choice("name", name, [*FIXED_DIM, *ANY_DIM])
     dim = 2 if name in ANY_DIM else None

@@ -102,7 +102,7 @@ class Table(Environment):
 
 
 class Recorded(Environment):
-    """Arms with a few recorded rewards each, which carry the real noise. A pull draws one of them.
+    """Arms with a few recorded rewards each, whose variation is the real noise. A pull draws one of them.
 
     The expected reward of an arm is the mean of its records, and `noise_std` the root of their pooled variance within an
     arm (the mean squared deviation that a pull has).

@@ -1,4 +1,4 @@
-"""Experiments from a configuration file: policies side by side on one environment, with records, a table and figures.
+"""Experiments from a configuration file: a comparison of policies on one environment, with records, a table and figures.
 
 Needs the extra `torchbandits[experiments]`. `load_config` reads a YAML file, `run_experiment` runs it and writes
 everything into a folder, `load_records` and `aggregate` read it back. `find_reproduction` and `reproduce` do the same for a

@@ -48,7 +48,7 @@ BASELINE = "uniform"
 """Name in the registry of the policy whose regret is the denominator of the regret ratio."""
 
 ENVIRONMENT_SEED_OFFSET = 1_000_000_000
-"""Added to the seed of a repetition for the draw of its environment, so that it shares no random numbers with the run."""
+"""Added to the seed of a repetition for the draw of its environment, so that environment and run share no random numbers."""
 
 
 def _check_folder_name(name: str) -> str:
@@ -71,9 +71,9 @@ class EnvironmentConfig(Section):
     """An environment and its keyword arguments.
 
     `name` is one of `torchbandits.environments.registry`; or `csv:FILE`, `parquet:FILE` or `arrow:FILE`, a table whose rows
-    were all measured, with the options of `torchbandits.environments.from_table`; or `module:function`, a function of yours
-    that returns an `Environment`. It is imported when the experiment is run. If it takes `generator`, a
-    `torch.Generator`, each repetition has an environment of its own.
+    were all measured, with the options of `torchbandits.environments.from_table`; or `module:function`, a user's function that
+    returns an `Environment`, which is imported when the experiment is run. If the function takes `generator`, a
+    `torch.Generator`, a separate environment is drawn for each repetition.
     """
 
     name: str
@@ -85,7 +85,7 @@ class PolicyConfig(Section):
 
     Strings stand for values that are known later: `horizon` and `1/horizon`, and `environment` for the environment's attribute
     of the option's name (`norm_bound`, `noise_std`, `neighbors`). `width` is a constant, or `{scaled: c}` for c times the
-    policy's own. `repetitions` limits this policy to the first repetitions, where a run of it takes hours.
+    policy's own. `repetitions` limits this policy to the first repetitions, for policies whose runs take hours.
     """
 
     name: str
@@ -187,7 +187,7 @@ class ExperimentConfig(Section):
         """Short hash of all settings that affect a single record; numbers of repetitions are left out."""
         left_out: dict[str, Any] = dict.fromkeys(("name", "output", "repetitions", "quick", "headline"), True)
         deciding = self.model_dump(mode="json", exclude=left_out | {"policies": {"__all__": {"repetitions"}}})
-        # Records of versions without this key are found again.
+        # Records of versions without this key are found as well.
         for kernel in (deciding["kernel"], *(policy["kernel"] for policy in deciding["policies"])):
             if not kernel["options"]:
                 del kernel["options"]
@@ -314,7 +314,7 @@ def check_options(
 def _convert(value: Any, annotation: Any, where: str) -> Any:
     try:
         adapter = TypeAdapter(annotation, config=ConfigDict(arbitrary_types_allowed=True))
-    except PydanticSchemaGenerationError:  # only the factory itself can check such a type
+    except PydanticSchemaGenerationError:  # only the factory can check such a type
         return value
     try:
         return adapter.validate_python(value)

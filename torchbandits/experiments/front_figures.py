@@ -1,4 +1,4 @@
-"""Figures of several outcomes: trade-offs between two of them, and hypervolume and R2 as evaluations come in."""
+"""Figures of several outcomes: trade-offs between two of them, and hypervolume and R2 against the number of evaluations."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MOST_PAIRS = 3
 
 
 def beaten_by_none(signed: NDArray[np.float64]) -> NDArray[np.bool_]:
-    """The points `n x m`, of which more is better, that no other one dominates, `n`; never those with NaN."""
+    """Mask of the points `n x m`, larger being better, that no other point dominates, `n`; False for points with NaN."""
     best, good = np.zeros(len(signed), bool), ~np.isnan(signed).any(axis=1)
     if good.any():
         best[good] = non_dominated(torch.from_numpy(signed[good])).numpy()
@@ -40,13 +40,13 @@ def trade_offs(
     """Draw two outcomes of each point that was measured, and the front that is expected.
 
     Args:
-        names: Of the outcomes.
-        measured: `n x 2`, what was measured of each point on average.
-        best: `n` booleans, the points that no other one beats.
-        small: Whether less of the first outcome is better.
-        steps: Whether to join the best points by steps, which bound what they beat: for two objectives.
+        names: Names of the outcomes.
+        measured: `n x 2`, average measurements of each point.
+        best: `n` booleans, the points that no other point dominates.
+        small: Whether the first outcome is minimised.
+        steps: Whether to join the best points by steps, the boundary of the dominated region; for two objectives.
         expected, deviation: `f x 2`, posterior means of the front and their standard deviations; None for no front.
-        limits: Of each outcome, drawn as lines.
+        limits: Limits of each outcome, drawn as lines.
     """
     figure = Figure(figsize=(7, 4), layout="constrained")
     axes = figure.subplots()
@@ -69,7 +69,7 @@ def trade_offs(
 
 
 def indicators(signed: NDArray[np.float64]) -> Figure:
-    """Draw hypervolume and R2 of the first t evaluations `n x m`, of which more is better; those with NaN add nothing. The
+    """Draw hypervolume and R2 of the first t evaluations `n x m`, larger being better; evaluations with NaN add nothing. The
     worst value of each objective is 0 and the best is 1."""
     figure = Figure(figsize=(7, 4), layout="constrained")
     good = ~np.isnan(signed).any(axis=1)

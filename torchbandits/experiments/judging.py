@@ -1,9 +1,9 @@
 """Judging claims: the numbers of each repetition that a claim compares, and the verdict on their paired intervals.
 
-A claim says that some number is at most 0: a paired difference, or the distance of a number to its bound. With the 95 %
-t-interval of its mean over the repetitions it is held (the interval is at most 0), not held (it is above 0) or undecided (it
-contains 0, or there is a single repetition). A policy that equals the other one in every repetition is not below it: undecided.
-Reduced forms are not judged.
+A claim says that some number is at most 0: a paired difference, or the distance of a number to its bound. By the 95 %
+t-interval of its mean over the repetitions the claim is held (the interval is at most 0), not held (it is above 0) or undecided
+(it contains 0, or there is a single repetition). If a policy equals the other one in every repetition, it is not below the
+other, and the claim is undecided. Reduced forms are not judged.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from torchbandits.experiments.reproduction import ClaimConfig, ReproductionConfi
 from torchbandits.experiments.summaries import Summary
 
 HELD, NOT_HELD, UNDECIDED, UNJUDGED, UNKNOWN = "held", "not held", "undecided", "not judged", "not run"
-_POINTS = 40  # of a run, through which the power of its growth is fitted
-_DIGITS = 7  # of the numbers kept in a summary
+_POINTS = 40  # points of a run to which the exponent of its growth is fitted
+_DIGITS = 7  # digits of the numbers kept in a summary
 
 Numbers = dict[str, dict[str, float]]
 """A number of each repetition, by its name (`number_name`) and the repetition's seed."""
@@ -182,7 +182,7 @@ def _below(claim: ClaimConfig, mine: dict[str, float] | None, line: pd.Series, s
     if paired < len(found):
         evidence += "; intervals not paired"
     if missing:
-        # A claim about all of them isn't held before all of them were run.
+        # A claim about all policies is not held before all of them were run.
         found.append(UNDECIDED)
         evidence += f"; not run: {', '.join(missing)}"
     return _all(found), evidence

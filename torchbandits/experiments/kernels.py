@@ -37,12 +37,12 @@ Lengthscale = PositiveFloat | Annotated[list[PositiveFloat], Field(min_length=1)
 
 class KernelConfig(Section):
     """A GPyTorch kernel: `rbf`, exp(−‖x − x'‖² / 2ℓ²), `matern` of smoothness `nu`, a class of `gpytorch.kernels` by its name,
-    such as `PeriodicKernel`, or a function of yours, `module:function`, that returns a kernel.
+    such as `PeriodicKernel`, or a user's function, `module:function`, that returns a kernel.
 
-    `lengthscale` is in units of the (scaled) features, one number or one per feature, and 1 where it is left out;
-    `outputscale`, reward units squared, is 1 where it is left out. `options` are further arguments and hyper-parameters of the
-    kernel by GPyTorch's names (`period_length`, `power`, `active_dims`), or arguments of the function. A kernel within a
-    kernel is a mapping with a name of its own, such as `base_kernel: {name: rbf}`, and `kernels` is a list of such mappings.
+    `lengthscale` is in units of the (scaled) features, one number or one per feature, 1 by default; `outputscale`, reward units
+    squared, is 1 by default. `options` are further arguments and hyper-parameters of the kernel by GPyTorch's names
+    (`period_length`, `power`, `active_dims`), or arguments of the function. A kernel within a kernel is a mapping that contains
+    a name, such as `base_kernel: {name: rbf}`, and `kernels` is a list of such mappings.
     """
 
     name: KernelName = "rbf"
@@ -60,7 +60,7 @@ class KernelConfig(Section):
         try:
             kind = find_kernel(name)
         except ValueError:
-            return values  # the check of the name reports it
+            return values  # reported by the check of the name
         default = 1.0 if kind is not None and kind.has_lengthscale else None
         return values if values.get("lengthscale") is not None else values | {"lengthscale": default}
 

@@ -1,4 +1,4 @@
-"""Meaning of the names in a configuration: the rows of a file, a function of yours, a kernel of GPyTorch."""
+"""Meaning of the names in a configuration: the rows of a file, a user's function, or a kernel of GPyTorch."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ KERNELS: dict[str, type[gpytorch.kernels.Kernel]] = {
 
 
 def find_factory(name: str, registry: Mapping[str, Callable[..., Any]], where: str, others: str = "") -> Callable[..., Any]:
-    """The function of a name: an entry of the registry. `others` are the names that would have been known as well.
+    """The function of a name, an entry of the registry. `others` are further valid names, for the error message.
 
     Raises:
         ConfigError: If there is none.
@@ -69,7 +69,7 @@ def table_path(name: str) -> Path | None:
 
 
 def table_digest(name: str) -> str | None:
-    """Digest of the file that an environment is read from, None if it is read from none, or the file is not there."""
+    """Digest of the file that an environment is read from, None if it is not read from a file, or the file does not exist."""
     path = table_path(name)
     if path is None or not os.path.isfile(path):
         return None
@@ -118,7 +118,7 @@ def imported(name: str, where: str) -> Callable[..., Any]:
 
 
 def find_kernel(name: str) -> type[gpytorch.kernels.Kernel] | None:
-    """The kernel class of a name, such as `rbf` or `PeriodicKernel`; None if a function of yours makes the kernel.
+    """The kernel class of a name, such as `rbf` or `PeriodicKernel`; None if a user's function makes the kernel.
 
     Raises:
         ValueError: If there is none.

@@ -88,7 +88,7 @@ class Page:
         clock: Description of what the seconds measure.
         moved: Number of pulls of the first repetition before the arms last changed; 0 if they never did.
         fronts: Figures of several objectives, with their descriptions.
-        small: The labels of outcomes of which less is better.
+        small: The labels of outcomes to be minimised.
         said: The result in one sentence, for readers who do not know regret; empty if there is none.
     """
 
@@ -202,7 +202,7 @@ def page_of_history(history: History, name: str, share: float | None = None) -> 
     label = str(history.metadata.get("label", history.metadata.get("policy", "run")))
     labels = tuple(names) or (label,)
     share = 1 / history.batch_size if share is None else share
-    # Each outcome has rows of its own, and is shown as a policy is.
+    # Each outcome has separate rows, and is shown like a policy.
     places = [(row % len(labels), row // len(labels)) for row in rows]
     alone = [history.row(row, seconds_share=share) for row in rows]
     records = tuple(Record(place, labels[place], seed, one) for (place, seed), one in zip(places, alone, strict=True))
@@ -277,14 +277,15 @@ def mean_reward(record: Record, t: Times) -> Values:
 
 
 def best_so_far(small: frozenset[str], record: Record, t: Times) -> Values:
-    """Best reward among the first t pulls, the smallest where the label says that less is better, reward units."""
+    """Best reward among the first t pulls, which is the smallest if the label is that of an outcome to be minimised, reward
+    units."""
     best = np.minimum if record.label in small else np.maximum
     return np.asarray(best.accumulate(record.history.pulls["reward"])[t - 1], np.float64)
 
 
 def best_table(page: Page, place: int) -> str:
-    """Table of the arms of one policy with the highest lower bounds on their mean rewards, or the lowest upper ones where less
-    is better."""
+    """Table of the arms of one policy with the highest lower bounds on their mean rewards, or the lowest upper bounds for an
+    outcome to be minimised."""
     mine = [record for record in page.records if record.place == place and len(record.history)]
     if not mine:
         return "<p>no pulls</p>"

@@ -42,7 +42,7 @@ from torchbandits.files import prepare_folder, write_atomically, write_text
 RESULTS = Path("results") / "figures"
 SUMMARY, FIGURE, PAGE = "summary.parquet", "figure.png", "README.md"
 PANEL = (3.2, 2.7)  # inches
-STUDIED = 5.0  # prior standard deviations shown of a study's posteriors
+STUDIED = 5.0  # range in which a study's posteriors are shown, in prior standard deviations
 TRUTH, EVALUATIONS = "f", "evaluations"
 """Labels of a study that are drawn as a dashed line and as points."""
 
@@ -82,7 +82,7 @@ def reproduce(
         console: As for `run_experiment`.
         again: Run everything again, existing records included.
         workers: As for `run_experiment`.
-        ended: Run nothing: write the summary of the runs that have ended; it says which are missing.
+        ended: Run nothing, and write the summary of the runs that have ended, which lists the missing runs.
 
     Raises:
         ConfigError: If a name or an option is unknown or out of its range, or there is no reduced form.
@@ -296,7 +296,7 @@ def _draw_panel(
                 axes.plot(curve["x"], curve["mean"], color="black", linestyle="--", linewidth=0.9, label=label)
             else:
                 low, mean, high = (curve[name].to_numpy() for name in ("low", "mean", "high"))
-                # A study's band is the posterior of its one repetition, no interval over repetitions.
+                # A study's band is the posterior of its only repetition, not an interval over repetitions.
                 if panel.over != "x" and curve["repetitions"].min() < ENOUGH_FOR_BAND:
                     low = high = np.full_like(mean, np.nan)
                 draw_band(axes, curve["x"].to_numpy(), (low, mean, high), places[label], label)
@@ -373,7 +373,8 @@ def _top(panel: PanelConfig, usual: float | None, table: pd.DataFrame) -> float 
 
 
 def published_table(reproduction: ReproductionConfig, summary: Summary) -> list[list[str]]:
-    """One row per published number: name, published, ours with its 95 % interval, ours over published, why they may differ."""
+    """One row per published number: name, published value, our value with its 95 % interval, ratio of ours to the published
+    one, and the reason for which they may differ."""
     lines = []
     for number in reproduction.published:
         ours = summary.at(number.experiment, number.policy, number.measure, number.at)

@@ -50,7 +50,8 @@ PanelRow = Annotated[list[PanelConfig], Field(min_length=1, max_length=20)]
 
 
 class PublishedConfig(Section):
-    """A published number, the location of ours (after `at` pulls, by default at the end), and why ours may differ."""
+    """A published number, the location of our number (after `at` pulls, by default at the end), and the reason for which ours
+    may differ."""
 
     what: str
     experiment: str
@@ -118,7 +119,7 @@ class StarvationConfig(Section):
 
 
 class CoveredConfig(Section):
-    """A figure or table of a paper that a reproduction covers, and why it may differ from the paper's.
+    """A figure or table of a paper that a reproduction covers, and the reason for which it may differ from the paper's.
 
     Claims and published numbers count for it if their experiment and their measure are listed; without a list, all do.
     """
@@ -245,7 +246,7 @@ def catalogue() -> dict[str, Path]:
 
 
 def find_reproduction(name: str) -> ReproductionConfig:
-    """The reproduction of that name, or the one in a file of your own (a path that ends in `.yaml`).
+    """The reproduction of that name, or the one in a user's file (a path that ends in `.yaml`).
 
     Raises:
         ConfigError: If there is none, or its file is not a valid configuration.

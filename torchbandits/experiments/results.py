@@ -40,13 +40,13 @@ from torchbandits.experiments.records import CONFIG, RECORDS, Record, check_conf
 from torchbandits.figures import COLORS, STYLES, tidy
 from torchbandits.files import write_atomically, write_text
 
-POINTS = 300  # of a curve
+POINTS = 300  # largest number of points of a curve
 SHORT = 1_000
 """Pulls up to which a figure has linear axes."""
 MOST_LINES = 5
-"""Most labels of a panel."""
+"""Largest number of labels in a panel."""
 ENOUGH_FOR_BAND = 10
-"""Repetitions from which an interval is shaded."""
+"""Number of repetitions from which on an interval is shaded."""
 FIGURES = ("mean_regret", "seconds", "batch_size", "dictionary_size")
 FILENAMES = {"seconds": "time.png"}
 HEADERS = (
@@ -61,7 +61,7 @@ HEADERS = (
     "runs",
 )
 HEADERS_WITHOUT_REGRET = ("policy", "largest reward", *HEADERS[4:])
-_LEAST_GAP = 0.06  # between labels at the ends of curves, as a share of the height
+_LEAST_GAP = 0.06  # distance of labels at the ends of curves, as a share of the height
 
 
 @dataclass(frozen=True)

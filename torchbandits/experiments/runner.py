@@ -202,7 +202,7 @@ def play(
     generators = [torch.Generator().manual_seed(config.seed + r.repetition) for r in runs]
     environment = environments.rows([r.repetition for r in runs]) if len(runs) > 1 else environments[runs[0].repetition]
     with warnings.catch_warnings():
-        # A run of a fixed horizon has no other use for its pulls once the best arm is clear.
+        # A run of a fixed horizon has no better use for its pulls once the best arm is known.
         warnings.filterwarnings("ignore", rf".* of the last {RECENT} pulls", DiagnosticWarning)
         history = run(
             build_policy(config, [r.place for r in runs], environment),
@@ -289,7 +289,7 @@ def _earlier(config: ExperimentConfig, folder: Path, run: Run, console: Console)
 
 
 class _Advance:
-    """Callback of `run` that advances the progress bar by the pulls told, or prints a line now and then if there is no bar."""
+    """Callback of `run` that advances the progress bar by the pulls told or, without a bar, prints a line at intervals."""
 
     def __init__(self, progress: Progress, task: TaskID, config: ExperimentConfig, runs: Sequence[Run]) -> None:
         self._progress, self._task = progress, task
@@ -362,7 +362,7 @@ def play_apart(config: ExperimentConfig, jobs: Sequence[Sequence[Run]], folder: 
 
 @contextmanager
 def _interrupts_ignored() -> Iterator[None]:
-    """Let processes started meanwhile ignore Ctrl-C, which reaches all processes of a terminal: their parent ends them."""
+    """Context in which started processes ignore Ctrl-C, which reaches all processes of a terminal; their parent ends them."""
     # Only the main thread may change the handler of a signal.
     if threading.current_thread() is not threading.main_thread():
         yield

@@ -1,4 +1,4 @@
-"""Parts of configuration files: what they have in common, and their faults in words."""
+"""Parts of configuration files: their common base class, and their faults in words."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from torchbandits.errors import ConfigError, nearest
 from torchbandits.experiments.printable import shortened
 
-_MOST_FAULTS = 5  # named in one message
+_MOST_FAULTS = 5  # largest number of faults named in one message
 
 
 class Section(BaseModel):
@@ -48,7 +48,8 @@ def parse_section(section: type[Part], values: dict[str, Any], source: str) -> P
 
 
 def all_faults(section: type[BaseModel], error: ValidationError) -> str:
-    """The first faults in words and the number of further ones. A full stop ends them unless a question mark does."""
+    """The first faults in words and the number of further ones. They end with a full stop unless they end with a question
+    mark."""
     more = error.error_count() - _MOST_FAULTS
     said = "; ".join([*islice(_faults(section, error), _MOST_FAULTS), *([f"and {more} more"] if more > 0 else [])])
     return said if said.endswith("?") else f"{said}."

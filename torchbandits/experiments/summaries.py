@@ -26,7 +26,7 @@ from torchbandits.files import write_atomically
 
 COLUMNS = ("experiment", "policy", "measure", "x", "mean", "low", "high", "repetitions")
 """Columns of the table of a summary."""
-POINTS = 40  # of a curve, on a logarithmic and on a linear grid each
+POINTS = 40  # number of points of a curve, on a logarithmic and on a linear grid each
 _METADATA_KEY = b"torchbandits"
 
 

@@ -1,4 +1,4 @@
-"""A run in the terminal while it goes on, read from its journal: a picture that is redrawn, or a line now and then."""
+"""A run in progress, shown in the terminal by its journal: a picture that is redrawn, or a line at intervals."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ from torchbandits.journal import Reading, in_words
 BEST = 8
 """Number of best arms shown."""
 WINDOW = 100
-"""Number of most recent pulls over which rewards and regret are averaged, and of most recent batches for the speed."""
+"""Number of most recent pulls over which rewards and regret are averaged, and of most recent batches that determine the
+speed."""
 PARTS = 44
 SHORTEST, LONGEST = 0.05, 86_400.0  # seconds between two looks
 BARS = "▁▂▃▄▅▆▇█"
@@ -195,7 +196,7 @@ def clock(seconds: float) -> str:
     return "–" if np.isnan(seconds) else str(timedelta(seconds=max(round(seconds), 0)))
 
 
-# ---------------------------------------------------------------------- how far a run has come
+# ---------------------------------------------------------------------- the state of a run
 
 
 @dataclass(frozen=True)
@@ -316,11 +317,11 @@ class BestArm(NamedTuple):
 
 def outcomes_of(about: dict[str, str]) -> dict[str, Any]:
     """Names of the outcomes of a run by the header of its journal, whether each objective is to be maximised or minimised, and
-    the outcomes of which less is better, by their limits too; nothing for a run of one outcome."""
+    the outcomes to be minimised, also those with upper limits only; nothing for a run of one outcome."""
     names = [about[key].strip("'\"") for key in about if re.fullmatch(r"policy\.names\.\d+", key)]
     if not names:
         return {}
-    # Where arms are evaluated at several fidelities, what is wanted at the target.
+    # If arms are evaluated at several fidelities, the aim at the target.
     aim = "policy.aim.aim." if "policy.aim.aim" in about else "policy.aim."
     signs = [float(about.get(f"{aim}signs.{j}", "0")) for j in range(len(names))]
     if f"{aim}objective.outcome" in about:
@@ -344,7 +345,7 @@ def best_arms(arms: NDArray[Any], rewards: NDArray[Any], count: int, *, small: b
         arms: Arm of each pull, integers.
         rewards: Reward of each pull, reward units.
         count: Maximum number of arms to return.
-        small: Whether less is better: the lowest means plus their standard errors come first.
+        small: Whether rewards are minimised: the lowest means plus their standard errors come first.
 
     Cost: O(n log n).
     """

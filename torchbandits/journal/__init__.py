@@ -1,4 +1,4 @@
-"""Durability: every ask and tell on the disk before it takes effect (`Journal`), and the way back to the exact state."""
+"""Durability: `Journal` writes every ask and tell to the disk before it takes effect, and restores the exact state."""
 
 from torchbandits.journal.fingerprint import (
     describe,

@@ -1,4 +1,4 @@
-"""Descriptions of a run in words and digests: it is resumed with the same policy, arms and costs only."""
+"""Descriptions of a run in words and digests, so that it is resumed with the same policy, arms and costs only."""
 
 from __future__ import annotations
 
@@ -24,14 +24,15 @@ from torchbandits.arms.scanning import scan
 from torchbandits.errors import UnsupportedError, require
 from torchbandits.sources import ArmSet, InMemory
 
-FORM = "2"  # of descriptions; the first form had no entries whose names hold a "__", and none that said which form it is
+FORM = "2"  # form of descriptions; the first form had no entry whose name holds a "__", and no entry for the form
 _PLAIN = (bool, int, float, str, torch.dtype, torch.Size)
 _VALUES = (complex, bytes, range, slice, Decimal, Fraction, PurePath, torch.device, np.generic)
 _LIBRARIES = frozenset({"torchbandits", "torch", "gpytorch", "botorch", "linear_operator", "numpy", "scipy"})
 _PROBES = 64  # arms at which environments are compared
-_SPEED = ".memory_budget"  # bytes of caches, which change no pick
+_SPEED = ".memory_budget"  # sizes of caches in bytes, which change no pick
 _CONTENT = "arms.content"
-_STORED = re.compile(r"\w+\((\d+ x \d+, [\w.]+), [\w:]+\)( -?[0-9a-f]+)")  # of a source, before its content had an entry
+# The arms of a source in descriptions that have no entry for its content yet.
+_STORED = re.compile(r"\w+\((\d+ x \d+, [\w.]+), [\w:]+\)( -?[0-9a-f]+)")
 
 
 def digest(tensor: Tensor) -> str:
@@ -51,10 +52,10 @@ def describe_policy(policy: Any) -> dict[str, str]:
 def describe_run(policy: Any, domain: ArmSet, costs: Any) -> dict[str, str]:
     """The description of a policy, its arms (or box) and their costs. Cost: a pass over the arms.
 
-    Arms that all batch rows share are described twice: as they are stored, and by a hash of what they are.
+    Arms that all batch rows share are described twice: by the way they are stored, and by a hash of their values.
 
     Raises:
-        UnsupportedError: For arms that are shared out among ranks.
+        UnsupportedError: For arms that are divided among ranks.
     """
     require(
         not isinstance(domain, Shard),
@@ -77,16 +78,16 @@ def _arms(domain: ArmSet) -> dict[str, str]:
 def describe(value: Any, name: str = "policy", within: tuple[int, ...] = ()) -> dict[str, str]:
     """Describe a policy and its parts, `name.of.part` to value: equal, in every process, for policies that select equally.
 
-    Data classes, kernels and other modules, lists, dictionaries, arrays and plain values are described by what they hold. A
-    function is described by its name, its code, its defaults and what it closes over; the code of functions of torch and its
-    relatives is theirs to change. Any other object is described by its class and its attributes. Classes are described by name,
-    and attributes that begin with an underscore are left out, since caches do; so is what a function reads from global
-    variables or from files.
+    Data classes, kernels and other modules, lists, dictionaries, arrays and plain values are described by their content. A
+    function is described by its name, its code, its defaults and the values that it closes over; functions of torch and related
+    packages are described without their code, which may change between versions. Any other object is described by its class and
+    its attributes. Classes are described by name, and attributes that begin with an underscore, such as caches, are left out;
+    so is the content of global variables and files that a function reads.
 
     Args:
         value: The policy, or a part of it.
         name: Its name.
-        within: Objects that hold it, so that a cycle ends.
+        within: The objects that contain it, to detect cycles.
     """
     if value is None or isinstance(value, _PLAIN):
         return {name: repr(value)}
@@ -133,14 +134,14 @@ def _module(module: nn.Module) -> dict[str, Any]:
         own = {k: v for k, v in vars(part).items() if not k.startswith("_") and k != "training"}
         plain = {f"{path}.{k}".lstrip("."): v for k, v in own.items() if isinstance(v, _PLAIN)}
         parts |= plain | {f"{path}.class".lstrip("."): type(part)}
-        if not isinstance(part, torch.distributions.Distribution):  # priors keep there what they once computed
+        if not isinstance(part, torch.distributions.Distribution):  # priors cache computed values there
             rest = {k: v for k, v in own.items() if v is not None and not isinstance(v, _PLAIN)}
             parts |= {f"{path}.__dict__.{k}".lstrip("."): v for k, v in rest.items()}
     return parts
 
 
 def _function(function: Any) -> dict[str, Any]:
-    """The parts that tell functions of one name apart: a method's object, the code, defaults and closed-over values."""
+    """The parts that distinguish functions of the same name: a method's object, the code, defaults and closed-over values."""
     parts: dict[str, Any] = {}
     owner, code = getattr(function, "__self__", None), getattr(function, "__code__", None)
     if owner is not None and not isinstance(owner, (ModuleType, type)):
@@ -213,7 +214,7 @@ def describe_environment(environment: Any) -> dict[str, str]:
     """An environment: its class, its name, its noise, and its expected rewards and costs at up to 64 arms spread over them all.
 
     Its function is described (see `describe`) only where expected rewards are unknown. Numbers are compared to nine digits,
-    since other machines may compute them with another rounding.
+    since rounding differs between machines.
     """
     means = environment.means
     parts: dict[str, Any] = {"means": means, "costs": environment.costs, "records": getattr(environment, "records", None)}
@@ -227,8 +228,8 @@ def describe_environment(environment: Any) -> dict[str, str]:
 
 
 def _evaluation(function: Any, name: str) -> dict[str, str]:
-    """A function that evaluates arms: its name, its code, and what it was given that is plain. Objects that it holds change
-    while it runs (counters, caches, connections), and so say nothing of which function it is."""
+    """A function that evaluates arms: its name, its code, and the plain values that it was given. Objects that it holds
+    (counters, caches, connections) change while it runs, and so do not identify the function."""
     if isinstance(function, functools.partial):
         given = {f"args.{k}": v for k, v in enumerate(function.args)} | {
             f"keywords.{k}": v for k, v in function.keywords.items()
@@ -258,9 +259,10 @@ def _sampled(values: Tensor, rows: bool) -> str:
 def difference(written: Mapping[str, str], given: Mapping[str, str]) -> str:
     """The first three entries that differ, in words; empty where none does.
 
-    Left out are: what the first form did not describe, if it is the form of what was written; the code of functions, if
-    another version of Python compiled it; the environment, unless both know one; budgets of memory, which change no pick;
-    options that were not known when it was written, where they are None now; and how the arms are stored, if they are the same.
+    The comparison leaves out: entries that the first form did not have, if the written description has this form; the code of
+    functions, if another version of Python compiled it; the environment, unless both descriptions have one; budgets of memory,
+    which change no pick; options that did not exist when the description was written, if they are None now; and the way in
+    which equal arms are stored.
     """
     first = "__form__" not in written
     played = all(any(_of_environment(key) for key in side) for side in (written, given))
@@ -286,7 +288,7 @@ def difference(written: Mapping[str, str], given: Mapping[str, str]) -> str:
 
 
 def _content(described: Mapping[str, str]) -> str | None:
-    """Number, dtype and hash of the arms that a run is described by; None where only a digest is known."""
+    """Number, dtype and hash of the arms in the description of a run; None where only a digest is known."""
     stored = _STORED.fullmatch(described.get("arms", ""))
     return described.get(_CONTENT) or (None if stored is None else "".join(stored.groups()))
 

@@ -31,51 +31,53 @@ from torchbandits.journal.packing import (
 from torchbandits.sources import ArmSet
 from torchbandits.types import Selection
 
-Beside = Callable[[dict[str, Any]], dict[str, Any]]  # from a record to what else it says
+Beside = Callable[[dict[str, Any]], dict[str, Any]]  # from a record to its additional entries
 FORMAT = 1
-_PATIENCE = 20  # checkpoints take at most one part in so many of the time
+_PATIENCE = 20  # checkpoints take at most a fraction of 1 over this number of the time
 
 
 class Journal:
     """The file in which a `Bandit` records asks and tells with their times, one line of JSON each, and from which it resumes.
 
-    Every ask, tell, observe, forget, fit and change of arms is appended, checked and (by `fsync`) on the disk before the call
-    that makes it returns; what can't be written does not happen. `PATH.checkpoint` holds the state of some line, so that
-    resuming repeats only what came after; without it everything is repeated, and the result is the same.
+    Every ask, tell, observe, forget, fit and change of arms is appended, checked and (by `fsync`) on the disk before its call
+    returns; a call whose record cannot be written has no effect. `PATH.checkpoint` holds the state after some line, so that
+    resuming repeats only the later lines; without it all lines are repeated, with the same result.
 
     A last line that was being written when the process or the machine died is dropped, with a `JournalWarning`: it has no
-    newline and is the beginning of a record that is not complete. A complete one that lacks only its newline is kept. Anything
-    else that is not what was written is damage, zeros at the end included: a `DataError` names line and byte, and the file is
-    left as it is. So is a checkpoint that holds more than the journal. Reading either executes nothing of what is in it.
+    newline and is the beginning of an incomplete record. A complete record that lacks only its newline is kept. Any other
+    deviation from the written content is damage, including zeros at the end: a `DataError` names line and byte, and the file is
+    left as it is. A checkpoint that is ahead of the journal is damage, too. Reading journal or checkpoint executes none of
+    their content.
 
-    The file is the one that was opened: where it is deleted, replaced or changed by another program meanwhile, the next call is
-    a `DataError` before anything is learned. Processes that are forked from this one hold neither the file nor its lock.
+    If another program deletes, replaces or changes the open file, the next call raises a `DataError` before anything is
+    learned. Forked processes hold neither the file nor its lock.
 
     Args:
-        path: The file; created where it does not exist, resumed where it does. A relative path is one of the present folder,
-            whatever becomes the present folder later.
-        every: Records after which a checkpoint is written (later where it would take more than a twentieth of the time).
+        path: The file; created if it does not exist, otherwise the run is resumed. A relative path refers to the working
+            directory at this call, also if the working directory changes later.
+        every: Number of records after which a checkpoint is written (later if checkpoints would take more than a twentieth of
+            the time).
         durable: Whether to wait for the disk; see `Lines`.
 
     Raises:
         ArgumentError: If an argument is not as above.
 
-    Cost: a record is some hundred bytes, or the size of what was handed in (arms on offer, new arms, history).
+    Cost: some hundred bytes per record, or the size of the arguments of the call (arms on offer, new arms, history).
     """
 
     def __init__(self, path: str | os.PathLike[str], *, every: int = 1_000, durable: bool = True) -> None:
         check_whole("every", every)
         check_flag("durable", durable)
         self.path, self.every, self.durable = as_path("path", path).absolute(), every, durable
-        self.resumed = False  # whether there was something to go on from
-        self.moved = False  # whether the arms are others than at the start
+        self.resumed = False  # whether an existing run is resumed
+        self.moved = False  # whether the arms differ from those at the start
         self._lines: Lines | None = None
         self._header: dict[str, Any] = {}
         self._replayed: dict[str, Any] | None = None
         self._repeating = False
         self._written, self._began, self._lasted = Mark(), time.monotonic(), 0.0  # of the last checkpoint
         self._saved: dict[str, Any] | None = None
-        # The checkpoint that this journal wrote or resumed from: another file in its place is never overwritten.
+        # The checkpoint that this journal wrote or resumed from; any other file at its path is never overwritten.
         self._stamp: Stamp | None = None
         self._riders: GeneratorStates | None = None
         self._before: tuple[Mark, Any] | None = None
@@ -98,7 +100,7 @@ class Journal:
 
     @property
     def checkpoint_path(self) -> Path:
-        """The path of the checkpoint."""
+        """Path of the checkpoint."""
         return self.path.with_name(f"{self.path.name}.checkpoint")
 
     def close(self) -> None:
@@ -113,12 +115,13 @@ class Journal:
     # ------------------------------------------------------------------ beginning and resuming
 
     def begin(self, described: dict[str, str], generators: Sequence[torch.Generator]) -> None:
-        """Open the file for a run of what is described. An existing one sets the generators back to where that run began.
+        """Open the file for a run with this description. If the file exists, the generators are set to the states with which
+        its run began.
 
         Raises:
-            StateError: If it is in use, or of another policy, other arms, costs or batch rows, or of another `environment`;
-                nothing has changed then.
-            DataError: If it is no journal, damaged, of a later format, or can't be written.
+            StateError: If the file is in use, or belongs to another policy, other arms, costs or batch rows, or another
+                `environment`; nothing has changed then.
+            DataError: If the file is not a journal, is damaged, has a later format, or cannot be written.
         """
         require(
             self._lines is None, f"the journal {self.path} serves another bandit already: a Journal is for one.", StateError
@@ -133,7 +136,7 @@ class Journal:
             else:
                 self._header = parsed(first[1], self.path, first[0])
                 states = self._check_header(described, len(generators))
-                # All of the file is checked before anything is done.
+                # The whole file is checked before anything is changed.
                 for _ in lines.read():
                     pass
                 self._saved = self._check_checkpoint(lines)
@@ -153,8 +156,8 @@ class Journal:
             self._lines, self.resumed = None, False
 
     def start(self) -> None:
-        """Make the file ready for further records, once the run has proved possible: the header of a new one, and an existing
-        one without the line that was torn."""
+        """Prepare the file for further records, once the run is known to be possible: write the header of a new file, or cut
+        the torn line of an existing one."""
         lines = self._open()
         if beyond := lines.beyond():
             self._warn(self._what_was_torn(lines.end, beyond))
@@ -198,7 +201,7 @@ class Journal:
         )
 
     def _check_header(self, described: dict[str, str], rows: int) -> list[Tensor]:
-        """Refuse a header of another run; the states that its generators began with."""
+        """Refuse the header of another run, and return the states with which its generators began."""
         header = self._header
         known = header["kind"] == "header" and isinstance(header.get("of"), dict) and isinstance(header.get("id"), str)
         require(known, f"{self.path} is no journal: its line 1 (byte 0) is not a header.", DataError)
@@ -221,10 +224,11 @@ class Journal:
         return states
 
     def _check_checkpoint(self, lines: Lines) -> dict[str, Any] | None:
-        """The checkpoint of this journal, if there is one that can be read; else the reason is a `JournalWarning`.
+        """The checkpoint of this journal; None if there is none or, with a `JournalWarning` that gives the reason, if it cannot
+        be read.
 
         Raises:
-            DataError: If it holds more than the journal.
+            DataError: If it is ahead of the journal.
         """
         path = self.checkpoint_path
         try:
@@ -250,12 +254,13 @@ class Journal:
         return content
 
     def saved(self) -> dict[str, Any] | None:
-        """The checkpoint that an existing journal was opened with, once; None where there was none that could be read."""
+        """The checkpoint with which an existing journal was opened, returned by the first call only; None if no checkpoint
+        could be read."""
         saved, self._saved = self._saved, None
         return saved
 
     def _holds(self, mark: Mark) -> bool:
-        """Whether a mark is one of this file: then its checksum vouches for all before it."""
+        """Whether a mark belongs to this file; its checksum then verifies all lines before it."""
         lines, found = self._open(), None
         for before, _ in lines.read():
             found = before if before.length == mark.length else found
@@ -277,12 +282,12 @@ class Journal:
 
     @property
     def behind(self) -> bool:
-        """Whether it is open, and there are records that no checkpoint holds, besides the header."""
+        """Whether the journal is open and has records, besides the header, that no checkpoint contains."""
         lines = self._lines
         return lines is not None and lines.is_open and lines.end.records > max(1, self._written.records)
 
     def replay(self, start: Mark, apply: Callable[[dict[str, Any]], None]) -> None:
-        """Hand the records after a mark to `apply`, which repeats them.
+        """Pass the records after a mark to `apply`, which repeats them.
 
         Raises:
             DataError: If one of them can't be repeated; the message names its line.
@@ -300,10 +305,10 @@ class Journal:
                 self._replayed = None
 
     def agreed(self, selection: Selection, points_of: Callable[[Tensor], Tensor]) -> Selection:
-        """The picks to open: those of the record that is being repeated, if there is one, whatever is found now.
+        """The picks to open: if a record is being repeated, its picks, even if the policy selects others now.
 
-        Another machine, or another version, may break a near-tie otherwise; what was evaluated counts. That it happened is a
-        `JournalWarning`.
+        Another machine or version may decide a near-tie differently, but the recorded picks were evaluated. A difference is
+        reported by a `JournalWarning`.
         """
         if self._replayed is None:
             return selection
@@ -337,24 +342,25 @@ class Journal:
             lines.append(record | beside | {"at": now()} | ({} if drawn is None else {"drawn": drawn}))
 
     def rewind_(self, mark: Mark) -> None:
-        """Take back what was written since a mark, for a call that failed after all."""
+        """Remove the records written since a mark, for a call that failed afterwards."""
         if self._repeating:
             return
         self._open().rewind_(mark)
         if self._riders is not None and self._before is not None and self._before[0] == mark:
-            # What was drawn is told again, from where the record before left off.
+            # The next record describes the generators again, relative to the record before the mark.
             self._riders.known = self._before[1]
 
     def ride(self, generators: Sequence[torch.Generator], beside: Beside | None = None) -> None:
-        """Keep further generators, such as an environment's noise, in the journal: they stand where they stood at its last
-        record, and each further record says where they stand. `beside` gives what else a record says, for readers only."""
+        """Keep the states of further generators, such as those of an environment's noise, in the journal: they are set to their
+        states at the last record, and each further record holds their new states. `beside` returns additional entries of a
+        record, which are for readers only."""
         self._riders, self._beside = GeneratorStates(generators), beside
         for record in self.records():
             if "drawn" in record:
                 self._riders.follow(record["drawn"])
 
     def checkpoint(self, content: Callable[[], dict[str, Any]], *, urgent: bool = False) -> None:
-        """Write a checkpoint of what `content` returns, if it is time to, or urgent. A failure is a `JournalWarning`."""
+        """Write a checkpoint of the result of `content`, if one is due or if it is urgent. A failure is a `JournalWarning`."""
         lines = self._open()
         if self._repeating:
             return
@@ -375,7 +381,7 @@ class Journal:
         self._lasted = self._began - began
 
     def resume_from(self, mark: Mark) -> None:
-        """Count records from a checkpoint that was loaded."""
+        """Count records from a loaded checkpoint."""
         self._written = mark
 
     def _open(self) -> Lines:
@@ -388,7 +394,7 @@ class Journal:
 
 
 def printable(text: str) -> str:
-    """A text from a file for a message: what a terminal would obey is escaped."""
+    """A text from a file, for a message: control characters that a terminal would execute are escaped."""
     return text if text.isprintable() else repr(text)[1:-1]
 
 
@@ -410,8 +416,8 @@ def begun(
 
     Args:
         journal: Opened here, or None.
-        policy, domain, costs: Of the run; when it is resumed they must be the same.
-        generators: Set back to where the run began, if there is one.
+        policy, domain, costs: Those of the run; a resumed run must have the same.
+        generators: Set to the states with which the run began, if the journal exists.
         beside: Further entries of the description that must be the same.
     """
     if journal is None:

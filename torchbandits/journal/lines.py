@@ -1,4 +1,5 @@
-"""The file of a journal: lines that are only appended, each durable before the call returns, each vouching for all before."""
+"""The file of a journal: lines are only appended, each is durable before the call returns, and its checksum covers all lines
+before."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ from torchbandits.errors import DataError, StateError, UnsupportedError, require
 
 try:
     import fcntl
-except ImportError:  # Windows has none: everything but journals works without it
+except ImportError:  # Windows has no such module: everything but journals works without it
     fcntl = None  # type: ignore[assignment]
 
 HEADER = '{"kind":"header",'
@@ -39,30 +40,31 @@ class Lines:
     r"""Lines `crc json\n`, one per record; `crc` is the CRC-32 of the JSON, started from that of the line before.
 
     The file is locked (`flock`) while it is open: a second opening is refused, in this process too. The lock is released when
-    the process ends, however it ends: a process that was forked from it closes the file, so that workers which outlive it hold
-    no lock. On NFS the lock holds between machines where the server locks for its clients (Linux since 2.6.12, not with
-    `nolock`); where the file system can't lock, opening fails.
+    the process ends in any way: forked processes close the file, so that workers which outlive the process hold no lock. On NFS
+    the lock holds between machines where the server locks for its clients (Linux since 2.6.12, not with `nolock`); if the file
+    system does not support locks, opening fails.
 
     Args:
-        path: Absolute; created where it does not exist.
-        durable: Whether to wait for the disk (`fsync`) after each line. Without, a killed process still loses nothing, but a
-            machine that loses power may lose the last lines.
+        path: Absolute path; the file is created if it does not exist.
+        durable: Whether to wait for the disk (`fsync`) after each line. Otherwise a killed process still loses nothing, but the
+            last lines may be lost if the machine loses power.
 
     Raises:
         StateError: If another opening holds the lock.
-        DataError: If the file can't be opened for writing or is no regular file, or if its file system can't lock.
+        DataError: If the file cannot be opened for writing or is not a regular file, or if its file system does not support
+            locks.
     """
 
     def __init__(self, path: Path, durable: bool) -> None:
         message = "journals lock their file with flock, which this system lacks: leave journal= out."
         require(fcntl is not None, message, UnsupportedError)
         self.path, self.durable, self.end = path, durable, Mark()
-        # Of a path that is text already, `os.stat` is half as dear.
+        # `os.stat` of a path as text takes half the time.
         self._name = str(path)
         self._process = os.getpid()
-        # Whether the file may hold a part of a record, or a record that the caller did not learn, after `end`.
+        # Whether the file may hold, after `end`, a part of a record, or a record whose call failed.
         self._unsettled = False
-        # Why nothing more is written until the file is opened again.
+        # The reason for which nothing more is written until the file is opened again.
         self._lost = ""
         self._fd = -1
         _OPEN.add(self)
@@ -98,17 +100,17 @@ class Lines:
     # ------------------------------------------------------------------ reading
 
     def read(self, start: Mark | None = None) -> Iterator[tuple[Mark, bytes]]:
-        """The lines after a mark, see `read_lines`, a last one that lacks nothing but its newline included; `end` follows."""
+        """The lines after a mark, see `read_lines`, including a last line that lacks only its newline; `end` is updated."""
         for before, after, text in read_lines(self.path, start or Mark(), unended=True):
             self.end = after if after.length > self.end.length else self.end
             yield before, text
 
     def beyond(self) -> int:
-        """Bytes after the last whole line that was read, all of them torn; −1 where that line lacks its newline."""
+        """Number of torn bytes after the last whole line that was read; −1 if that line lacks its newline."""
         return os.fstat(self._fd).st_size - self.end.length
 
     def settle(self) -> None:
-        """Make the file end with the last whole line that was read: cut what is torn, or write the newline that it lacks.
+        """Make the file end with the last whole line that was read: cut torn bytes, or write the missing newline.
 
         Raises:
             DataError: If that fails.
@@ -129,16 +131,17 @@ class Lines:
         """Write a record; it is on the disk when this returns.
 
         Raises:
-            DataError: If it can't be written, or if the file was deleted, replaced or changed by another program. The file is
-                as before then, unless the message says that the record could not be taken back.
-            StateError: If the file was closed or left behind, or this is a fork of the process that opened it.
+            DataError: If the record cannot be written, or if the file was deleted, replaced or changed by another program. The
+                file is then as before, unless the message says that the record could not be removed.
+            StateError: If the file was closed, or an earlier failure ended writing, or this is a fork of the process that
+                opened it.
         """
         self._check_writable()
         self._check_in_place()
         text = json.dumps(record, separators=(",", ":"), allow_nan=False).encode()
         crc, before = zlib.crc32(text, self.end.crc), self.end
         line, failure = b"%08x %s\n" % (crc, text), None
-        # An interrupt may come at any instruction: only the last line of each branch says that the file is in order.
+        # An interrupt may happen at any instruction: only the last statement of each branch marks the file as consistent.
         self._unsettled = True
         try:
             left = memoryview(line)
@@ -167,16 +170,16 @@ class Lines:
         )
 
     def sync(self) -> None:
-        """Wait until all that was written is on the disk. After a failure nothing more is written."""
+        """Wait until everything written is on the disk. After a failure nothing more is written."""
         try:
             os.fsync(self._fd)
         except OSError:
-            # The kernel may have dropped the pages and report success next time: only reading the file again tells.
+            # The kernel may have dropped the pages and report success next time: only reading the file again shows its content.
             self._lost = "the disk did not confirm a record"
             raise
 
     def rewind_(self, mark: Mark) -> None:
-        """Take back what was written since a mark, and what an interrupted write left."""
+        """Remove everything written since a mark, and the rest of an interrupted write."""
         if self.end.length > mark.length or self._unsettled:
             self._cut(mark)
 
@@ -187,7 +190,7 @@ class Lines:
             if self.durable:
                 os.fsync(self._fd)
         except OSError:
-            # The error that is being raised says so, and every later call is refused.
+            # The current error reports it, and every later call is refused.
             return
         self.end = mark
         self._unsettled = False
@@ -261,9 +264,9 @@ _OPEN: WeakSet[Lines] = WeakSet()
 def _close_in_fork() -> None:
     """Close the journals of the parent in a process that was forked from it.
 
-    A lock taken by `flock` belongs to what both processes share: it is released when the last of them closes it. A worker of
-    a process pool that outlives a killed parent would hold the lock for as long as it waits for work. Closing here takes
-    nothing from the parent.
+    A lock taken by `flock` belongs to the open file that both processes share: it is released when the last of them closes it.
+    A worker of a process pool that outlives a killed parent would hold the lock for as long as it waits for work. Closing the
+    file in the fork leaves the lock of the parent as it is.
     """
     for lines in list(_OPEN):
         lines.close()
@@ -278,11 +281,11 @@ def read_lines(path: Path, start: Mark, *, unended: bool = False) -> Iterator[tu
 
     Args:
         path: The file.
-        start: Where to begin.
-        unended: Whether to include a last line of which all but the newline is there, its checksum included.
+        start: The mark after which to begin.
+        unended: Whether to include a last line that lacks only its newline and has a valid checksum.
 
     Raises:
-        DataError: At a line that is neither what was written nor torn (see `torn`), or if the file can't be read.
+        DataError: At a line that differs from the written one and is not torn (see `torn`), or if the file cannot be read.
     """
     at = start
     try:
@@ -306,11 +309,11 @@ def read_lines(path: Path, start: Mark, *, unended: bool = False) -> Iterator[tu
 
 
 def torn(line: bytes) -> bool:
-    """Whether these bytes at the end of a file can be what a write that was cut short has left.
+    """Whether these bytes at the end of a file can be the rest of an interrupted write.
 
-    That is a beginning of `crc {"kind":"…` in printable ASCII, without its newline, whose object is still open. Anything else
-    is damage: zeros, as some file systems leave after a loss of power; a closed object whose checksum does not fit; whatever
-    follows a closed object, such as the changed newline of a whole record.
+    Such a rest is a beginning of `crc {"kind":"…` in printable ASCII, without its newline, whose object is still open. Anything
+    else is damage: zeros, as some file systems leave after a loss of power; a closed object whose checksum does not fit; any
+    bytes after a closed object, such as the changed newline of a whole record.
     """
     digits, text, opening = line[:8], line[9:], b'{"kind":"'
     begun = re.fullmatch(rb"[0-9a-f]*", digits) and line[8:9] in (b"", b" ") and text[: len(opening)] == opening[: len(text)]
@@ -327,7 +330,7 @@ def _what_is_wrong(line: bytes, at: Mark) -> str:
 
 
 def damage(path: Path, at: Mark, what: str) -> DataError:
-    """The error of a line that is not what was written: where it is, and what can be done about it."""
+    """The error for a line that differs from the written one: its place, and a remedy."""
     if not at.records:
         way_out = "restore it from a copy, or choose another path if it is no journal"
     else:
@@ -343,7 +346,7 @@ def parsed(text: bytes, path: Path, at: Mark) -> dict[str, Any]:
     """The record of a line.
 
     Raises:
-        DataError: If it holds none.
+        DataError: If the line does not hold a record.
     """
     try:
         record = json.loads(text)
@@ -362,12 +365,12 @@ def begun_header(text: bytes) -> bool:
 
 
 def now() -> float:
-    """Seconds since 1970, which a record says for its readers; nothing that is learned or picked depends on it."""
+    """Seconds since 1970, for the readers of a record; neither posteriors nor picks depend on it."""
     return round(time.time(), 6)
 
 
 def sync_folder(folder: Path) -> None:
-    """Make what was created or renamed in a folder durable."""
+    """Make created and renamed files of a folder durable."""
     fd = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(fd)

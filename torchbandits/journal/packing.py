@@ -25,13 +25,13 @@ from torch import Tensor
 from torchbandits.errors import DataError, require
 from torchbandits.journal.lines import sync_folder
 
-_FEW = 256  # numbers that are written as such
+_FEW = 256  # largest number of values that are written as JSON numbers
 _PLAIN = (torch.int64, torch.float64)
-# Bytes that are always inflated, and those that are inflated for each compressed one: a small file can't fill the memory.
+# Bytes that are inflated in any case, and bytes that are inflated per compressed byte: a small file cannot fill the memory.
 _ALWAYS, _RATIO = 1 << 30, 64
 _DTYPES = {str(dtype)[6:]: dtype for dtype in (torch.float64, torch.float32, torch.int64, torch.int32, torch.bool, torch.uint8)}
 CHECKPOINT_FORMAT = 1
-_HEAD = 1 << 12  # bytes of the first line of a checkpoint
+_HEAD = 1 << 12  # largest size of the first line of a checkpoint, bytes
 Stamp = tuple[int, int, int, int]
 
 
@@ -55,7 +55,7 @@ def unpack(value: Any) -> Tensor | None:
     """The tensor that `pack` packed.
 
     Raises:
-        DataError: If it is anything else.
+        DataError: If the value was not written by `pack`.
     """
     if value is None:
         return None
@@ -86,10 +86,11 @@ def held(value: Any) -> Tensor:
 
 
 def inflated(data: bytes, size: int) -> bytes:
-    """Decompress `data`, of which it is known that it holds `size` bytes; no more are inflated.
+    """Decompress `data` to `size` bytes; never more than `size` bytes are inflated.
 
     Raises:
-        DataError: If it holds more or fewer, or `size` is beyond all proportion: more than 1 GiB and 64 times `data`.
+        DataError: If `data` holds more or fewer bytes, or `size` is implausible: more than 1 GiB and more than 64 times the
+            size of `data`.
     """
     most = max(_ALWAYS, _RATIO * len(data))
     require(
@@ -103,14 +104,14 @@ def inflated(data: bytes, size: int) -> bytes:
 
 
 class GeneratorStates:
-    """States of generators, recorded after each step in a few bytes: as differences to the record before."""
+    """States of generators, recorded after each step in a few bytes, as differences from the record before."""
 
     def __init__(self, generators: Sequence[torch.Generator]) -> None:
         self._generators = tuple(generators)
         self.known = [bytes(g.get_state().numpy()) for g in self._generators]
 
     def since(self) -> list[str] | None:
-        """The changes since the last call, for `follow`; None where there are none."""
+        """The changes since the last call, for `follow`; None if nothing changed."""
         now = [bytes(g.get_state().numpy()) for g in self._generators]
         if now == self.known:
             return None
@@ -119,7 +120,7 @@ class GeneratorStates:
         return changes
 
     def follow(self, changes: Any) -> None:
-        """Take over changes that `since` returned.
+        """Apply changes that `since` returned.
 
         Raises:
             DataError: If they are not changes of these generators.
@@ -141,12 +142,13 @@ def _differ(one: bytes, other: bytes) -> bytes:
 
 
 def to_bytes(content: dict[str, Any]) -> bytes:
-    """A dictionary of tensors and plain values as bytes: a line that says format, length and SHA-256, and what torch saves."""
+    """A dictionary of tensors and plain values as bytes: a line with format, length and SHA-256, followed by the output of
+    `torch.save`."""
     return b"".join(_encoded(content))
 
 
 def _encoded(content: dict[str, Any]) -> tuple[bytes, memoryview]:
-    """The parts of `to_bytes`: a state may be large, and is not copied to join them."""
+    """The parts of `to_bytes`, which are not joined, since a large state would be copied."""
     buffer = io.BytesIO()
     torch.save(content, buffer)
     data = buffer.getbuffer()
@@ -163,7 +165,7 @@ def from_bytes(whole: bytes, name: str) -> dict[str, Any]:
     """The dictionary that `to_bytes` encoded, on the CPU. Only tensors and plain values are read, and no code is run.
 
     Raises:
-        DataError: If it is cut, changed, of a later format, or holds anything but tensors and plain values.
+        DataError: If the bytes are cut, changed or of a later format, or hold anything but tensors and plain values.
     """
     line, _, data = whole.partition(b"\n")
     return _decoded(line, data, name)
@@ -209,7 +211,7 @@ def _head(line: bytes, name: str) -> dict[str, Any]:
 
 
 def _check_stored(data: bytes) -> None:
-    """Refuse compressed entries, which torch would inflate to any size: what torch saves is stored as it is."""
+    """Refuse compressed entries, which torch would inflate to any size: `torch.save` stores entries without compression."""
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
         entries = archive.infolist()
     stored = all(entry.compress_type == zipfile.ZIP_STORED for entry in entries)
@@ -218,7 +220,8 @@ def _check_stored(data: bytes) -> None:
 
 
 def stamp(path: Path) -> Stamp | None:
-    """Device, inode, time and size of a file, which tell it from another one put in its place; None where there is none."""
+    """Device, inode, time and size of a file, which distinguish it from another file at the same path; None if there is no
+    file."""
     try:
         found = os.stat(path, follow_symlinks=False)
     except FileNotFoundError:
@@ -232,19 +235,19 @@ def write_checkpoint(path: Path, content: dict[str, Any], own: Stamp | None) -> 
     """Write a checkpoint beside its place, make it durable, and move it there.
 
     Args:
-        path: Its place.
+        path: Path of the checkpoint.
         content: A state.
-        own: The stamp of the checkpoint that may be overwritten. Any other file in its place is moved aside.
+        own: The stamp of the checkpoint that may be overwritten. Any other file at `path` is moved aside.
 
     Returns:
-        The stamp of what was written, and where the other file was moved to.
+        The stamp of the written file, and the new path of the file that was moved aside.
 
     Raises:
-        DataError: If it can't be written; an earlier one is still there then.
+        DataError: If the checkpoint cannot be written; an earlier one is still there then.
     """
     temporary, aside = path.with_name(f"{path.name}.tmp"), None
     try:
-        # A file that a killed process has left is removed. Nothing is written through a symbolic link.
+        # Remove the file of a killed process, if there is one. Nothing is written through a symbolic link.
         temporary.unlink(missing_ok=True)
         fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
         with open(fd, "wb") as file:
@@ -258,14 +261,14 @@ def write_checkpoint(path: Path, content: dict[str, Any], own: Stamp | None) -> 
         os.replace(temporary, path)
         sync_folder(path.parent)
     except OSError as error:
-        with contextlib.suppress(OSError):  # the disk may be full or read-only: the error that says so is on its way
+        with contextlib.suppress(OSError):  # The disk may be full or read-only, which the error that is being raised reports.
             temporary.unlink(missing_ok=True)
         raise DataError(f"the checkpoint {path} can't be written: {error}.") from error
     return written, aside
 
 
 def read_checkpoint(path: Path) -> dict[str, Any] | None:
-    """The state that `write_checkpoint` wrote; None where there is none.
+    """The state that `write_checkpoint` wrote; None if there is no file.
 
     Raises:
         DataError: If it can't be read, see `from_bytes`.
@@ -295,7 +298,7 @@ def state_of_text(text: str) -> dict[str, Any]:
     """The state that `state_as_text` encoded.
 
     Raises:
-        DataError: If it is anything else, or inflates to more than its first line says.
+        DataError: If the text was not written by `state_as_text`, or inflates to more bytes than its first line states.
     """
     name = "the state that was loaded"
     try:

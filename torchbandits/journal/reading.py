@@ -22,37 +22,38 @@ from torchbandits.journal.store import MAGIC, read_store
 from torchbandits.types import Report
 
 _STEPS = 256  # steps that are recorded at once
-_UNKNOWN = {"dictionary_size": -1.0, "unasked": 0.0}  # where there is no report; the others are NaN
+_UNKNOWN = {"dictionary_size": -1.0, "unasked": 0.0}  # entries without a report; all other entries are NaN
 _FIELDS = tuple(f.name for f in fields(Report))
 _HEAD = 1 << 16
 _LAST_SECOND = 2.5e11  # in the year 9892
 
 
 class Reading:
-    """A run as its journal tells it, up to the last call of `update`. A line that is being written is left for the next.
+    """A run as recorded in its journal, up to the last call of `update`. A line that is still being written is left for the
+    next call.
 
     Args:
         path: A journal, or the SQLite file of `Worker`s.
 
     Attributes:
         path: As given.
-        history: What was told, as `run` records it: a batch is what one call told, `seconds` go by the clock on the wall from
-            the tell before it (NaN where the journal is of a version that did not write the time), regret is NaN unless `run`
-            wrote the journal, and costs are not in it. Of a store, dictionary sizes are −1, and widths NaN.
-        about: What the header says the run is of, see `describe_run`; empty before there is one.
-        environment: Its name, where `run` wrote the journal; else empty.
-        rounds: Pulls of each row when the run is done, where `run` wrote the journal; else None.
+        history: The told rewards, as `run` records them: a batch is the rewards of one call, `seconds` are wall-clock seconds
+            since the tell before (NaN if the version that wrote the journal did not write times), regret is NaN unless `run`
+            wrote the journal, and costs are not included. For a store, dictionary sizes are −1, and widths NaN.
+        about: The description of the run in the header, see `describe_run`; empty before there is a header.
+        environment: Name of the environment, if `run` wrote the journal; else empty.
+        rounds: Number of pulls of each row in the whole run, if `run` wrote the journal; else None.
         began, last: Seconds since 1970 of the first and the last record; NaN where unknown.
-        asked: Picks of each ask, `rows` numbers an ask.
-        out: Picks that are neither told nor forgotten, `rows`; NaN after a state was loaded.
-        forgotten, observed: Picks given up, and pulls of history from elsewhere, `rows`.
+        asked: Number of picks of each ask, `rows` numbers per ask.
+        out: Number of picks that are neither told nor forgotten, `rows`; NaN after a state was loaded.
+        forgotten, observed: Number of picks given up, and of pulls of history from elsewhere, `rows`.
         moved: Pulls of each row at the last change of arms, `rows`: an index meant another arm before.
-        points: Of a box, the point of each arm of the first row.
+        points: For a box, the point of each arm of the first row.
 
     Raises:
-        DataError: If the file is missing, something else, or damaged.
+        DataError: If the file is missing, is not a journal or store, or is damaged.
 
-    Cost: a pass over the file, later ones over what came since.
+    Cost: a pass over the file; later calls of `update` read only the new records.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -70,16 +71,16 @@ class Reading:
         self.moved = np.zeros(rows, np.int64)
         self.points: dict[int, list[float]] = {}
         self._told = np.zeros(rows, np.int64)
-        self._seen: set[int] = set()  # arms told, where no report counts them
+        self._seen: set[int] = set()  # arms told, if no report counts them
         self._steps: list[dict[str, Any]] = []
 
     # ------------------------------------------------------------------ reading
 
     def update(self) -> int:
-        """Read what came since. A file that has become another, or had a record taken back, is read anew.
+        """Read the new records. If the file was replaced, or a record was removed, the whole file is read again.
 
         Returns:
-            How many records came.
+            The number of new records.
         """
         kind, before = self._kind(), self._mark
         try:
@@ -108,7 +109,7 @@ class Reading:
         require(begun_header(start), message, DataError)
         if start.endswith(b"\n") or len(start) == _HEAD:
             return "journal"
-        for _ in read_lines(self.path, Mark()):  # refuses what no write of a header leaves
+        for _ in read_lines(self.path, Mark()):  # Refuses bytes that no interrupted write of a header can leave.
             return "journal"
         return ""
 
@@ -218,7 +219,7 @@ class Reading:
         return self._rows(value).reshape(len(self.out))
 
     def _flush(self) -> None:
-        """Hand the tells since the last time to the history, which takes many at once faster."""
+        """Pass the tells since the last call to the history, together, since that is faster."""
         if not self._steps:
             return
         steps, self._steps = self._steps, []
@@ -245,7 +246,7 @@ class Reading:
 
 
 def _time(value: Any) -> float:
-    """Seconds since 1970, of a year that a calendar has, or NaN where unknown."""
+    """Seconds since 1970 within the years of a calendar, or NaN if unknown."""
     seconds = float(value)
     if not (np.isnan(seconds) or 0 <= seconds <= _LAST_SECOND):
         raise ValueError(f"{value} is no time")
@@ -253,7 +254,7 @@ def _time(value: Any) -> float:
 
 
 def _plain(value: Any) -> Any:
-    """Numbers as they were packed: those of JSON as they are, bytes as an array."""
+    """Packed numbers: JSON numbers unchanged, bytes as an array."""
     return held(value).numpy() if isinstance(value, dict) else value
 
 

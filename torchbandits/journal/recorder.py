@@ -1,4 +1,5 @@
-"""The calls of a loop and their records: each is in the journal before it takes effect, and is repeated from there."""
+"""The calls of a loop and their records: each call is in the journal before it takes effect, and is repeated from the
+journal."""
 
 from __future__ import annotations
 
@@ -43,7 +44,7 @@ from torchbandits.selections import duplicate, joined
 from torchbandits.sources import ArmSource
 from torchbandits.types import FitReport, PickMask, Picks, Pulls, Report, Selection
 
-_MANY = 256  # records; fewer are repeated one by one, bit for bit as they were
+_MANY = 256  # number of records; fewer are repeated one by one, with bitwise equal results
 _LAST = 8  # records that are repeated one by one in any case, and compared with the picks that the policy makes now
 _COSTLY = ("fit", "load", "set_arms")  # a checkpoint is written after each, because repeating them is slow
 
@@ -52,12 +53,12 @@ Result = TypeVar("Result")
 
 
 class NoArmLeft(ArgumentError):
-    """Constraints on a batch leave no arm.
+    """The constraints on a batch leave no arm.
 
     Args:
         picks: `batch_shape x j`, the picks of the batch so far.
         stuck: `batch_shape` booleans, rows without an arm.
-        count: Picks that were wanted.
+        count: Number of picks that were requested.
     """
 
     def __init__(self, picks: Picks, stuck: Tensor, count: int) -> None:
@@ -69,18 +70,18 @@ class NoArmLeft(ArgumentError):
 
 
 class Recorder:
-    """Makes the calls of a loop, each whole and in the journal, or not at all.
+    """Makes the calls of a loop: each takes effect completely and is in the journal, or has no effect.
 
-    Arguments were checked by the caller. Without a journal nothing is recorded, and the calls are the same.
+    The caller has checked the arguments. Without a journal nothing is recorded, and the calls are the same.
 
     Args:
-        loop: Asks and learns.
-        described: The description of the policy, which saved states carry.
-        journal: Open for this run, or None.
+        loop: The loop that asks and learns.
+        described: The description of the policy, which saved states contain.
+        journal: The journal, open for this run, or None.
 
     Attributes:
         loop, journal: As given.
-        besides: Objects with a state that a checkpoint holds as well, by name.
+        besides: Further objects whose state a checkpoint contains, by name.
     """
 
     def __init__(self, loop: Loop, described: Mapping[str, str], journal: Journal | None = None) -> None:
@@ -95,13 +96,14 @@ class Recorder:
         """Open additional picks, with the open ones as pending.
 
         Args:
-            limit: `batch_shape`, most picks.
+            limit: `batch_shape`, largest number of picks.
             offered: `batch_shape x A`, arms on offer.
-            exactly: Picks per row, whatever the batch rule says.
-            whole: Whether to refuse to make fewer, and to go on where first picks end the batch; nothing is open then.
+            exactly: Number of picks per row, independent of the batch rule.
+            whole: Whether to refuse to make fewer picks, and to continue after first picks, which end a batch; no pick is open
+                then.
 
         Returns:
-            The additional picks, and a copy of all that is open then.
+            The additional picks, and a copy of all open picks, these included.
 
         Raises:
             ArgumentError: If a row has no arm left before it has all its picks, and `whole`; nothing has changed then.
@@ -116,7 +118,7 @@ class Recorder:
             _check_whole(selection, exactly)
         if journal is not None:
             selection = journal.agreed(selection, loop.points)
-        # Copied before anything changes: a copy that fails must leave no pick open that the caller was not told of.
+        # Copied before anything changes: if the copy fails, no pick may be open that the caller does not know.
         handed = duplicate(selection) if loop.open is None else loop.with_open(selection)
         if journal is None:
             loop.open_(selection, drawn)
@@ -126,8 +128,8 @@ class Recorder:
         return selection, handed
 
     def _beyond_first(self, wanted: Tensor, offered: Tensor | None) -> tuple[Selection, Selection]:
-        """Open the first picks, which end a batch, and then further ones with these as pending: `wanted` of each row in all,
-        with the values and errors of `ask`."""
+        """Open the first picks, which end a batch, and then further picks with these as pending: `wanted` picks of each row in
+        total, with the values and errors of `ask`."""
         loop = self.loop
         states: list[Sequence[Tensor]] = []
 
@@ -149,11 +151,12 @@ class Recorder:
         return selection, duplicate(selection)
 
     def fill(self, count: int, allowed: Callable[[Tensor], Tensor]) -> Selection:
-        """Open exactly so many further picks per row, one after the other, each with all those before it as pending.
+        """Open exactly `count` further picks per row, one after the other, each with all picks before it as pending.
 
         Args:
-            count: Picks of each row, besides those that are open.
-            allowed: Given the open picks so far, `batch_shape x j`, the arms that may come next, `batch_shape x A` booleans.
+            count: Number of picks of each row, in addition to the open ones.
+            allowed: A function from the open picks so far, `batch_shape x j`, to the arms that may be picked next,
+                `batch_shape x A` booleans.
 
         Returns:
             A copy of the new picks.
@@ -203,9 +206,9 @@ class Recorder:
             index: `batch_shape x q`.
             mask: `batch_shape x q`.
             rewards: `batch_shape x q`, float64; NaN where an evaluation failed.
-            forgets: Whether NaNs may be there.
-            whole: Whether these are all the picks that are open, in their places.
-            noise_var: `batch_shape x q`, noise variance of each reward; None for that of the policy.
+            forgets: Whether rewards may be NaN.
+            whole: Whether these are all open picks, in their places.
+            noise_var: `batch_shape x q`, noise variance of each reward; None for the noise variance of the policy.
         """
         loop, device = self.loop, self.loop.device
         # All open picks of a single batch row: nothing is padded.
@@ -234,7 +237,7 @@ class Recorder:
 
     def observe(self, pulls: Pulls, noise_var: Tensor | None = None) -> Report:
         """Learn history that is already summed, with the noise variance of each entry's rewards (`batch_shape x h`; None for
-        that of the policy)."""
+        the noise variance of the policy)."""
         loop = self.loop
         heard = pulls if noise_var is None else pulls.weighted(loop.noise_variance(), noise_var)
         work = partial(loop.learn_, heard, loop.open, pulls.counts.sum(dim=-1))
@@ -245,7 +248,7 @@ class Recorder:
         return report_record(report, self.loop.best_arm())
 
     def forget(self, index: Picks, mask: PickMask) -> None:
-        """Give up on picks. Raises `StateError` if one of them is not pending."""
+        """Give up picks. Raises `StateError` if one of them is not pending."""
         loop = self.loop
         remaining, unasked = loop.settled(loop.open, index, mask)
         message = "some of these picks are not pending: forget what ask() returned and neither tell nor forget has settled."
@@ -254,7 +257,7 @@ class Recorder:
         self.change(partial(loop.set_open_, remaining), lambda _: record, draws=False)
 
     def maximize(self, find: Callable[[], Tensor], count: int) -> None:
-        """Open picks of points that `find` returns, `batch_shape x 1 x d`, each a further arm unless it is one already."""
+        """Open picks at the points that `find` returns, `batch_shape x 1 x d`; a point that is not an arm yet becomes one."""
         points: list[Tensor] = []
 
         def work() -> None:
@@ -266,16 +269,16 @@ class Recorder:
         self.change(work, lambda _: {"kind": "maximize", "points": pack(torch.stack(points))}, draws=False)
 
     def fit(self, noise: bool, options: dict[str, Any]) -> FitReport:
-        """Fit the kernel, and learn everything anew with it."""
+        """Fit the kernel, and learn all rewards again with it."""
         record = {"kind": "fit", "options": {"noise": noise, **options}}
         return self.change(partial(self.loop.refit_, noise, options), lambda _: record)
 
     def move(self, arms: Tensor | ArmSource, costs: Any = None) -> None:
-        """Go on with other arms and their costs."""
+        """Replace the arms and their costs."""
         self.change(partial(self.loop.move_, arms, costs), lambda _: move_record(arms, costs), draws=False)
 
     def draw_seeds(self, **beside: Any) -> list[int]:
-        """A seed per batch row, drawn from its generator; `beside` is what else the record of it says."""
+        """A seed per batch row, drawn from the row's generator; `beside` holds additional entries of its record."""
         told = self.loop.pulls
         return self.change(self.loop.draw_seeds_, lambda seeds: {"kind": "seeds", "seeds": seeds, "told": pack(told), **beside})
 
@@ -294,13 +297,13 @@ class Recorder:
             )
 
     def load(self, state_dict: dict[str, Any]) -> None:
-        """Take over a state that `check_state` has checked, or change nothing."""
-        # A large state takes long to become a text, and while records are repeated nothing is written.
+        """Load a state that `check_state` has checked, or change nothing."""
+        # Encoding a large state as text takes long, and nothing is written while records are repeated.
         written = self.journal is not None and not self.journal.is_repeating
         note = (lambda _: {"kind": "load", "state": state_as_text(state_dict)}) if written else None
         self.loop.load_(state_dict, do=partial(self.change, note=note))
 
-    # ------------------------------------------------------------------ whole and on record
+    # ------------------------------------------------------------------ complete and recorded
 
     def change(
         self,
@@ -315,11 +318,11 @@ class Recorder:
 
         Args:
             work: Changes the loop.
-            note: Returns the record, given what `work` returned; None for no record.
+            note: Returns the record, given the result of `work`; None for no record.
             draws, restore, take_back: As for `Loop.all_or_nothing`.
 
         Returns:
-            What `work` returned.
+            The result of `work`.
         """
         loop, journal = self.loop, self.journal
         if journal is None or note is None:
@@ -345,7 +348,7 @@ class Recorder:
         return result
 
     def settle(self) -> None:
-        """Write a checkpoint if the journal holds more than the last one, so that resuming repeats nothing."""
+        """Write a checkpoint if the journal has records after the last one, so that resuming repeats nothing."""
         self.loop.recover_()
         if self.journal is not None and self.journal.behind:
             self.journal.checkpoint(self._checkpointed, urgent=True)
@@ -355,7 +358,7 @@ class Recorder:
         return self.loop.state_dict() | {"policy": dict(self.described)}
 
     def _checkpointed(self) -> dict[str, Any]:
-        """The content of a checkpoint: the state, and the arms where they are not those of the start."""
+        """The content of a checkpoint: the state, and the arms if they differ from those at the start."""
         rows = self.loop.state.rows
         moved = self.journal is not None and self.journal.moved and self.loop.state.box is None
         own = {"state": self.state_dict(), "arms": rows.arms if moved else None, "costs": rows.costs if moved else None}
@@ -368,19 +371,19 @@ class Recorder:
         kinds: Mapping[str, Callable[[Record], None]] | None = None,
         restore: Callable[[dict[str, Any]], None] | None = None,
     ) -> None:
-        """Bring a fresh loop to where its journal ends: the state of the last checkpoint, and every call after it again.
+        """Bring a new loop to the end of its journal: load the last checkpoint, and repeat every call after it.
 
         Many records are learned together where the policy allows (`Policy.learns_together`): the state is then the same up to
         rounding, which can change a later pick only where two arms tie up to rounding.
 
         Args:
-            kinds: Repeat records of further kinds, or of these kinds in another way.
-            restore: Takes over a checkpoint, in place of `restore`.
+            kinds: Functions that repeat records of further kinds, or replace those of these kinds.
+            restore: Loads a checkpoint, in place of `Recorder.restore`.
 
         Raises:
-            DataError: If a record can't be repeated.
+            DataError: If a record cannot be repeated.
 
-        Cost: loading a checkpoint, and the asks and tells after it; all of them where there is none.
+        Cost: loading a checkpoint, and the asks and tells after it; without a checkpoint, all asks and tells.
         """
         journal = self.journal
         if journal is None or not journal.resumed:
@@ -394,25 +397,26 @@ class Recorder:
             replay = Replay(self, kinds or {}, journal.mark().records - start.records)
             try:
                 journal.replay(start, replay)
-            except CannotTogether:  # one by one, so that the line is named
+            except CannotTogether:  # Repeated one by one, so that the error names the line.
                 journal.replay(start, Replay(self, kinds or {}, 0, skipped=replay.done))
 
     def restore(self, saved: dict[str, Any]) -> None:
-        """Take over a checkpoint."""
+        """Load a checkpoint."""
         if saved["arms"] is not None:
             self._move_again(saved["arms"].to(self.loop.device), saved["costs"])
-        # The header of the journal says of which policy the state is.
+        # The header of the journal records the policy of the state.
         check_state(saved["state"], self.loop.state.state_dict())
         self.load(saved["state"])
 
     def gather(self) -> GatheredCalls | None:
-        """Gathers calls that are learned together; None where they must be repeated one by one."""
+        """An object that gathers calls to learn them together; None if they must be repeated one by one."""
         policy, state = self.loop.policy, self.loop.state
         together = policy.learns_together(state) and not policy.draws_on_select(state)
         return GatheredCalls(self.loop) if together else None
 
     def take(self, index: Picks) -> bool:
-        """Open recorded picks without selecting them again; False where selecting draws, or finds points in a box."""
+        """Open recorded picks without selecting them again; False if selecting draws random numbers, or finds points in a
+        box."""
         loop = self.loop
         if loop.state.box is not None or loop.policy.draws_on_select(loop.state):
             return False
@@ -443,7 +447,7 @@ class Recorder:
             try:
                 limit = unpack(record.get("limit"))
                 self.ask(limit, maybe("offered"), record["more"])
-            except IndexError as error:  # found where the journal's picks are gathered, before any is open
+            except IndexError as error:  # Found while the picks of the journal are gathered, before any is open.
                 raise DataError(f"it picks an arm that is not there: {error}.") from error
         elif kind == "tell":
             index, mask = picks()
@@ -451,7 +455,7 @@ class Recorder:
             own = check_noise_var(maybe("noise_var"), index.shape, mask & ~rewards.isnan(), loop.device)
             self.tell(index, mask, rewards, forgets=True, noise_var=own)
         elif kind == "fill":
-            points = maybe("points")  # of a box, where they may be no arms yet
+            points = maybe("points")  # points of a box, which may not be arms yet
             index = picks()[0] if points is None else get("index")
             self._fill_again(index, loop.points(index) if points is None else points, [held(x) for x in record["drawn"]])
         elif kind == "observe":
@@ -488,18 +492,18 @@ class Recorder:
 
 
 class GatheredCalls:
-    """Asks, tells and forgets on record, for a policy that learns several tells together (`Policy.learns_together`).
+    """Recorded asks, tells and forgets, for a policy that learns several tells together (`Policy.learns_together`).
 
     Nothing is checked, and nothing has changed, before `learn`.
 
     Args:
-        loop: What they are repeated for.
+        loop: The loop for which they are repeated.
     """
 
     def __init__(self, loop: Loop) -> None:
         self._loop = loop
         opened, self._rows = loop.open, loop.batch_shape.numel()
-        # Open arms of each batch row, oldest first: lists, since what is open is small and changes at every call.
+        # Open arms of each batch row, oldest first: lists, since there are few, and they change at every call.
         self._open: list[list[int]] = [[] for _ in range(self._rows)]
         self._told: list[tuple[Tensor, Tensor, Tensor | None]] = []
         self._drawn: Sequence[Tensor] = ()
@@ -518,7 +522,7 @@ class GatheredCalls:
         self._told.append((index, rewards, noise_var))
 
     def forget(self, index: Picks) -> None:
-        """Picks `batch_shape x q` that are not open any more; the oldest of those at one arm goes first."""
+        """Picks `batch_shape x q` that are not open any more; among picks of the same arm the oldest is removed first."""
         first = self._loop.state.rows.first
         for row, arms in enumerate(index.reshape(self._rows, -1).tolist()):
             for arm in arms if first is None else self._entries(first, row, arms):
@@ -530,10 +534,10 @@ class GatheredCalls:
         return [int(own[arm]) if arm >= 0 else -1 for arm in arms]
 
     def learn(self) -> None:
-        """Learn all that was gathered, or leave the loop as it was.
+        """Learn all gathered calls, or leave the loop as it was.
 
         Raises:
-            ArmIndexError, ShapeError, NonFiniteError: For a call that could not be made.
+            ArmIndexError, ShapeError, NonFiniteError: For a call that the loop refuses.
             NumericalError: If the posterior broke down.
         """
         self._loop.all_or_nothing(self._learn)
@@ -571,20 +575,20 @@ class GatheredCalls:
 
 
 class CannotTogether(Exception):
-    """Some of the calls that were gathered can't be repeated."""
+    """Some of the gathered calls cannot be repeated."""
 
 
 class Replay:
-    """Repeats one record after the other; asks, tells and forgets of a long journal are gathered, and learned together.
+    """Repeats one record after the other; the asks, tells and forgets of a long journal are gathered and learned together.
 
     Args:
-        recorder: Repeats them.
-        kinds: Repeat records of further kinds.
-        left: Records to come.
-        skipped: How many of the first were repeated before.
+        recorder: Repeats the records.
+        kinds: Functions that repeat records of further kinds.
+        left: Number of records to repeat.
+        skipped: Number of first records that were repeated before.
 
     Attributes:
-        done: Records that were repeated, those skipped included.
+        done: Number of records that were repeated, skipped ones included.
     """
 
     def __init__(self, recorder: Recorder, kinds: Mapping[str, Callable[[Record], None]], left: int, skipped: int = 0) -> None:
@@ -594,7 +598,7 @@ class Replay:
         self._count = 0  # of what is gathered
 
     def __call__(self, record: Record) -> None:
-        """Repeat a record, now or with others."""
+        """Repeat a record, at once or later together with others."""
         if self._skipped:
             self._skipped -= 1
             return
@@ -656,14 +660,15 @@ def ask_record(limit: Tensor | None, offered: Tensor | None, exactly: int | None
 
 
 def fill_record(selection: Selection, drawn: Sequence[Sequence[Tensor]], box: bool) -> Record:
-    """The record of several selections as one: the picks, and the generator states after the last one that drew."""
+    """The record of several selections as one: the picks, and the generator states after the last selection that drew random
+    numbers."""
     last = next((states for states in reversed(drawn) if states), ())
     where = {"points": pack(selection.points)} if box else {}
     return {"kind": "fill", "index": pack(selection.index), "drawn": [pack(state) for state in last]} | where
 
 
 def _cut(selection: Selection, wanted: Tensor) -> bool:
-    """Whether there are picks, and a row has fewer than wanted, `batch_shape` on the host."""
+    """Whether there are picks, and a row has fewer than requested, `batch_shape` on the host."""
     made = selection.mask.sum(dim=-1).cpu()
     return bool(made.any()) and bool((made < wanted).any())
 
@@ -676,8 +681,8 @@ def _check_whole(selection: Selection, exactly: int) -> None:
 
 
 def tell_record(index: Tensor, mask: Tensor, rewards: Tensor, noise_var: Tensor | None = None) -> Record:
-    """The record of a tell: arms and rewards; −1 where masked, NaN where the evaluation failed. Noise variances are recorded
-    where they were told."""
+    """The record of a tell: arms and rewards; −1 where masked, NaN where the evaluation failed. Noise variances are recorded if
+    they were told."""
     own = {} if noise_var is None else {"noise_var": pack(noise_var)}
     return {"kind": "tell", "index": pack(torch.where(mask, index, -1)), "rewards": pack(rewards)} | own
 
@@ -691,10 +696,10 @@ def observe_record(pulls: Pulls, noise_var: Tensor | None = None) -> Record:
 
 
 def move_record(arms: Any, costs: Any) -> Record:
-    """The record of a change of arms, which holds them all.
+    """The record of a change of arms, which contains all arms.
 
     Raises:
-        UnsupportedError: For arms of a source.
+        UnsupportedError: For arms that are read from a source.
     """
     require(
         isinstance(arms, Tensor),
@@ -710,7 +715,7 @@ def move_record(arms: Any, costs: Any) -> Record:
 
 
 def report_record(report: Report, best: Tensor) -> Record:
-    """The outcome of a tell: its report, and the arm that is recommended then."""
+    """The result of a tell: its report, and the arm that is recommended afterwards."""
     return {"report": {f.name: pack(getattr(report, f.name)) for f in fields(report)}, "best": pack(best)}
 
 

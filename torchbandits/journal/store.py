@@ -44,7 +44,8 @@ Event = tuple[int, str, int, dict[str, Any], dict[str, Any]]
 
 
 class Pick(NamedTuple):
-    """A pick that a worker holds: its number, what was picked, until when it is held, and how often it was handed out."""
+    """A pick that a worker holds: its number, the record of the pick, the end of its lease, and the number of times that it was
+    handed out."""
 
     number: int
     content: dict[str, Any]
@@ -53,21 +54,23 @@ class Pick(NamedTuple):
 
 
 class SharedStore:
-    """The file. Every change is one transaction, durable before it returns (`synchronous=FULL`); no server is needed.
+    """The file of a run. Every change is one transaction, which is durable before its call returns (`synchronous=FULL`); no
+    server is needed.
 
     SQLite locks by `fcntl`: keep the file on a local disk of one machine, since few network file systems lock reliably.
-    The connection is closed before a fork, and parent and child open one each when they next need it: SQLite's locks do not
-    survive a fork. The file is the one that was at `path` first: where another one is found there, every call is refused.
+    The connection is closed before a fork, and parent and child each open a new one when they next need it: SQLite's locks do
+    not survive a fork. If another file replaces the one that was first at `path`, every call is refused.
 
     Args:
-        path: Created where it does not exist. A relative one keeps its meaning when the working directory changes.
+        path: Path of the file, which is created if it does not exist. A relative path keeps its meaning when the working
+            directory changes.
         patience: Seconds to wait for other workers' transactions.
 
     Attributes:
-        id: Of the run, random, written when the file is made; empty before `begin`.
+        id: Random id of the run, written when the file is made; empty before `begin`.
 
     Raises:
-        DataError: If the file is not one of these, damaged, of a later format, or can't be written.
+        DataError: If the file is not a store, is damaged, has a later format, or cannot be written.
     """
 
     def __init__(self, path: str | os.PathLike[str], patience: float = 600.0) -> None:
@@ -92,10 +95,10 @@ class SharedStore:
             self._disconnect()
 
     def begin(self, described: dict[str, str], generators: list[Any]) -> list[Any]:
-        """Register the run, or join it: the states that its generators began with.
+        """Register the run, or join it, and return the states with which its generators began.
 
         Raises:
-            StateError: If the file is of another run.
+            StateError: If the file belongs to another run.
         """
         return self.transaction(lambda: self._begin(described, generators))
 
@@ -117,16 +120,16 @@ class SharedStore:
         return began
 
     def transaction(self, work: Callable[[], T]) -> T:
-        """Call `work` in one transaction, whole or not at all, and return its result.
+        """Call `work` in one transaction, which is committed as a whole or rolled back, and return its result.
 
         A function instead of a context, because an interrupt between the two halves of a context would leave it open.
 
         Raises:
-            DataError: If the file can't be written, or is not the one that was opened any more. Nothing was changed then.
+            DataError: If the file cannot be written, or was replaced since it was opened. Nothing was changed then.
         """
         with self._lock, self._readable():
             db = self._connected()
-            if db.in_transaction:  # a second interrupt came while the first was being dealt with
+            if db.in_transaction:  # a second interrupt during the handling of the first
                 db.execute("ROLLBACK")
             try:
                 self._run("BEGIN IMMEDIATE")
@@ -155,8 +158,8 @@ class SharedStore:
     # ------------------------------------------------------------------ the connection
 
     def _connect(self) -> None:
-        """Open the file: the first time it may be a new one, later it must be the same."""
-        # SQLite itself waits for a moment only: a wait inside it can't be interrupted from the keyboard.
+        """Open the file: at the first time it may be a new file, later it must be the same file."""
+        # SQLite waits for a short time only, since a wait inside SQLite cannot be interrupted from the keyboard.
         options: dict[str, Any] = {"timeout": 0.05, "isolation_level": None, "check_same_thread": False}
         if self._file is None:
             db = sqlite3.connect(self.path, **options)
@@ -185,7 +188,7 @@ class SharedStore:
         """The connection of this process.
 
         Raises:
-            StateError: If it was closed, or can't be used in this process.
+            StateError: If the connection was closed, or cannot be used in this process.
             DataError: If the file was deleted or replaced.
         """
         require(not self._closed, f"the store {self.path} was closed: make a new Worker on it to go on.", StateError)
@@ -235,7 +238,8 @@ class SharedStore:
             self._disconnect()
 
     def after_fork(self, *, child: bool) -> None:
-        """Let the threads go on. What a child inherits in the middle of a transaction, it must not even close."""
+        """Let the threads continue. A child must not even close a connection that it inherits in the middle of a
+        transaction."""
         if child and self._db is not None:
             self._left_behind = True
             self._disconnect()
@@ -250,7 +254,7 @@ class SharedStore:
         return {"out": 0, "told": 0, "forgotten": 0} | found
 
     def hand_out_expired(self, worker: str, lease: float) -> Pick | None:
-        """The pick whose lease expired longest ago, to another worker; None where all that is out is held."""
+        """Hand out the pick whose lease expired longest ago to another worker; None if all open picks are held."""
         now = time.time()
         row = self._run(
             "SELECT number, content, attempts FROM picks WHERE state = 'out' AND expires < ? ORDER BY expires LIMIT 1", (now,)
@@ -295,12 +299,12 @@ class SharedStore:
         self.note({"told": "tell", "forgotten": "forget"}[state], number, content)
 
     def renew(self, number: int, worker: str, attempt: int, lease: float) -> float:
-        """Hold a pick for longer; until when.
+        """Extend the lease of a pick, and return its new end.
 
         Args:
-            number: Of the pick.
-            worker: Its name.
-            attempt: How often the pick had been handed out when the worker got it: names need not differ.
+            number: Number of the pick.
+            worker: Name of the worker.
+            attempt: Number of times that the pick had been handed out when the worker received it, since names need not differ.
             lease: Seconds from now.
 
         Raises:
@@ -323,12 +327,12 @@ class SharedStore:
         self._run("INSERT INTO events (kind, pick, content) VALUES (?, ?, ?)", (kind, pick, text))
 
     def events(self, after: int) -> list[Event]:
-        """Events after a number, oldest first: number, kind, number of the pick, what came of it, what was picked."""
+        """Events after a number, oldest first: number, kind, number of the pick, its result, and the record of the pick."""
         with self._reading():
             return _parsed(self._run(_EVENTS, (after,)))
 
     def save(self, event: int, content: dict[str, Any]) -> None:
-        """Keep the state after an event, unless a later one is kept."""
+        """Save the state after an event, unless a later state is saved."""
         values = (event, to_bytes(content))
         self.transaction(
             lambda: self._run(
@@ -339,13 +343,13 @@ class SharedStore:
         )
 
     def saved_event(self) -> int:
-        """The event that the latest state kept is after; 0 where there is none."""
+        """The number of the event after which the latest state was saved; 0 if there is no saved state."""
         with self._reading():
             row = self._one("SELECT event FROM checkpoint")
         return 0 if row is None else int(row[0])
 
     def saved(self) -> tuple[int, dict[str, Any]] | None:
-        """The latest state that is kept, and the event it is after.
+        """The latest saved state, and the number of the event after which it was saved.
 
         Raises:
             DataError: If it can't be read; see `from_bytes`.
@@ -356,14 +360,15 @@ class SharedStore:
 
 
 def read_store(path: Path, after: int) -> tuple[str, dict[str, str], list[Event]]:
-    """The id of the run, what it is of, and the events after a number, read beside the workers: nothing is written or held.
+    """The id of the run, its description, and the events after a number, read while workers use the file: nothing is written or
+    locked.
 
     Raises:
-        DataError: If the file is not a store, of a later format, or can't be read.
+        DataError: If the file is not a store, has a later format, or cannot be read.
     """
     try:
         with closing(sqlite3.connect(f"file:{quote(str(path.absolute()))}?mode=ro", uri=True, timeout=600.0)) as db:
-            db.execute("BEGIN")  # one moment of it
+            db.execute("BEGIN")  # a consistent snapshot
             known = db.execute("SELECT count(*) FROM sqlite_master WHERE name = 'run'").fetchone()[0]
             require(bool(known), f"{path} is a database, but no store of workers.", DataError)
             name, described, _ = _run_row(db.execute("SELECT * FROM run").fetchone(), path)
@@ -377,10 +382,10 @@ def _parsed(rows: Iterable[tuple[int, str, int, str, str]]) -> list[Event]:
 
 
 def _run_row(row: tuple[Any, ...] | None, path: Path) -> tuple[str, dict[str, str], list[Any]]:
-    """The id of the run, what it is of, and the states that its generators began with.
+    """The id of the run, its description, and the states with which its generators began.
 
     Raises:
-        DataError: If the row is missing, not as it was written, or of a later format.
+        DataError: If the row is missing, differs from the written one, or has a later format.
     """
     torn = f"the store {path} does not say which run it is of: its table `run` is not as it was written. Restore the file."
     if row is None or len(row) != 4:
@@ -413,10 +418,10 @@ _FORKING: list[SharedStore] = []
 
 
 def _never_close(db: sqlite3.Connection) -> None:
-    """Keep a connection until the process ends, and through its end.
+    """Keep a connection open until after the end of the process.
 
-    SQLite removes the `-wal` file by its name when a last connection is closed: in a child that of its parent's store, and
-    for a file that was replaced that of the new one, with what was committed to it.
+    SQLite removes the `-wal` file by its name when the last connection is closed. In a child this would be the file of its
+    parent's store, and for a replaced store the file of the new one, with the transactions committed to it.
     """
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(db))
 

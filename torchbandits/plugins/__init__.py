@@ -1,6 +1,7 @@
-"""Bandits inside other packages: an Optuna sampler, a search like scikit-learn's, a BayBE recommender.
+"""Bandits in other packages: an Optuna sampler, a scikit-learn search, and a BayBE recommender.
 
-Each needs the extra of its package: `torchbandits[optuna]`, `torchbandits[experiments]` (scikit-learn), `torchbandits[baybe]`.
+Each plug-in needs the extra of its package: `torchbandits[optuna]`, `torchbandits[experiments]` (scikit-learn),
+`torchbandits[baybe]`.
 """
 
 from typing import TYPE_CHECKING

@@ -15,7 +15,7 @@ from torchbandits.policies import Policy, auto
 try:
     from baybe.recommenders.pure.base import PureRecommender
     from baybe.searchspace import SearchSpaceType
-except ModuleNotFoundError:  # the constructor says what to install
+except ModuleNotFoundError:  # the constructor names the package to install
     PureRecommender, SearchSpaceType = object, None
 
 if TYPE_CHECKING:
@@ -27,18 +27,18 @@ if TYPE_CHECKING:
 class BanditRecommender(PureRecommender):
     """Recommend candidates of a discrete BayBE search space by a policy of this package.
 
-    BayBE keeps the campaign, its measurements and its encodings; the recommender holds nothing between calls. Each call makes a
-    bandit on the candidates on offer, tells it all measurements, and asks. The objective has one target.
+    BayBE keeps the campaign, its measurements and its encodings; the recommender keeps no state between calls. Each call makes
+    a bandit on the candidates on offer, tells it all measurements, and asks. The objective has one target.
 
     Args:
         policy: As for `Bandit`; `auto()` by default.
-        seed: Of the policy's random numbers.
+        seed: Seed of the policy's random numbers.
 
     Raises:
         UnsupportedError: If BayBE is not installed; in `recommend`, for continuous and hybrid search spaces and objectives of
             several targets.
 
-    Cost: of one call O(A d) for the features of A candidates, and a fit to the measurements.
+    Cost: O(A d) per call for the features of A candidates, and a fit to the measurements.
     """
 
     compatibility = None if SearchSpaceType is None else SearchSpaceType.DISCRETE
@@ -95,9 +95,9 @@ class BanditRecommender(PureRecommender):
 
 
 def rewards(objective: Any, measurements: pd.DataFrame) -> torch.Tensor:
-    """The objective of measurements, `n`, large is good."""
+    """The objective of measurements, `n`, with signs so that larger is better."""
     targets = objective.targets
     require(len(targets) == 1, "BanditRecommender has one target: combine several into one before.", UnsupportedError)
-    # BayBE's transformation has the sign of the target: what is minimised is negated.
+    # BayBE's transformation includes the sign of the target: targets to minimise are negated.
     transformed = objective.transform(measurements[[targets[0].name]], allow_extra=True)
     return torch.from_numpy(transformed.to_numpy(dtype=np.float64)[:, 0].copy())

@@ -20,7 +20,7 @@ try:
     from optuna.samplers import BaseSampler
     from optuna.study import StudyDirection
     from optuna.trial import TrialState
-except ModuleNotFoundError:  # the constructor says what to install
+except ModuleNotFoundError:  # the constructor names the package to install
     optuna, BaseSampler = None, object
 
 if TYPE_CHECKING:
@@ -30,27 +30,28 @@ if TYPE_CHECKING:
 
 
 class PoolSampler(BaseSampler):
-    """Suggest nothing but the settings of a fixed list: products in stock, machines of a catalogue, a table of measurements.
+    """Suggest only settings of a fixed list, such as products in stock, machines of a catalogue or rows of a table of
+    measurements.
 
-    Each trial is given one candidate, and every `trial.suggest_…` returns that candidate's value of the parameter. The values
-    must lie in the distributions that the objective suggests from. Parameters that were fixed (`study.enqueue_trial`,
-    `PartialFixedSampler`) keep their values, and the candidate is chosen among those that have them. Finished trials of the
-    study are learned, those of other processes and of an earlier session included, if their parameters are those of a
-    candidate; trials that failed, were pruned or returned a value whose square is infinite teach nothing. Trials that run are
-    pending. The study has one objective, and its direction is honoured.
+    Each trial gets one candidate, and every `trial.suggest_…` returns the value of the parameter in this candidate. The values
+    must lie in the distributions that the objective suggests. Parameters that were fixed (`study.enqueue_trial`,
+    `PartialFixedSampler`) keep their values, and the candidate is chosen among those with these values. The sampler learns from
+    finished trials of the study, those of other processes and of earlier sessions included, if their parameters are those of a
+    candidate; trials that failed, were pruned or returned a value whose square is infinite are ignored. Running trials are
+    pending. The study must have one objective; it is minimised or maximised as the study says.
 
     Args:
         candidates: The list: dictionaries of parameters by name, or a pandas table with one candidate per row.
         policy: As for `Bandit`; `auto()` by default.
-        repeats: Whether a candidate may be evaluated again, which noisy objectives are worth. If not, a candidate whose trial
-            failed is not evaluated again either.
-        seed: Of the policy's random numbers.
+        repeats: Whether a candidate may be evaluated again, which is useful for noisy objectives. If False, a candidate whose
+            trial failed is not evaluated again either.
+        seed: Seed of the policy's random numbers.
 
     Raises:
         UnsupportedError: If Optuna is not installed, or for a study of several objectives.
-        ArgumentError: If the candidates are no list of settings, lack a parameter that is suggested, or hold a value outside
-            its distribution; or if none has the values that were fixed.
-        StateError: If all candidates were evaluated, and may not be again.
+        ArgumentError: If the candidates are not a list of settings, lack a suggested parameter, or have a value outside its
+            distribution; or if no candidate has the fixed values.
+        StateError: If all candidates were evaluated and `repeats` is False.
 
     Cost: one ask per trial, O(A u) for A candidates and u evaluated ones with `auto()`.
     """
@@ -67,11 +68,11 @@ class PoolSampler(BaseSampler):
         self._lock = threading.RLock()
 
     def infer_relative_search_space(self, study: Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
-        """None: distributions are those that the objective suggests from."""
+        """No distributions, since those of the objective are used."""
         return {}
 
     def sample_relative(self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]) -> dict[str, Any]:
-        """Nothing, see `sample_independent`."""
+        """No values; see `sample_independent`."""
         return {}
 
     def sample_independent(
@@ -101,12 +102,12 @@ class PoolSampler(BaseSampler):
         return value
 
     def after_trial(self, study: Study, trial: FrozenTrial, state: TrialState, values: Sequence[float] | None) -> None:
-        """Learn the result, or give up on it."""
+        """Learn the result, or give up the trial."""
         with self._lock:
             self._finish(study, trial.number, trial.params, values[0] if state == TrialState.COMPLETE and values else None)
 
     def reseed_rng(self) -> None:
-        """Nothing: threads share the sampler, whose draws differ."""
+        """Do nothing: threads share the sampler, whose draws differ."""
 
     def _choose(self, fixed: dict[str, Any]) -> Selection:
         """Choose a candidate with the values that were fixed."""
@@ -124,8 +125,8 @@ class PoolSampler(BaseSampler):
         return selection
 
     def _learn(self, study: Study, but: int | None = None) -> None:
-        """Learn what other processes and earlier sessions have finished, and count as pending what they evaluate now; leave one
-        trial out."""
+        """Learn the trials that other processes and earlier sessions have finished, and count their running trials as pending,
+        except for one given trial."""
         require(len(study.directions) == 1, "PoolSampler maximises or minimises one objective, not several.", UnsupportedError)
         finished = (TrialState.COMPLETE, TrialState.FAIL, TrialState.PRUNED)
         for trial in study.get_trials(deepcopy=False):

@@ -1,4 +1,4 @@
-"""A fixed list of settings as the arms of a bandit: what the plug-ins have in common."""
+"""A fixed list of settings as the arms of a bandit, the common part of the plug-ins."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ else:
     from torchbandits.tabular.extras import pandas as pd
 
 _OBJECTIVE = "told to torchbandits"
-# Texts that are read to see whether they are SMILES.
+# Number of texts that are parsed to find out whether they are SMILES.
 _SOME = 1_000
 # The value of a parameter that a setting lacks.
 _ABSENT = object()
@@ -33,14 +33,14 @@ class Pool:
     """Settings, one per arm, and the bandit that chooses among them.
 
     Settings are encoded as features by the rules of `Campaign`: numbers, logarithms of numbers over decades, booleans, and
-    categories. Values of any other kind, and columns of mixed kinds, are categories by their text. So are all texts, at most
-    1,000 different ones of a parameter, unless they are SMILES and the only parameter.
+    categories. Values of any other kind, and columns of mixed kinds, are categories by their text. Texts are categories too, at
+    most 1,000 different ones per parameter, unless they are SMILES and the only parameter.
 
     Args:
         candidates: Dictionaries of one setting each, or a pandas table with one setting per row. A setting may lack parameters
-            of others; in a table, its cell is NaN then.
+            that others have; in a table, its cell is then NaN.
         policy: As for `Bandit`; `auto()` if None.
-        seed: Of the generator; 0 if None.
+        seed: Seed of the generator; 0 if None.
 
     Attributes:
         names: Names of the parameters.
@@ -67,7 +67,7 @@ class Pool:
         kinds = {} if smiles else dict.fromkeys(texts, "category")
         self.bandit: Bandit = Campaign(plain, _OBJECTIVE, policy=chosen, columns=kinds, generator=generator).bandit
         self._rows: dict[tuple[Any, ...], int] | None = None
-        # Of some parameters a number for each value, and that of each candidate.
+        # For some parameters, a number for each value, and the number of the value of each candidate.
         self._codes: dict[str, tuple[dict[Any, int], Tensor]] = {}
 
     def __len__(self) -> int:

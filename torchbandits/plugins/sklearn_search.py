@@ -22,23 +22,23 @@ _LARGEST = np.sqrt(np.finfo(np.float64).max)
 
 
 class CandidateSearchCV(object if BaseSearchCV is None else BaseSearchCV):  # type: ignore[misc]
-    """Cross-validated search for the best of a list of settings, 10⁴ to 10⁶ of them, of which `n_iter` are evaluated.
+    """Cross-validated search for the best setting of a list of 10⁴ to 10⁶, of which `n_iter` are evaluated.
 
-    As scikit-learn's `RandomizedSearchCV`, but settings are chosen by what the ones before have scored. `cv_results_`,
-    `best_params_`, `best_score_`, `best_estimator_` and `predict` are scikit-learn's. A setting is evaluated once. One that
-    fails (`error_score=numpy.nan`), or has an infinite score, teaches nothing; a batch of which all fits fail ends the search,
-    as it does in scikit-learn.
+    Like scikit-learn's `RandomizedSearchCV`, but settings are chosen by the scores of earlier settings. `cv_results_`,
+    `best_params_`, `best_score_`, `best_estimator_` and `predict` are those of scikit-learn. A setting is evaluated once. The
+    policy does not learn from a setting that fails (`error_score=numpy.nan`) or has an infinite score; a batch whose fits all
+    fail ends the search, as in scikit-learn.
 
     Args:
         estimator: As for `RandomizedSearchCV`.
         candidates: The settings: a list of dictionaries, a `ParameterGrid`, or a pandas table with one setting per row.
-        n_iter: Settings evaluated; fewer where there are fewer.
-        batch_size: Settings chosen at once, whose fits `n_jobs` runs in parallel.
+        n_iter: Number of settings to evaluate; all of them if there are fewer.
+        batch_size: Number of settings chosen at once, whose fits run in parallel by `n_jobs`.
         policy: As for `Bandit`; `auto()` by default.
         random_state: Seed of the policy, a whole number; 0 by default. Splits are drawn by `cv`.
         scoring: As for `RandomizedSearchCV`.
         n_jobs: As for `RandomizedSearchCV`: fits that run in parallel.
-        refit: As for `RandomizedSearchCV`. With several scorings it names the one that is maximised.
+        refit: As for `RandomizedSearchCV`. With several scorings it names the scoring that is maximised.
         cv: As for `RandomizedSearchCV`.
         verbose: As for `RandomizedSearchCV`.
         pre_dispatch: As for `RandomizedSearchCV`.
@@ -47,7 +47,7 @@ class CandidateSearchCV(object if BaseSearchCV is None else BaseSearchCV):  # ty
 
     Raises:
         UnsupportedError: If scikit-learn is not installed.
-        ArgumentError: In `fit`, if the candidates are no list of settings, or several scorings have no `refit`.
+        ArgumentError: In `fit`, if the candidates are not a list of settings, or there are several scorings without `refit`.
 
     Cost: that of the fits, and one ask per setting, O(A u) for A candidates and u evaluated ones with `auto()`.
     """

@@ -32,8 +32,8 @@ class Fingerprints(PackedArms):
     Args:
         packed: `A x b` bytes as uint8, a tensor or an array, shared and not to be changed: bits in the order of
             `numpy.packbits(bits, axis=1)`, b = ⌈d/8⌉, or counts of 0 … 255, b = d. Or the path of a `.npy` file of them, which
-            is mapped into memory; or that of a Parquet or Arrow file with a column `fingerprint` of bytes, and columns `id` and
-            `smiles` if there are such.
+            is mapped into memory; or that of a Parquet or Arrow file with a column `fingerprint` of bytes, and optional columns
+            `id` and `smiles`.
         num_bits: d, the number of bits or counts; 8 b or b by default, or what the file states.
         counts: Whether bytes are counts.
         ids: One id for each molecule, no two equal; those of the Parquet file by default.
@@ -202,7 +202,7 @@ class Fingerprints(PackedArms):
         if isinstance(picks, Selection):
             picks = picks.index[picks.mask]
         index: list[int] = as_tensor("picks", [*picks] if isinstance(picks, range) else picks).reshape(-1).tolist()
-        # A mask is no index: its True would be read as arm 1.
+        # A mask is not an index: its True would be read as arm 1.
         wrong = [row for row in index if isinstance(row, bool) or not isinstance(row, int) or not 0 <= row < self.num_arms]
         require(not wrong, f"picks must be indices of 0 … {self.num_arms - 1}, got {wrong[:1]}.", ArmIndexError)
         return index

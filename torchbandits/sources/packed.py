@@ -16,7 +16,7 @@ from torchbandits.types import Picks
 class PackedArms(ArmSource):
     """Arms of bits or small counts in packed words, which are compared and, under a Tanimoto kernel, swept without unpacking.
 
-    `chunk` and `points` unpack, for all else: a few picks, or another kernel.
+    `chunk` and `points` unpack them for other uses: a few picks, or another kernel.
     """
 
     @property

@@ -29,7 +29,7 @@ def spans_of(arms: ArmSet) -> Tensor:
     that is 0. It is taken from at most 20,000 arms, evenly spaced.
 
     It is at least a fraction of the whole range, 10⁻⁴ in float64, because distances to an arm that lies further out would lose
-    the digits of the others. Bits and counts of fingerprints have spans of 1, without a look at them.
+    the digits of the others. Bits and counts of fingerprints have spans of 1, without being read.
     """
     if isinstance(arms, PackedArms):
         return torch.ones(arms.dim, dtype=torch.float64, device=arms.device)

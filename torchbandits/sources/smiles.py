@@ -28,9 +28,9 @@ chem, generators, rdbase = (
     for name in ("rdkit.Chem", "rdkit.Chem.rdFingerprintGenerator", "rdkit.rdBase")
 )
 
-# Lines of a piece, which one process takes at a time and an interrupted run keeps.
+# Number of lines in a piece, which one process computes at a time and which an interrupted run keeps.
 _PIECE = 20_000
-# Lines that do not parse and are shown in the warning.
+# Largest number of unparsed lines in the warning.
 _SHOWN = 3
 _NOTHING = "no SMILES parses: there is nothing to make fingerprints of."
 
@@ -79,14 +79,15 @@ def from_smiles(
         path: Parquet file to write. It is written in pieces of 20,000 lines, which a call after an interruption finds and does
             not compute again. By default the fingerprints are held in memory.
         ids: One id for each SMILES, if they are not in a file; by default the number of its line, from 1.
-        radius: Of the environments, 2 for ECFP4.
-        num_bits: Of a fingerprint.
+        radius: Radius of the environments, 2 for ECFP4.
+        num_bits: Number of bits of a fingerprint.
         counts: Whether to count environments, up to 255, at 8 times the size.
         processes: Number of processes. With more than one, call it under `if __name__ == "__main__":`.
         progress: Called after each piece with the numbers of lines read and left out in this call.
         dtype: Dtype of sweeps.
         device: Device of means, leverages and posterior.
-        distinct: Whether each molecule is an arm of its own. By default those of equal fingerprints are one arm, the first.
+        distinct: Whether each molecule is a separate arm. By default molecules with equal fingerprints are one arm, the first
+            of them.
 
     Raises:
         DataError: If RDKit is missing, a file can't be read or written, or no SMILES parses.
@@ -94,7 +95,7 @@ def from_smiles(
 
     Warns (`DiagnosticWarning`): If SMILES are left out.
 
-    Cost: About 0.1 ms a molecule and process. Source: Rogers & Hahn 2010 for the fingerprints.
+    Cost: about 0.1 ms per molecule on one process. Source: Rogers & Hahn 2010 for the fingerprints.
     """
     for name, value, least in (("radius", radius, 0), ("num_bits", num_bits, 1), ("processes", processes, 1)):
         check_whole(name, value, least)
@@ -195,7 +196,7 @@ def _of_piece(lines: list[tuple[int, str, str]], kind: Morgan) -> _Piece:
 
 
 def _computed(pieces: Iterable[list[tuple[int, str, str]]], kind: Morgan, processes: int) -> Iterator[_Piece]:
-    """Pieces in order; no more are under way than there are processes, and one waits for each."""
+    """Pieces in order; each process computes one piece, and one more piece per process waits."""
     if processes == 1:
         for piece in pieces:
             yield _of_piece(piece, kind)

@@ -1,4 +1,4 @@
-"""Columns of a table of candidates: a survey of their cells, and the decision what features each becomes."""
+"""Columns of a table of candidates: a survey of their cells, and the decision on the features of each."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ else:
 
 MOLECULE = "molecule"
 KINDS = ("number", "log", "count", "boolean", "date", "category", "ordered", MOLECULE, "ignore")
-"""Kinds that a column may be taken for."""
+"""Kinds of columns."""
 FINGERPRINT_BITS = 2048
 """Bits of the fingerprint of a molecule."""
 NUMBERS = ("number", "log", "count", "date", "ordered")
 FEW_CATEGORIES = 50
-"""Number of different texts up to which a column is taken for categories without being told so."""
-# Ratio of the 95 % to the 5 % quantile from which on a column is taken logarithmically.
+"""Largest number of different texts of a column that is taken as categories without the user's decision."""
+# Ratio of the 95 % to the 5 % quantile from which on the logarithm of a column is used.
 WIDE = 100.0
 SAMPLE = 100_000
 """Number of evenly spaced rows from which quantiles, means and deviations are computed."""
@@ -44,7 +44,7 @@ LARGEST = 1e100
 _DAY = 86_400e6  # microseconds
 
 
-# ---------------------------------------------------------------------- what is in a column
+# ---------------------------------------------------------------------- the content of a column
 
 
 class Survey:
@@ -54,10 +54,10 @@ class Survey:
         missing: Number of empty cells.
         infinite: The place of the first infinite cell in words, or "".
         low, high: Smallest and largest number.
-        sample: Numbers of evenly spaced cells of those that are not empty; all of them up to `SAMPLE`.
+        sample: Numbers of evenly spaced non-empty cells, or of all non-empty cells if there are at most `SAMPLE`.
         categories: Different values as texts, sorted or in the order of the column's type.
         too_many: Whether there are more than `MOST_CATEGORIES` of them.
-        first_text, text_at: A text, one that is no number if there is one, and its place in words.
+        first_text, text_at: A text, preferably one that is not a number, and its place in words.
         mostly_numbers: Whether most texts of the first batch are numbers.
     """
 
@@ -190,7 +190,7 @@ def as_texts(values: pa.Array) -> pa.Array:
     return pc.cast(values, pa.string())
 
 
-# ---------------------------------------------------------------------- what it becomes
+# ---------------------------------------------------------------------- the features of a column
 
 
 @dataclass(frozen=True)
@@ -265,20 +265,20 @@ def decide(table: Table, roles: Mapping[str, str], overruled: Mapping[str, Any],
     """Decide how each column is encoded.
 
     Numbers stay numbers, unless they are positive and spread over decades (`log`; of whole numbers from 0 on `count`, the
-    logarithm of one more). Texts are categories while at most 50 different ones stand in more than one row each on average.
-    A column whose cells are all equal is ignored. Empty cells of numbers count as the median, with a feature "is empty"; empty
-    cells of categories are a category of their own. Other texts are molecules if RDKit reads the first thousand as SMILES.
-    Molecules are compared by their fingerprints, beside which there is no other feature: a column that is said to hold them
-    makes all others ignored.
+    logarithm of one more). Texts are categories if there are at most 50 different ones, and each is in more than one row on
+    average. A column whose cells are all equal is ignored. Empty cells of numbers are replaced by the median, with a feature
+    "is empty"; empty cells of categories form a separate category. Other texts are molecules if RDKit reads the first thousand
+    as SMILES. Molecules are compared by their fingerprints, which cannot be combined with other features: if a column is
+    declared to hold molecules, all other columns are ignored.
 
     Args:
         table: The candidates.
-        roles: Role of each column that is no feature.
-        overruled: Column to one of `KINDS`, or to the list of its categories in order.
+        roles: Role of each column that is not a feature.
+        overruled: Kind of a column by its name, one of `KINDS`, or the list of its categories in order.
         molecules: Whether a column may hold molecules.
 
     Raises:
-        ArgumentError: If a column holds texts, infinities or other cells that are no numbers, or contradicts `overruled`; one
+        ArgumentError: If a column holds texts, infinities or other cells that are not numbers, or contradicts `overruled`; one
             message names all such columns.
 
     Cost: one pass over the table, and 100,000 of its rows in memory.
@@ -329,10 +329,10 @@ def decide(table: Table, roles: Mapping[str, str], overruled: Mapping[str, Any],
 
 
 def _only_molecules(overruled: Mapping[str, Any]) -> str | None:
-    """The column that is said to hold molecules, or None.
+    """The column that is declared to hold molecules, or None.
 
     Raises:
-        ArgumentError: If another column is said to be a feature besides.
+        ArgumentError: If another column is declared to be a feature as well.
     """
     alone = next((column for column, kind in overruled.items() if kind == MOLECULE), None)
     others = [column for column, kind in overruled.items() if column != alone and kind != "ignore"]
@@ -422,7 +422,7 @@ def _guess(s: Survey, molecules: bool) -> tuple[Any, str]:
     """A kind and the reason for it.
 
     Raises:
-        ArgumentError: If no kind fits; says what to do.
+        ArgumentError: If no kind fits; the message gives a remedy.
     """
     if s.boolean:
         return "boolean", "true or false"
@@ -459,7 +459,7 @@ def _no_category(s: Survey, molecules: bool) -> str:
 
 
 def no_number(s: Survey) -> str:
-    """Error message for a column that should hold numbers and does not."""
+    """Error message for a column that should hold numbers but does not."""
     return (
         f"column {s.column!r} holds {s.first_text!r} in {s.text_at}, which is no number: correct it, leave the cell empty, or "
         "take the column for a category or ignore it."

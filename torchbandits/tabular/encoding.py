@@ -40,7 +40,7 @@ else:
     from torchbandits.tabular.extras import sklearn_preprocessing as preprocessing
 
 IN_MEMORY = 1 << 28
-"""Bytes of features up to which they are held in memory; beyond, they are written to a file that is mapped."""
+"""Largest size in bytes of features that are held in memory; larger ones are written to a memory-mapped file."""
 EMPTY = "(empty)"
 """The category of empty cells."""
 
@@ -65,7 +65,7 @@ class Encoder:
         try:
             frame = pd.DataFrame({d.column: _cells(d, batch.column(d.column)) for d in self.decisions}, columns=self.columns)
             if not self._ready:
-                # This checks the types of the columns. There is nothing to learn: every parameter is given.
+                # `fit` only checks the types of the columns, since every parameter is given.
                 self._parts.fit(frame)
                 self._ready = True
             return np.asarray(self._parts.transform(frame), np.float64)
@@ -112,9 +112,9 @@ def _cells(decision: Decision, values: Any) -> Any:
 
 
 def encode(table: Table, encoder: Encoder, dtype: torch.dtype, place: Callable[[], Path]) -> Tensor | NpyFile:
-    """Encode all rows: a tensor `A x d`, or where that is large a mapped file at `place()`.
+    """Encode all rows: a tensor `A x d` or, if it is large, a memory-mapped file at `place()`.
 
-    An existing file that was made from the same cells is used as it is.
+    An existing file that was made from the same cells is used unchanged.
 
     Raises:
         DataError: If the file cannot be written.

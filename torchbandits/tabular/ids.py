@@ -1,4 +1,4 @@
-"""Ids of the rows, looked up in the table instead of being held beside it."""
+"""Ids of the rows, which are looked up in the table and not held in memory."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def id_column(names: Sequence[str], told: str | None, index: str | None = None) 
 
 
 def open_table(given: Any, id: str | None) -> Table:
-    """Open the candidates. Ids of a CSV file are read as texts, so that 007 stays 007."""
+    """Open the candidates. Ids of a CSV file are read as texts, so that the id 007 keeps its zeros."""
     if isinstance(given, (str, os.PathLike)) and Path(given).suffix.lower() in TEXT:
         column = id_column(dialect(Path(given)).header, id)
         return as_table("table", given, [] if column is None else [column])
@@ -65,9 +65,8 @@ class Ids:
         """Refuse empty and repeated ids, and return a digest of them all.
 
         Raises:
-            ArgumentError: If an id is empty or stands in two rows; names the rows.
-
-        Cost: a pass over the column, and 8 bytes a row for as long as it takes.
+            ArgumentError: If an id is empty or is in two rows; the message names the rows. Cost: a pass over the column, during
+                which 8 bytes per row are held.
         """
         whole = hashlib.sha256()
         if self.column is None:
@@ -94,7 +93,7 @@ class Ids:
             mine = np.isin(pd.util.hash_array(cells, categorize=False), np.fromiter(hashed, np.uint64))
             for place in np.flatnonzero(mine).tolist():
                 rows.setdefault(cells[place], []).append(first + place)
-        # Different ids with the same hash are no repetition.
+        # Different ids with the same hash are not a repetition.
         twice = {text: found for text, found in rows.items() if len(found) > 1}
         said = "; ".join(
             f"{text!r} in {' and '.join(map(self._table.where, found[:3]))}" for text, found in list(twice.items())[:3]
@@ -107,8 +106,8 @@ class Ids:
         )
 
     def texts(self, given: Iterable[Any]) -> list[str]:
-        """Ids from elsewhere as texts in the form that `find` and `of` use. Where the ids of the table are numbers or times,
-        whatever reads as the same one is the same id, such as 4.0 and "4.00"; other ids are kept as they are."""
+        """Ids from elsewhere as texts in the form that `find` and `of` use. If the ids of the table are numbers or times, texts
+        of equal value are the same id, such as 4.0 and "4.00"; other ids are unchanged."""
         kind = pa.int64() if self.column is None else self._table.schema.field(self.column).type
         kind = kind.value_type if pa.types.is_dictionary(kind) else kind
         return [_canonical(_text(value), kind) for value in given]

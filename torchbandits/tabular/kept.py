@@ -1,4 +1,4 @@
-"""Features in a file, which a campaign that goes on takes as they are if they were computed from the same cells."""
+"""Features in a file, which a resumed campaign reuses if they were computed from the same cells."""
 
 from __future__ import annotations
 
@@ -21,17 +21,18 @@ else:
 
 
 def origin_of(path: Path) -> Path:
-    """The file that says from which cells the features in a file were computed."""
+    """The file that records the cells from which the features in a file were computed."""
     return path.with_name(f"{path.name}.origin.json")
 
 
 def keep(path: Path, table: Table, decisions: Sequence[Decision], write: Callable[[], object], how: str = "") -> None:
-    """Let `write` make the file of features at `path`, unless it was made from the same cells by the same decisions, and `how`.
+    """Call `write` to make the file of features at `path`, unless the file was made from the same cells by the same decisions
+    and the same `how`.
 
     Raises:
         DataError: If a file cannot be written.
 
-    Cost: a pass over the columns, unless the features were made from a file whose size and time of change are as they were.
+    Cost: a pass over the columns, unless the features were made from a file whose size and modification time are unchanged.
     """
     origin = origin_of(path)
     try:
@@ -55,13 +56,13 @@ def keep(path: Path, table: Table, decisions: Sequence[Decision], write: Callabl
 
 
 def _stamp(table: Table) -> list[int] | None:
-    """Size and time of change of the file that a table is in."""
+    """Size and modification time of the file of a table."""
     status = None if table.path is None else table.path.stat()
     return None if status is None else [status.st_size, status.st_mtime_ns]
 
 
 def digest(table: Table, decisions: Sequence[Decision]) -> str:
-    """Digest of the cells that decisions are about. Cost: a pass over these columns."""
+    """Digest of the cells of the columns in the decisions. Cost: a pass over these columns."""
     wholes = {decision.column: hashlib.sha256() for decision in decisions}
     for batch in table.batches(list(wholes)):
         for column, whole in wholes.items():

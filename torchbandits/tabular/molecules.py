@@ -15,18 +15,19 @@ from torchbandits.tabular.kept import keep
 from torchbandits.tabular.tables import Table
 
 KEPT = 10_000
-"""Number of molecules from which on their fingerprints are kept in a file, which a campaign that goes on need not compute."""
+"""Number of molecules from which on their fingerprints are kept in a file, so that a resumed campaign need not compute them."""
 
 
 def fingerprints(table: Table, decision: Decision, dtype: torch.dtype, place: Callable[[], Path]) -> Fingerprints:
-    """Morgan fingerprints of a column, in the order of the rows. Those of more than `KEPT` rows are in a file at `place()`, and
-    an existing file that was made from the same cells is used as it is. Equal fingerprints stay arms of their own.
+    """Morgan fingerprints of a column, in the order of the rows. The fingerprints of more than `KEPT` rows are in a file at
+    `place()`; an existing file that was made from the same cells is used unchanged. Rows with equal fingerprints stay separate
+    arms.
 
     Raises:
         ArgumentError: If a cell is no SMILES: names the row.
         DataError: If RDKit is missing, or the file cannot be written.
 
-    Cost: a pass over the column, some 0.1 ms a row.
+    Cost: a pass over the column, some 0.1 ms per row.
     """
     if table.count <= KEPT:
         return _computed(table, decision.column, dtype)
@@ -38,7 +39,7 @@ def fingerprints(table: Table, decision: Decision, dtype: torch.dtype, place: Ca
 def _computed(table: Table, column: str, dtype: torch.dtype) -> Fingerprints:
     texts = (text for batch in table.batches([column]) for text in as_texts(batch.column(0)).to_pylist())
     with warnings.catch_warnings():
-        # What does not parse is an error here.
+        # A text that does not parse is an error here.
         warnings.simplefilter("ignore", DiagnosticWarning)
         found = from_smiles(texts, num_bits=FINGERPRINT_BITS, dtype=dtype, distinct=True)
     if found.left_out:

@@ -55,12 +55,12 @@ class Texts(NamedTuple):
 def dialect(path: Path) -> Dialect:
     """Detect the dialect of a CSV file from its beginning.
 
-    The delimiter is the one of tab, semicolon and comma with which most rows are as wide as the header, unless a first line
-    `sep=;` says it, as in Excel. Decimals have commas where the delimiter is another one and some cells are numbers with a
-    comma, but none are numbers with a point. Blank lines before the header are skipped.
+    The delimiter is given by a first line such as `sep=;`, as in Excel; otherwise it is the one of tab, semicolon and comma
+    with which most rows are as wide as the header. The decimal mark is a comma if the comma is not the delimiter and some cells
+    are numbers with a comma, but no cells are numbers with a point. Blank lines before the header are skipped.
 
     Raises:
-        DataError: If the file cannot be read, is empty, or is not UTF-8, or if a comma may be one of decimals or of thousands.
+        DataError: If the file cannot be read, is empty, or is not UTF-8, or if a comma may separate decimals or thousands.
     """
     return _detected(path, _text(path, _HEAD))
 
@@ -68,7 +68,7 @@ def dialect(path: Path) -> Dialect:
 def _detected(path: Path, text: str) -> Dialect:
     require(bool(text.strip()), f"{path} is empty: its first line must name the columns.", DataError)
     said = _SEPARATOR.match(text)
-    # Of equals the first: a comma is often one of decimals.
+    # Among equal shares the first delimiter, since a comma is often a decimal mark.
     delimiters = "\t;," if said is None else said[1]
     try:
         parsed = {delimiter: list(_rows(io.StringIO(text, newline=""), delimiter)) for delimiter in delimiters}
@@ -130,7 +130,7 @@ def _text(path: Path, most: int = -1) -> str:
 
 
 def _rows(lines: Iterable[str], delimiter: str, *, strict: bool = False) -> Iterator[Row]:
-    """Yield the header and the rows. Blank lines and a first line `sep=;` are none."""
+    """Yield the header and the rows. Blank lines and a first line `sep=;` are skipped."""
     reader = plain_csv.reader(lines, delimiter=delimiter, strict=strict)
     line, first = 1, True
     for cells in reader:
@@ -145,10 +145,10 @@ def read_csv(path: Path, texts: Sequence[str] = ()) -> pa.Table:
 
     Args:
         path: The file.
-        texts: Columns to read as texts whatever their cells are.
+        texts: Columns to read as texts, independent of their cells.
 
     Raises:
-        DataError: If the file cannot be read, or a row before others is empty; names the row.
+        DataError: If the file cannot be read, or an empty row is followed by others; the message names the row.
     """
     found = dialect(path)
     try:
@@ -164,7 +164,7 @@ def read_csv(path: Path, texts: Sequence[str] = ()) -> pa.Table:
             ),
         )
     except (OSError, pa.ArrowException) as error:
-        _text(path)  # says where it is not UTF-8
+        _text(path)  # The error names the place that is not UTF-8.
         raise DataError(f"{path}{_uneven(path, found)} can't be read: {error}") from error
     if any(pa.types.is_binary(kind) for kind in table.schema.types):
         _text(path)

@@ -38,7 +38,7 @@ class Table(ABC):
     Attributes:
         path: The file that the table is read from, if any.
         lines: Whether messages count lines of a CSV file, instead of rows from 0.
-        index: The column that holds the index of a pandas table, unless that only counts the rows.
+        index: The column that holds the index of a pandas table, unless the index only counts the rows.
     """
 
     path: Path | None = None
@@ -110,7 +110,7 @@ class ParquetRows(Table):
         check_regular(path)
         self.path = path
         try:
-            # A buffered reader would keep the bytes of everything that it has read.
+            # A buffered reader would keep all bytes that it has read.
             self._file = parquet.ParquetFile(path, pre_buffer=False)
         except (OSError, pa.ArrowException) as error:
             raise DataError(f"{path} can't be read as Parquet: {error}.") from error

@@ -1,7 +1,7 @@
 """Rules that end a batch. Each rule is frozen; while a batch grows, a meter records how much of its budget is spent.
 
-Pick `Single` or `FixedSize` for plain loops, `Global` for the cheapest adaptive batches (BBKB), `GlobalThenLocal` for
-longer ones, `Product` for GP-BUCB, `ExactRatio` for the longest at a full sweep per pick.
+Use `FixedSize` for plain loops, `Global` for the cheapest adaptive batches (BBKB), `GlobalThenLocal` for longer batches,
+`Product` for GP-BUCB, and `ExactRatio` for the longest batches, at the cost of a full sweep per pick.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from torchbandits.checks import at_least, check_whole
 from torchbandits.errors import UnsupportedError, nearest, require
 from torchbandits.posteriors import Conditioning
 
-# Most entries of the covariances of leaders with all arms that are measured together on a device.
+# Maximum number of entries of the covariances between leaders and all arms that are measured together on a device.
 _MEASURED = 1 << 25
 
 
 class Meter:
-    """The meter of additive rules: a pick spends a number known beforehand, or log(1 + leverage) where `dynamic`.
+    """The meter of additive rules. A pick spends an amount that is known at the batch start, or log(1 + leverage) if `dynamic`.
 
     Attributes:
-        spent: `rows`, sum of the gains so far, on the host.
-        budget: `rows`; the pick that exceeds it is the last of the batch.
+        spent: `rows`, sum of the amounts spent so far, on the host.
+        budget: `rows`; the pick that exceeds the budget is the last of the batch.
     """
 
     def __init__(self, lookahead: Lookahead, budget: float, *, dynamic: bool = False, scale: float = 1.0) -> None:
@@ -40,15 +40,15 @@ class Meter:
         return self.scale * lookahead.across.at(leaders, lookahead.start)[0]
 
     def broke(self, lookahead: Lookahead, rows: Tensor) -> Tensor:
-        """Whether the budget was exceeded: an exceeded additive rule has ended the batch."""
+        """Whether the batch has ended. An additive rule ends it as soon as the budget is exceeded."""
         return rows
 
 
 class RatioMeter:
     r"""The meter of local rules: `max_x Σ_s c_s(x)² / lev_fb(x)`, measured only when it may have exceeded the budget.
 
-    A pick of arm j raises the maximum by at most b_j = max_x c_j(x)²/lev_fb(x), known once j has been measured. So the
-    sweep over the arms runs a few times per batch instead of once per pick, with the same decisions.
+    A pick of arm j raises the maximum by at most b_j = max_x c_j(x)²/lev_fb(x), which is known once j has been measured. The
+    sweep over the arms therefore runs a few times per batch instead of once per pick, with the same decisions.
     """
 
     dynamic, additive = False, False
@@ -70,8 +70,9 @@ class RatioMeter:
         return torch.where(self.then.unsqueeze(-1).to(bound.device), lookahead.start.gather(-1, leaders), bound)
 
     def _measure(self, lookahead: Lookahead, leaders: Tensor) -> None:
-        """Bound the leaders before one of them is picked. A device passes over all arms for many of them in as few operations
-        as for one, and without a bound every first pick of an arm would end a round. As many as fit the memory are measured."""
+        """Compute the bounds of leaders before they are picked, for as many leaders as fit the memory. A device passes over all
+        arms for many leaders in as few operations as for one, and without a bound every first pick of an arm would end a
+        round."""
         start = lookahead.start
         leaders = leaders[:, : max(1, _MEASURED // start.numel())]
         columns = lookahead.table.columns_between(lookahead.rows_first(leaders))
@@ -92,7 +93,7 @@ class RatioMeter:
             for total, square in zip(self.sums, squares, strict=True):
                 total += (counts.unsqueeze(-2) @ square).squeeze(-2)
             bound = _ratio(torch.maximum(*squares), start.unsqueeze(-2)).amax(dim=-1)
-            # Store b_j of the picked arms; padded picks go to a spare place.
+            # Store b_j of the picked arms; padded picks write to a spare column.
             spare = torch.nn.functional.pad(self.bound, (0, 1))
             slot = torch.where(index >= 0, index, start.shape[-1])
             self.bound = spare.scatter(-1, slot, bound)[:, :-1].contiguous()
@@ -105,8 +106,9 @@ class RatioMeter:
         return broken
 
     def _exact_ratio(self, lookahead: Lookahead) -> Tensor:
-        """The ratio max_x lev_fb(x) / lev_t(x), `rows`, by a sweep over the arms: the larger of the ratios with the dictionary
-        frozen (which never shrinks the residual, so that alone it might never end a batch) and with k̃."""
+        """The ratio max_x lev_fb(x) / lev_t(x), `rows`, by a sweep over the arms: the larger of the ratio with the frozen
+        dictionary and the ratio with k̃. The former alone might never end a batch, because a frozen dictionary never reduces
+        the residual."""
         index, counts = (lookahead.rows_first(x) for x in lookahead.distinct())
         ratios = []
         for columns in lookahead.table.columns_between(index):
@@ -123,14 +125,14 @@ def _ratio(top: Tensor, bottom: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class BatchRule(ABC):
-    """A rule that ends a batch; `max_batch_size` and `max_pulls` (of one arm in a batch) always cap it."""
+    """A rule that ends a batch. `max_batch_size` and `max_pulls` (of one arm in a batch) are caps that always hold."""
 
     max_batch_size: int | None = None
     max_pulls: int | None = None
 
     @property
     def freezes(self) -> bool:
-        """Whether the picks of a batch are pending with the dictionary frozen, so that they leave the residual as it is."""
+        """Whether the picks of a batch are pending with the dictionary frozen, so that they do not change the residual."""
         return False
 
     def __post_init__(self) -> None:
@@ -142,14 +144,14 @@ class BatchRule(ABC):
         """The meter of a growing batch."""
 
     def exactly(self, count: int) -> BatchRule:
-        """The rule of a batch of exactly so many picks."""
+        """The rule for a batch of exactly `count` picks."""
         return FixedSize(size=count, max_pulls=self.max_pulls)
 
     def check_box(self) -> None:
-        """Refuse a rule that depends on more than the leverages of the picks, which is all that is known in a box.
+        """Check that the rule depends only on the leverages of the picks, because nothing else is known in a box.
 
         Raises:
-            UnsupportedError: For such a rule, with a message that names the permitted ones.
+            UnsupportedError: If it depends on more; the message names the permitted rules.
         """
         if self.budget is None:
             raise UnsupportedError(
@@ -163,12 +165,12 @@ class BatchRule(ABC):
 
     @property
     def budget(self) -> float | None:
-        """The budget of the picks of a batch; None for rules that depend on other arms too."""
+        """The budget of the picks of a batch, or None for rules that also depend on other arms."""
         return None
 
     def spends(self, start: Tensor, now: Tensor) -> Tensor:
-        """The amount that a pick spends, given its leverages at the batch start and with earlier picks pending, of the same
-        shape."""
+        """The amount that a pick spends, from its leverage at the batch start and its leverage with earlier picks pending
+        (tensors of the same shape)."""
         return torch.zeros_like(start)
 
 
@@ -185,27 +187,27 @@ class FixedSize(BatchRule):
 
     @property
     def budget(self) -> float:
-        """Infinite: nothing is spent."""
+        """Infinite, because nothing is spent."""
         return math.inf
 
     def meter(self, lookahead: Lookahead) -> Meter:
-        """Nothing is spent."""
+        """A meter that spends nothing."""
         return Meter(lookahead, self.budget, scale=0.0)
 
 
 @dataclass(frozen=True)
 class RandomizedBeliever(FixedSize):
-    """Batches of `size` picks, each given rewards of the pending ones that are drawn from the posterior, noise included.
+    """Batches of `size` picks, each conditioned on rewards of the pending picks drawn from the posterior, including noise.
 
     Source: Sugiura et al. 2026, the randomised kriging believer.
     """
 
     def exactly(self, count: int) -> BatchRule:
-        """The same rule for so many picks."""
+        """The same rule for `count` picks."""
         return RandomizedBeliever(size=count, max_pulls=self.max_pulls)
 
     def check_box(self) -> None:
-        """Refuse a box, where the means of all points would have to move."""
+        """Raise an error for a box, where the means of all points would have to change."""
         raise UnsupportedError("drawn rewards move the means of arms, and a box has none: use gp_bucb, or pass arms.")
 
 
@@ -224,7 +226,7 @@ class _Threshold(BatchRule):
 
     @abstractmethod
     def meter(self, lookahead: Lookahead) -> Meter | RatioMeter:
-        """Quantity that is measured while a batch grows."""
+        """The meter of a growing batch."""
 
 
 @dataclass(frozen=True)
@@ -247,7 +249,7 @@ class Global(_Threshold):
 
 @dataclass(frozen=True)
 class Repeat(_Threshold):
-    """One arm ⌊(C² − 1)/lev_fb(x)⌋ times, at least once, with C² the `ratio_threshold`: until its variance shrinks by C².
+    """Repeat one arm ⌊(C² − 1)/lev_fb(x)⌋ times, at least once, until its variance has shrunk by C², the `ratio_threshold`.
 
     Every chosen arm adds at least log((C² + 1)/2) to log det(V/λ), which bounds the number of switches.
     Source: Calandriello et al. 2022, Alg. 1.
@@ -260,8 +262,8 @@ class Repeat(_Threshold):
         _Threshold.__post_init__(self)
 
     def repeated(self, arm: Tensor, leverage: Tensor, remaining: Tensor) -> Tensor:
-        """Picks `batch_shape x q` (−1 where padded) of the arm of each row, `batch_shape x 1`, given the leverages of all arms
-        and the most picks of each row."""
+        """Repeated picks `batch_shape x q` (−1 where padded) of the arm of each row, `batch_shape x 1`, from the leverages of
+        all arms and the maximum number of picks of each row."""
         own = leverage.gather(-1, arm.clamp_min(0)).squeeze(-1)
         times = ((self.ratio_threshold - 1) / own).nan_to_num(0, posinf=2.0**31).floor().clamp_min(1).long()
         times = torch.minimum(times, remaining)
@@ -272,11 +274,11 @@ class Repeat(_Threshold):
 
     @property
     def budget(self) -> float:
-        """Infinite: nothing is spent."""
+        """Infinite, because nothing is spent."""
         return math.inf
 
     def meter(self, lookahead: Lookahead) -> Meter:
-        """The meter of picks beside other pending ones: nothing is spent."""
+        """A meter that spends nothing, for picks beside other pending picks."""
         return Meter(lookahead, self.budget, scale=0.0)
 
 
@@ -318,7 +320,7 @@ class GlobalThenLocal(_Threshold):
 
 @dataclass(frozen=True)
 class ExactRatio(_Threshold):
-    """max_x lev_fb(x)/lev_t(x) ≤ C̃: the largest batches, at a full sweep per pick once the bound of `Local` is exceeded."""
+    """max_x lev_fb(x)/lev_t(x) ≤ C̃. The largest batches, with a full sweep per pick once the bound of `Local` is exceeded."""
 
     def meter(self, lookahead: Lookahead) -> RatioMeter:
         """Squared covariances as a bound, then the ratio itself."""
@@ -335,6 +337,6 @@ RULES: dict[str, type[_Threshold]] = {
 
 
 def named_rule(name: str, ratio_threshold: float, max_batch_size: int | None = None, max_pulls: int | None = None) -> BatchRule:
-    """The adaptive rule of that name. Raises `ArgumentError` for an unknown name, and suggests the nearest one."""
+    """The adaptive rule with the given name. Raises `ArgumentError` for an unknown name, and suggests the nearest name."""
     require(name in RULES, f"unknown batch_rule {name!r}; known: {', '.join(RULES)}.{nearest(name, RULES)}")
     return RULES[name](max_batch_size=max_batch_size, max_pulls=max_pulls, ratio_threshold=ratio_threshold)

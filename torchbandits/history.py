@@ -125,7 +125,8 @@ class History:
             report: The state after the tell, one number per row (and step).
             recommended: `rows` or `steps x rows`, the arm that would be recommended then; −1 for none.
             simple_regret: Of the same shape, regret of that arm, reward units; NaN where unknown.
-            seconds: Of each ask and tell by the run's clock, the environment's own time left out. Rows of a batch share them.
+            seconds: Seconds of each ask and tell by the run's clock, without the time of the environment. Batch rows share
+                them.
             costs: Like `index`, what each pull cost; NaN is recorded where not given.
             failed: `rows` or `steps x rows`, evaluations of the batch that failed and were given up; none where not given.
 

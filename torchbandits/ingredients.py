@@ -1,7 +1,7 @@
-"""The five ingredients of every policy, for policies of your own: `Composed(kernel, …, score=LogEI())`.
+"""The five ingredients of every policy, for custom policies: `Composed(kernel, …, score=LogEI())`.
 
-A policy names a posterior (exact, or the features of a `FeatureMap`), a `Memory`, a `Score`, a width of `torchbandits.widths`
-and a `BatchRule`; first picks are in `torchbandits.starts`. A new combination comes without a guarantee.
+A policy consists of a posterior (exact, or from the features of a `FeatureMap`), a `Memory`, a `Score`, a width of
+`torchbandits.widths` and a `BatchRule`. Rules for first picks are in `torchbandits.starts`. A new combination has no guarantee.
 """
 
 from torchbandits.batching import (

@@ -1,10 +1,10 @@
-"""Kernels: GPyTorch's evaluated densely and exactly, RBF and Matérn kernels fast, and kernels of single batch rows.
+"""Kernel evaluation: any GPyTorch kernel densely and exactly, RBF and Matérn kernels fast, and kernels of single batch rows.
 
-GPyTorch computes squared distances through a matrix product. For one column that is five times slower than differences (0.79
-against 0.13 ms for 20,640 arms with 8 features) and loses half the digits near the point; for a block it centres, concatenates
-and allocates anew each time. RBF and Matérn kernels of all features therefore have paths of their own, `StationaryColumns` and
-`StationaryBlocks`, found by one detector, `Stationary.of`, and evaluated by one formula, `Stationary.decay_`. Any other kernel
-takes GPyTorch's path, which is the oracle of these in the tests.
+GPyTorch computes squared distances through a matrix product. For one column this takes six times as long as differences (0.79
+against 0.13 ms for 20,640 arms with 8 features) and loses half of the digits near the point; for a block it centres,
+concatenates and allocates every time. RBF and Matérn kernels on all features therefore have separate paths,
+`StationaryColumns` and `StationaryBlocks`. Both use one detector, `Stationary.of`, and one formula, `Stationary.decay_`. Any
+other kernel takes GPyTorch's path, which is the oracle for the fast paths in the tests.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from torchbandits.upstream import own_batch_shape
 
 # Points whose features differ by less than this (relative) are compared by differences.
 _NEAR = 1e-6
-# Rows of a block whose passes follow each other in cache.
+# Bytes of the rows of a block that are processed together, so that consecutive passes find them in cache.
 _GROUP_BYTES = 256 << 10
-# Where there is AVX-512, NumPy's exponential and root take 0.4 of the time of PyTorch's (Zen 4), on one thread: with more than
-# two, PyTorch's are faster. Their last bits differ, as those of matrix products do between processors and numbers of threads.
-# (NumPy on a pool of threads gives the same bits with any number of them, and takes twice the time: its threads compete with
-# those of the matrix product, which spin.)
+# With AVX-512, NumPy's exponential and square root take 0.4 of the time of PyTorch's on one thread (Zen 4); with more than two
+# threads, PyTorch's are faster. Their last bits differ, as those of matrix products do between processors and thread counts.
+# (NumPy on a thread pool gives the same bits for every thread count, but takes twice the time, because its threads compete with
+# the spinning threads of the matrix product.)
 _WIDE = torch.backends.cpu.get_cpu_capability() == "AVX512"
 _FEW_THREADS = 2
 # Largest squared norm, in length-scales from the centre of the points, for which |x|² + |y|² − 2xᵀy is trusted: an error of
@@ -50,7 +50,8 @@ def evaluate_kernel(kernel: gpytorch.kernels.Kernel, left: Points, right: Points
     if (form := _on_device(kernel, left, right)) is not None:
         return form.between(left, right).expand(*batch_shape, -1, -1)
     x, y = left.expand(*batch_shape, -1, -1), right.expand(*batch_shape, -1, -1)
-    # Of the same points on both sides GPyTorch makes a root where it can, by a Cholesky with jitter: it never sees them.
+    # For equal points on both sides GPyTorch may return a root computed by a Cholesky decomposition with jitter. Evaluating
+    # the matrix in two halves avoids this, because then the points on both sides always differ.
     if x.shape == y.shape and torch.equal(x, y):
         n = x.shape[-2]
         if n == 1:
@@ -86,12 +87,12 @@ def kernel_matrix(kernel: gpytorch.kernels.Kernel, left: Points, right: Points) 
 
 
 def kernel_between(kernel: gpytorch.kernels.Kernel, left: Points, right: Points) -> Tensor:
-    """`kernel_matrix` of a kernel with a kink at 0, the faster `evaluate_kernel` of any other."""
+    """`kernel_matrix` for a kernel with a kink at 0, the faster `evaluate_kernel` for any other kernel."""
     return (kernel_matrix if _has_kink(kernel) else evaluate_kernel)(kernel, left, right)
 
 
 def _has_kink(kernel: gpytorch.kernels.Kernel) -> bool:
-    """Whether a part of the kernel has a slope at distance 0, so that an error of 1e-15 in r² changes it by 3e-8."""
+    """Whether a part of the kernel has a nonzero slope at distance 0, so that an error of 1e-15 in r² changes it by 3e-8."""
     return any(
         (isinstance(part, gpytorch.kernels.MaternKernel) and part.nu == 0.5)
         or (isinstance(part, gpytorch.kernels.PiecewisePolynomialKernel) and part.q == 0)
@@ -100,8 +101,8 @@ def _has_kink(kernel: gpytorch.kernels.Kernel) -> bool:
 
 
 def _on_device(kernel: gpytorch.kernels.Kernel, left: Points, right: Points) -> Stationary | None:
-    """The form of an RBF or Matérn kernel that is evaluated on a device without gradients: by differences in few launches, none
-    of which waits for the device, where GPyTorch's path compares the points first."""
+    """The parameters of an RBF or Matérn kernel that is evaluated on a device without gradients, or None. Such a kernel is
+    evaluated by differences in a few launches that do not wait for the device, whereas GPyTorch compares the points first."""
     if left.device.type == "cpu" or left.requires_grad or right.requires_grad:
         return None
     if torch.is_grad_enabled() and any(p.requires_grad for p in kernel.parameters()):
@@ -139,7 +140,7 @@ class Stationary:
 
     @staticmethod
     def of(kernel: gpytorch.kernels.Kernel, *, detached: bool = True) -> Stationary | None:
-        """The parameters of such a kernel; None for any other."""
+        """The parameters of an RBF or Matérn kernel; None for any other kernel."""
         scaled = type(kernel) is gpytorch.kernels.ScaleKernel
         base = kernel.base_kernel if scaled else kernel
         if type(base) is gpytorch.kernels.RBFKernel:
@@ -157,7 +158,7 @@ class Stationary:
 
     @cached_property
     def scale(self) -> Tensor:
-        """The factor of differences that makes their length r, shaped like the lengthscale."""
+        """The factor that turns the length of differences into r, shaped like the lengthscale."""
         return (1.0 if self.nu is None else math.sqrt(2 * self.nu)) / self.lengthscale
 
     @property
@@ -166,7 +167,7 @@ class Stationary:
         return -0.5 if self.nu is None else 1.0
 
     def decay_(self, argument: Tensor) -> Tensor:
-        """k/s from `sign` times r², which is overwritten."""
+        """k/s from `sign` · r². The argument is overwritten."""
         if self.nu is None:
             return _exp_(argument)
         r = _sqrt_(argument.clamp_min_(0))
@@ -183,7 +184,7 @@ class Stationary:
         return self.nu != 0.5
 
     def slope(self, decay: Tensor, squared: Tensor) -> Tensor:
-        """The derivative of k/s in r² of a smooth kernel, from k/s and r²."""
+        """The derivative of k/s with respect to r² for a smooth kernel, from k/s and r²."""
         if self.nu is None:
             return -0.5 * decay
         r = _sqrt_(squared.clone())
@@ -192,8 +193,8 @@ class Stationary:
         return decay.mul(1 + r).div_(r.add_(squared, alpha=1 / 3).add_(1)).mul_(-1 / 6)
 
     def between(self, left: Points, right: Points, *, scaled: bool = False) -> Tensor:
-        """k by differences, `batch_shape x n x n'`. With `scaled` the right points are in units of the lengthscale, that is,
-        multiplied by `scale`. Cost O(n n' d)."""
+        """k by differences, `batch_shape x n x n'`. With `scaled` the right points are already in units of the lengthscale,
+        that is, multiplied by `scale`. Cost O(n n' d)."""
         scale = self.scale.to(left.dtype)
         right = right if scaled else right * scale
         r = torch.cdist(left * scale, right, compute_mode="donot_use_mm_for_euclid_dist")
@@ -231,11 +232,11 @@ class StationaryColumns:
 
 
 class StationaryBlocks:
-    """k(x_j, ·) of fixed points at chunk after chunk of arms: one small matrix product and one exponential per entry.
+    """k(x_j, ·) of fixed points on successive chunks of arms: one small matrix product, and one exponential per entry.
 
-    The points' side is prepared once and a block is written in place. Squared distances come from a matrix product where norms
-    are small enough for its rounding to be below that of the exponential, and otherwise, as for Matérn 1/2, whose slope at 0
-    turns an error of 1e-15 in r² into one of 3e-8, from differences.
+    The points are prepared once, and each block is written in place. Squared distances are computed by a matrix product if the
+    norms are so small that its rounding error is below that of the exponential, and otherwise by differences. Matérn 1/2 always
+    uses differences, because its slope at 0 turns an error of 1e-15 in r² into an error of 3e-8.
 
     Args:
         points: `batch_shape x m x d`, in the units of the kernel's lengthscale.
@@ -275,7 +276,7 @@ class StationaryBlocks:
 
 
 def kernel_among(kernel: gpytorch.kernels.Kernel, points: Points) -> Square:
-    """k between all pairs of points, `batch_shape x n x n` in float64, by the fastest way there is. Cost O(n² d)."""
+    """k between all pairs of points, `batch_shape x n x n` in float64, by the fastest path available. Cost O(n² d)."""
     x = points.double()
     if Stationary.of(kernel) is None:
         return evaluate_kernel(kernel, x, x).double()
@@ -283,7 +284,7 @@ def kernel_among(kernel: gpytorch.kernels.Kernel, points: Points) -> Square:
 
 
 def _by_numpy(values: Tensor) -> bool:
-    """Whether NumPy's exponential and root, which use AVX-512 where there is that, beat PyTorch's."""
+    """Whether NumPy's exponential and square root, which use AVX-512, are faster than PyTorch's."""
     return values.device.type == "cpu" and _WIDE and torch.get_num_threads() <= _FEW_THREADS
 
 
@@ -303,11 +304,12 @@ def _sqrt_(values: Tensor) -> Tensor:
 
 # ---------------------------------------------------------------------------------- kernels of single batch rows
 #
-# GPyTorch's own `expand_batch` and indexing leave the parts of sums and products as they were, and expand `active_dims` too.
+# GPyTorch's own `expand_batch` and indexing do not change the parts of sums and products, and they expand `active_dims` too.
 
 
 def expand_kernel(kernel: gpytorch.kernels.Kernel, batch_shape: torch.Size) -> gpytorch.kernels.Kernel:
-    """A copy whose every parameter has the leading dimensions `batch_shape`, with which the kernel's must broadcast."""
+    """A copy in which every parameter has the leading dimensions `batch_shape`. The kernel's batch shape must broadcast with
+    it."""
     expanded = copy.deepcopy(kernel)
     for part, parameter in _own_parameters(expanded):
         rest = parameter.shape[len(own_batch_shape(part)) :]
@@ -333,7 +335,7 @@ def stack_kernels(rows: Sequence[gpytorch.kernels.Kernel], batch_shape: torch.Si
 
 
 def shaped_like(kernel: gpytorch.kernels.Kernel, saved: dict[str, Tensor], prefix: str) -> gpytorch.kernels.Kernel:
-    """A copy whose parameters have the shapes of those saved under the prefix, ready to load them."""
+    """A copy whose parameters have the shapes of the parameters saved under the prefix, so that these can be loaded."""
     shaped = copy.deepcopy(kernel)
     for name, part in shaped.named_modules():
         if not isinstance(part, gpytorch.kernels.Kernel):
@@ -343,14 +345,14 @@ def shaped_like(kernel: gpytorch.kernels.Kernel, saved: dict[str, Tensor], prefi
             if value is None or value.shape == parameter.shape:
                 continue
             rest = parameter.shape[len(own_batch_shape(part)) :]
-            if value.shape[value.dim() - len(rest) :] == rest:  # otherwise it is another kernel's, and loading says so
+            if value.shape[value.dim() - len(rest) :] == rest:  # else it is of another kernel, and loading raises the error
                 parameter.data = parameter.data.new_zeros(value.shape)
                 part.batch_shape = value.shape[: value.dim() - len(rest)]
     return shaped
 
 
 def _own_parameters(kernel: gpytorch.kernels.Kernel) -> Iterable[tuple[gpytorch.kernels.Kernel, nn.Parameter | Tensor]]:
-    """Every parameter with the part of the kernel that holds it, once."""
+    """Every parameter once, with the part of the kernel that contains it."""
     parts = [module for module in kernel.modules() if isinstance(module, gpytorch.kernels.Kernel)]
     return [(part, parameter) for part in parts for parameter in part.parameters(recurse=False)]
 

@@ -1,7 +1,7 @@
 """Memories of a posterior: every distinct point, only informative pulls, or a dictionary sampled by ridge leverage scores.
 
-Pick `KeepAll` for the exact posterior, `EntropyThreshold` (CUB) to keep informative pulls only, `LeverageSampling` (BKB,
-BBKB) for long runs, `FrequentDirections` (SOFUL) for linear rewards of many features.
+Use `KeepAll` for the exact posterior, `EntropyThreshold` (CUB) to keep only informative pulls, `LeverageSampling` (BKB, BBKB)
+for long runs, and `FrequentDirections` (SOFUL) for linear rewards with many features.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ from torchbandits.transfers import to_host
 
 
 class Memory(ABC):
-    """The rule by which a dictionary is chosen among the distinct points pulled."""
+    """A rule that chooses the dictionary among the distinct points pulled."""
 
-    # Whether the posterior has a dictionary of its own.
+    # Whether the dictionary is a subset of the distinct points (a sparse posterior).
     sparse: ClassVar[bool] = False
-    # Whether some pulls are dropped for good.
+    # Whether some pulls are discarded permanently.
     selective: ClassVar[bool] = False
-    # Whether the weights of what is kept change when more is told.
+    # Whether the weights of kept rewards change when new rewards are told.
     reweights: ClassVar[bool] = False
 
     def admitted(self, leverage: Tensor, counts: Tensor, regularization: float) -> Tensor:
-        """The number of successive pulls that are learned, of `counts` pulls of points of that leverage (of the same shape). By
-        default all of them."""
+        """The number of successive pulls that are learned, out of `counts` pulls of points with the given leverages (tensors of
+        the same shape). By default all of them."""
         return counts
 
     def sketch(self, embedding: FiniteEmbedding | None, batch_shape: torch.Size, device: torch.device) -> Sketch | None:
-        """The sketch of the second moments of finite features; None where they are kept in full."""
+        """The sketch of the second moments of finite features, or None if these are kept in full."""
         return None
 
     @abstractmethod
@@ -46,8 +46,8 @@ class Memory(ABC):
         """Choose the new dictionary, `batch_shape x u` booleans, on the host or on the device of the leverages.
 
         Args:
-            leverage: `batch_shape x u`, leverage of the distinct points before the pulls just told.
-            weights: `batch_shape x u`, pulls of each, those just told included.
+            leverage: `batch_shape x u`, leverage of the distinct points before the latest pulls.
+            weights: `batch_shape x u`, number of pulls of each point, including the latest pulls.
             mask: `batch_shape x u`, False where padded.
             generators: One CPU generator per batch row.
         """
@@ -97,9 +97,10 @@ class EntropyThreshold(Memory):
 class LeverageSampling(Memory):
     r"""A dictionary that point i enters with probability min(1, n_i q̄ lev_i), redrawn from scratch; it is never empty.
 
-    The expected size is at most q̄ Σ_i n_i lev_i, with the leverages before the last feedback. These exceed those after it,
-    whose sum is the effective dimension d_eff, by factors of at most 1 + κ²/λ after one pull (BKB) and C̃ + κ²/λ after a batch
-    of the global rule (BBKB), κ² the largest prior variance: the size can exceed q̄ d_eff.
+    The expected size is at most q̄ Σ_i n_i lev_i, with the leverages before the latest rewards. The sum with the leverages
+    after them is the effective dimension d_eff. The former leverages exceed the latter by a factor of at most 1 + κ²/λ after
+    one pull (BKB), and C̃ + κ²/λ after a batch of the global rule (BBKB), with κ² the largest prior variance. The size can
+    therefore exceed q̄ d_eff.
     Source: Calandriello et al. 2019, Alg. 1, with one draw per distinct point as in the authors' code.
     """
 
@@ -144,7 +145,7 @@ class FrequentDirections(Memory):
         require(is_whole(self.size), f"size or sketch_size must be a whole number of at least 1, got {self.size!r}.")
 
     def sketch(self, embedding: FiniteEmbedding | None, batch_shape: torch.Size, device: torch.device) -> Sketch:
-        """An empty sketch of the features. Raises `UnsupportedError` where there are none."""
+        """An empty sketch of the features. Raises `UnsupportedError` if there are no finite features."""
         if embedding is None:
             raise UnsupportedError("frequent directions sketch finite features: pass features=, such as embeddings.Identity().")
         return Sketch(self.size, embedding.num_features, batch_shape, device)

@@ -14,9 +14,9 @@ from torchbandits.linalg import sobol_points
 from torchbandits.types import Points
 from torchbandits.upstream import Floats, minimize_each
 
-_CHUNK = 1024  # points of a sweep that are scored at once
-_RIM = 0.02  # part of a side by which Sobol points reach out of the box before they are clamped to its face
-_FLAT = 1e-14  # relative spread of scores that is rounding
+_CHUNK = 1024  # number of points of a sweep that are scored at once
+_RIM = 0.02  # fraction of a side by which Sobol points extend beyond the box before they are clamped to its faces
+_FLAT = 1e-14  # relative spread of scores that counts as rounding
 _PRECISION = 1e4  # L-BFGS-B stops at 2e-9 of the unit of its values, with this factor at 2e-13 of the spread of the sweep
 
 
@@ -30,34 +30,36 @@ def optimize_continuous(
     num_raw: int = 1024,
     max_iterations: int = 100,
 ) -> tuple[Tensor, Tensor]:
-    """Find the best point in a box, and its score, which is at least the best of the sweep.
+    """Maximise a score over a box. Returns the best point and its score, which is at least the best score of the sweep.
 
-    The sweep holds the given points, the centre of the box and scrambled Sobol points. L-BFGS-B climbs from the highest of
-    those that beat their 2d nearest neighbours, so that maxima of nearly the same height are climbed too. Each restart of each
-    batch row is a problem with its own line search (BoTorch's batched L-BFGS-B). The score is always evaluated for all restarts
-    of all rows, so that the result of a row depends on other rows no more than its scores do. Among equal scores the first of
-    the sweep wins: a constant score gives the first point, or the centre.
+    The sweep consists of the given points, the centre of the box and scrambled Sobol points. L-BFGS-B starts from the points
+    with the highest scores among those that score higher than their 2d nearest neighbours, so that several maxima of similar
+    height are searched. Each restart of each batch row is a separate problem with its own line search (BoTorch's batched
+    L-BFGS-B). The score is always evaluated for all restarts of all rows, so that the result of a row depends on other rows
+    only through the scores. Among equal scores the first point of the sweep wins: a constant score returns the first given
+    point, or the centre.
 
     Args:
-        score: From points `batch_shape x n x d` (float64) to scores `batch_shape x n`; differentiable, finite, and a function
-            of each point alone.
-        bounds: `2 x d` or `batch_shape x 2 x d`, lower corner first. A feature whose bounds are equal is held.
-        points: `batch_shape x p x d`, further points of the sweep, such as those evaluated; clamped into the box; NaN where a
-            row has fewer.
-        generator: One CPU generator, or a list of one per batch row in row-major order; each gives one number, the seed of the
-            row's Sobol points. Seed 0 by default.
+        score: Function from points `batch_shape x n x d` (float64) to scores `batch_shape x n`. It must be differentiable and
+            finite, and the score of a point must not depend on the other points.
+        bounds: `2 x d` or `batch_shape x 2 x d`, lower corner first. A feature whose bounds are equal is fixed.
+        points: `batch_shape x p x d`, additional points of the sweep, such as evaluated points, which are clamped into the box;
+            NaN for padding.
+        generator: One CPU generator, or a list with one generator per batch row in row-major order. One number is drawn from
+            each, the seed of the row's Sobol points. By default a generator with seed 0.
         num_restarts: Number of starts of L-BFGS-B per batch row.
         num_raw: Number of Sobol points per batch row.
-        max_iterations: Iterations of each restart.
+        max_iterations: Maximum number of iterations of each restart.
 
     Returns:
         The points, `batch_shape x d` float64, exactly in the box, and their scores, `batch_shape`.
 
     Raises:
         ShapeError, NonFiniteError, ArgumentError: For bad bounds or options.
-        NumericalError: If a score or its gradient is NaN, or the highest score infinite.
+        NumericalError: If a score or its gradient is NaN, or the highest score is infinite.
 
-    Cost: num_raw + p scores, and num_restarts scores with gradients for each of up to about 1.3 `max_iterations` steps.
+    Cost: num_raw + p evaluations of the score, and num_restarts evaluations with gradients for each of up to about
+    1.3 `max_iterations` steps.
     """
     box = check_box(bounds)
     shape, d = box.shape[:-2], box.shape[-1]
@@ -100,7 +102,8 @@ def _generators(generator: torch.Generator | Sequence[torch.Generator] | None, r
 
 
 def _sobol(size: int, dim: int, generator: torch.Generator) -> Tensor:
-    """Scrambled Sobol points of the unit cube, `size x dim`; those near a face are moved to it, where variances are largest."""
+    """Scrambled Sobol points of the unit cube, `size x dim`. Points near a face are moved onto it, where variances are
+    largest."""
     seed = int(torch.randint(2**31, (), generator=generator))
     unit = sobol_points(size, dim, seed)
     return torch.lerp(torch.tensor(-_RIM, dtype=torch.float64), torch.tensor(1 + _RIM, dtype=torch.float64), unit).clamp_(0, 1)
@@ -125,11 +128,11 @@ def _swept(score: Callable[[Tensor], Tensor], points: Tensor) -> Tensor:
 
 @torch.no_grad()
 def _peaks(unit: Tensor, values: Tensor, count: int) -> Tensor:
-    """Places of up to `count` points to climb from, `batch_shape x count`: those that beat their 2d nearest neighbours, highest
-    first, then the highest of the others.
+    """Indices of up to `count` starting points, `batch_shape x count`: first the points that score higher than their 2d nearest
+    neighbours, highest first, then the highest of the others.
 
-    Along runs of GP-UCB and EI in 2 dimensions 0 of 156 maximisations ended below the maximum of a dense grid, 5 from the
-    highest points whatever their neighbours. Cost O(n² d).
+    In runs of GP-UCB and EI in 2 dimensions, 0 of 156 maximisations ended below the maximum of a dense grid; with the highest
+    points as starts, regardless of their neighbours, 5 did. Cost O(n² d).
     """
     n, d = unit.shape[-2:]
     norms = unit.square().sum(dim=-1).masked_fill(values == -torch.inf, torch.inf)  # padding is no neighbour
@@ -157,8 +160,8 @@ def _climb(
 ) -> tuple[Tensor, Tensor]:
     """End points of L-BFGS-B from each start, `batch_shape x r x d`, and the scores there.
 
-    The coordinates go from 0 to `steps` over the box, since the first step has length 1; the values are the score less the best
-    of the sweep, in parts of the spread (`scale`).
+    The coordinates of the box are scaled to 0 … `steps`, because the first step has length 1. The values are the scores minus
+    the best score of the sweep, divided by the spread (`scale`).
     """
     shape, d = starts.shape, starts.shape[-1]
     low, high = box[..., :1, :], box[..., 1:, :]
@@ -169,7 +172,7 @@ def _climb(
         return torch.lerp(low, high, (place / steps).reshape(shape))
 
     def descent(places: Floats, problems: Sequence[int]) -> tuple[Floats, Floats]:
-        """Minus the scores of some problems, and their gradients. The others are scored where they were last."""
+        """Negative scores of the given problems, and their gradients. The other problems are scored at their last points."""
         nonlocal latest
         latest = latest.index_copy(0, torch.tensor(problems, device=box.device), torch.from_numpy(places).to(box))
         with torch.enable_grad():

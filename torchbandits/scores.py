@@ -1,7 +1,7 @@
 """Scores of arms (acquisition values): functions of the posterior marginals, or a draw of the posterior.
 
-Every score increases with the standard deviation. Pick `UCB` for the guarantees, `LogEI` and `LogPI` for the policies that CUB
-is compared with, `PosteriorDraw` for Thompson sampling.
+Every score increases with the standard deviation. Use `UCB` for the guarantees, `LogEI` and `LogPI` for the policies that CUB
+is compared with, and `PosteriorDraw` for Thompson sampling.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from torchbandits.upstream import log_improvement
 
 
 class Score(ABC):
-    """An acquisition value, which is maximised, computed from the marginals."""
+    """An acquisition value, computed from the posterior marginals, which the policy maximises."""
 
-    # Whether the score is relative to a level that all means together determine, by default the highest.
+    # Whether the score is relative to a level that depends on the means of all arms, by default the highest mean.
     relative: ClassVar[bool] = False
 
     def reference(self, means: Tensor) -> Tensor:
@@ -43,8 +43,8 @@ class Score(ABC):
 
 
 def scores_of_points(score: Score, points: Points, posterior: Marginals, width: Tensor, incumbent: Tensor) -> PerPoint:
-    """Scores `batch_shape x n` of points `batch_shape x n x d` by their posterior. The gradient in the points is finite also
-    where the variance vanishes (its square root has none there), and exists where nothing depends on the points."""
+    """Scores `batch_shape x n` of points `batch_shape x n x d` from their posterior. The gradient with respect to the points is
+    finite even where the variance is 0, and it exists (as 0) even if the score does not depend on the points."""
     # The clamp keeps the gradient of the square root finite at a variance of 0.
     tiny = torch.finfo(posterior.variance.dtype).tiny
     value = score(posterior.mean, posterior.variance.clamp_min(tiny).sqrt(), width, incumbent)
@@ -69,7 +69,7 @@ class _Improvement(Score, ABC):
     relative: ClassVar[bool] = True
 
     def _standardized(self, mean: Tensor, std: Tensor, incumbent: Tensor) -> tuple[Tensor, Tensor]:
-        """z = (μ − ξ)/σ and σ; a σ of 0 counts as the smallest positive number."""
+        """z = (μ − ξ)/σ and σ, where a σ of 0 is replaced by the smallest positive number."""
         sigma = std.clamp_min(torch.finfo(std.dtype).tiny)
         return ((mean - incumbent.unsqueeze(-1) - self.margin) / sigma).clamp_min(-1e100), sigma
 
@@ -78,7 +78,7 @@ class _Improvement(Score, ABC):
 class LogEI(_Improvement):
     r"""Logarithm of the expected improvement σ (φ(z) + z Φ(z)), z = (μ − ξ)/σ, ξ = max_x μ(x) + margin.
 
-    Source: Močkus 1975; in logarithms Ament et al. 2023, accurate where the improvement itself underflows.
+    Source: Močkus 1975; the logarithm, which is accurate where the improvement itself underflows, Ament et al. 2023.
     """
 
     def __post_init__(self) -> None:
@@ -116,9 +116,9 @@ class LogPI(_Improvement):
 
 @dataclass(frozen=True)
 class Straddle(Score):
-    r"""Ambiguity against a level, w σ(x) − |μ(x) − h|, reward units: how far the level is inside the confidence interval.
+    r"""Ambiguity with respect to a level h, w σ(x) − |μ(x) − h|, reward units: the depth of h inside the confidence interval.
 
-    Source: Bryan et al. 2005; Gotovos et al. 2013, with the intervals of the present step.
+    Source: Bryan et al. 2005; Gotovos et al. 2013, with the intervals of the current step only.
 
     Attributes:
         level: h, reward units.
@@ -136,13 +136,13 @@ class Straddle(Score):
 
 @dataclass(frozen=True)
 class TopBoundary(Score):
-    r"""Ambiguity at the boundary of the k best arms, w σ(x) − |μ(x) − c|, c the middle of the k-th and (k+1)-th highest mean.
+    r"""Ambiguity at the boundary of the k best arms, w σ(x) − |μ(x) − c|, c the midpoint of the k-th and (k+1)-th highest mean.
 
-    Its argmax is one of the two critical arms of LUCB: among the k arms of the highest means that of the lowest lower bound,
-    among the others that of the highest upper bound. Exact duplicates count as one arm.
+    The argmax is one of the two critical arms of LUCB: the arm with the lowest lower bound among the k arms with the highest
+    means, or the arm with the highest upper bound among the others. Exact duplicates count as one arm.
 
     Attributes:
-        k: Number of arms to tell from the others.
+        k: Number of arms to separate from the others.
     """
 
     k: int = 1
@@ -152,7 +152,7 @@ class TopBoundary(Score):
         require(is_whole(self.k), f"k must be a whole number of at least 1, got {self.k!r}.")
 
     def reference(self, means: Tensor) -> Tensor:
-        """The middle c between the k-th and the (k+1)-th highest mean."""
+        """The midpoint c of the k-th and the (k+1)-th highest mean."""
         ranked = means.topk(min(self.k + 1, means.shape[-1]), dim=-1).values
         some = ranked.shape[-1] > self.k and bool((ranked[..., -1] > -torch.inf).all())
         require(some, f"the {self.k} best arms are to be told from others, and there are no others: choose a smaller k.")
@@ -165,10 +165,10 @@ class TopBoundary(Score):
 
 @dataclass(frozen=True)
 class MostProbable(Score):
-    r"""Probability that an arm is the best, P(x* = x), by joint draws of f at the arms of the highest upper bounds μ + w σ.
+    r"""Probability that an arm is the best, P(x* = x), by joint draws of f at the arms with the highest upper bounds μ + w σ.
 
-    The q picks of a batch are the q arms of the largest probabilities; those that no draw makes the best follow in order of
-    their upper bounds, which are the values of this score at single arms. Source: Fromer et al. 2024, qPO.
+    The q picks of a batch are the q arms with the largest probabilities. Arms that are the best in no draw follow in order of
+    their upper bounds. Called on single arms, this score returns their upper bounds. Source: Fromer et al. 2024, qPO.
 
     Attributes:
         draws: Number of joint draws.
@@ -183,7 +183,7 @@ class MostProbable(Score):
             require(is_whole(getattr(self, name)), f"{name} must be a whole number of at least 1, got {getattr(self, name)!r}.")
 
     def __call__(self, mean: Tensor, std: Tensor, width: Tensor, incumbent: Tensor) -> Tensor:
-        """The upper bounds by which leaders are chosen."""
+        """The upper bounds, which determine the leaders."""
         return mean + width.unsqueeze(-1) * std
 
 
@@ -192,7 +192,8 @@ class PosteriorDraw:
     r"""A draw μ + w (f̃ − μ) of the posterior, f̃ ~ GP(μ, k_t), one for each pick.
 
     Attributes:
-        num_features: Random Fourier features of the prior part of a draw, where it uses them (see `arms.PosteriorDraws`).
+        num_features: Number of random Fourier features of the prior part of a draw, if it uses them (see
+            `arms.PosteriorDraws`).
     """
 
     num_features: int = 512
@@ -206,8 +207,8 @@ class PosteriorDraw:
 class PerCost(Score):
     r"""Another score per cost: (u(x) − baseline) / c(x)^exponent, or log EI(x) − exponent · log c(x).
 
-    Below the baseline the score decreases with the cost: there the gain, which is negative, is multiplied by the cost. For
-    scores in logarithms (EI, PI) there is no baseline. The costs are the arms' (`Bandit(..., costs=)`).
+    Below the baseline the gain is negative and is multiplied by cost^exponent, so that the score decreases with the cost.
+    Logarithmic scores (EI, PI) have no baseline. The costs are those of the arms (`Bandit(..., costs=)`).
 
     Attributes:
         base: The score, or a draw of the posterior.
@@ -236,12 +237,12 @@ class PerCost(Score):
         return isinstance(self.base, Score) and self.base.relative
 
     def __call__(self, mean: Tensor, std: Tensor, width: Tensor, incumbent: Tensor) -> Tensor:
-        """The base scores, before `priced`; for a draw, the upper bounds."""
+        """The base scores, before division by costs (`priced`); for a draw, the upper bounds."""
         base = self.base if isinstance(self.base, Score) else UCB()
         return base(mean, std, width, incumbent)
 
     def priced(self, scores: Tensor, costs: Tensor) -> Tensor:
-        """The base scores per cost, of the same shape; `costs` are those of the same arms, positive."""
+        """The base scores per cost, of the same shape; `costs` are the positive costs of the same arms."""
         if isinstance(self.base, _Improvement):
             return scores - self.exponent * costs.log()
         return (scores - self.baseline) * self.price(scores, costs)
@@ -256,8 +257,8 @@ ACQUISITIONS = ("ucb", "ei", "pi")
 
 
 def named_score(name: str, margin: float | None, noise_std: float) -> Score:
-    """The score of that name; `margin` by default 0 for EI and `noise_std` for PI. Raises `ArgumentError` for an unknown
-    name."""
+    """The score with the given name; `margin` is by default 0 for EI and `noise_std` for PI. Raises `ArgumentError` for an
+    unknown name."""
     known = ", ".join(ACQUISITIONS)
     require(name in ACQUISITIONS, f"unknown acquisition {name!r}; known: {known}.{nearest(name, ACQUISITIONS)}")
     require(name != "ucb" or margin is None, "a margin belongs to acquisition 'ei' or 'pi', not to 'ucb'.")

@@ -1,7 +1,7 @@
 """First picks, made before a policy's own rule.
 
-Pick `uniform(1)` to start as the papers do, `uniform()` for CUB's 2^d points, `spread(n)` for arms that represent all others,
-`uncertainty(P)` so that every later batch of the global rule has at least P (C̃ − 1) picks.
+Use `uniform(1)` to start as the papers do, `uniform()` for CUB's 2^d points, `spread(n)` for arms that represent all others,
+and `uncertainty(P)` to ensure that every later batch of the global rule has at least P (C̃ − 1) picks.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from torchbandits.transfers import to_host
 
 __all__ = ["Spread", "Start", "Uncertainty", "Uniform", "spread", "uncertainty", "uniform"]
 
-# Arms that `Spread` considers.
+# Maximum number of arms that `Spread` considers.
 _SAMPLE = 1024
 # Relative difference of distances that counts as rounding.
 _TIE = 1e-9
-# Bytes of cached columns during uncertainty sampling.
+# Bytes for cached columns during uncertainty sampling.
 _MEMORY_BUDGET = 2 << 30
 
 
 @dataclass(frozen=True)
 class Opening:
-    """The inputs of a start. `rows x ...` tensors have one line per batch row.
+    """The inputs of a start.
 
     Attributes:
         rows: The arms, and the row of the statistics of each.
@@ -44,7 +44,7 @@ class Opening:
         regularization: λ of the policy.
         pending: Pending arms (−1 where padded) and their counts, `batch_shape x p`.
         made: `batch_shape`, number of pulls told and pending.
-        remaining: `batch_shape`, most picks of this call, on the host.
+        remaining: `batch_shape`, maximum number of picks of this call, on the host.
         offered: `batch_shape x A` booleans, or None for all arms.
         generators: One per batch row, to draw from.
         fill: Whether exactly `remaining` picks are required as long as the start is not over.
@@ -67,8 +67,8 @@ class Start(ABC):
 
     @abstractmethod
     def picks(self, opening: Opening) -> tuple[Tensor, Tensor]:
-        """Return the next first picks, `batch_shape x q` (−1 where padded), and the `batch_shape` rows whose start is over, on
-        the host."""
+        """Return the next first picks, `batch_shape x q` (−1 where padded), and a `batch_shape` mask of the rows whose start is
+        over, on the host."""
 
     def points(self, box: Tensor, made: Tensor, remaining: Tensor, generators: Sequence[torch.Generator]) -> Tensor:
         """Return the next first picks in a box (`batch_shape x 2 x d`), `batch_shape x q x d`, NaN where padded.
@@ -76,7 +76,7 @@ class Start(ABC):
         Args:
             box: Corners, lower first.
             made: `batch_shape`, number of pulls told and pending, on the host.
-            remaining: `batch_shape`, most picks of this call, on the host.
+            remaining: `batch_shape`, maximum number of picks of this call, on the host.
             generators: One per batch row, to draw from.
 
         Raises:
@@ -89,7 +89,7 @@ class Start(ABC):
 
 @dataclass(frozen=True)
 class Uniform(Start):
-    """`size` arms drawn uniformly, with replacement; 2^d of them (at most A) where no size is given."""
+    """`size` arms drawn uniformly, with replacement; by default 2^d arms (at most A)."""
 
     size: int | None = None
 
@@ -107,7 +107,7 @@ class Uniform(Start):
         return index.reshape(*left.shape, -1), left == 0
 
     def points(self, box: Tensor, made: Tensor, remaining: Tensor, generators: Sequence[torch.Generator]) -> Tensor:
-        """Draw uniformly from the box. Raises `ArgumentError` where no size is given and 2^d would be more than 1,024."""
+        """Draw uniformly from the box. Raises `ArgumentError` if no size is given and 2^d is more than 1,024."""
         d = box.shape[-1]
         message = f"2^{d} first picks are too many for a box of {d} features: pass initial=starts.uniform(size)."
         require(self.size is not None or d <= 10, message)
@@ -117,11 +117,11 @@ class Uniform(Start):
 
 @dataclass(frozen=True)
 class Spread(Start):
-    """`size` arms that represent all others: each most reduces the mean distance of the arms to their nearest pick.
+    """`size` arms that represent all others, chosen greedily to minimise the mean distance of the arms to their nearest pick.
 
-    Distances are Euclidean, each feature in units of its range over the arms (without the outer 1 % at either end). More than
-    1,024 arms are represented by a uniform sample of that size, drawn anew for every ask. Told and pending arms count as
-    picked. Cost O(d) per pair of arms of the sample.
+    Distances are Euclidean, with each feature in units of its range over the arms (without the outer 1 % at either end). More
+    than 1,024 arms are represented by a uniform sample of 1,024, redrawn for every ask. Told and pending arms count as picked.
+    Cost O(d) per pair of arms of the sample.
     Source: Kaufman and Rousseeuw 1990, the first phase of PAM.
     """
 
@@ -131,7 +131,7 @@ class Spread(Start):
         check_whole("size", self.size)
 
     def picks(self, opening: Opening) -> tuple[Tensor, Tensor]:
-        """Pick one arm after the other, by the greatest reduction first; picks beyond the sample are drawn uniformly."""
+        """Pick arms one after the other, each with the greatest reduction; picks beyond the sample are drawn uniformly."""
         rows, shape = opening.rows, opening.made.shape
         left = (min(rows.num_arms, self.size) - opening.made.cpu()).clamp_min(0).long()
         wanted = torch.minimum(torch.where(left > 0, opening.remaining, 0) if opening.fill else left, opening.remaining)
@@ -155,7 +155,7 @@ class Spread(Start):
         return index.reshape(*shape, -1), over
 
     def _sample(self, opening: Opening, count: Sequence[int]) -> Tensor:
-        """A sample of `batch_shape x n` arms on offer, ascending; −1 where a row has none, or makes no pick."""
+        """A sample of the arms on offer in ascending order, `batch_shape x n`; −1 where padded and in rows without a pick."""
         A, shape = opening.rows.num_arms, opening.made.shape
         if A <= _SAMPLE and opening.offered is None:
             return torch.arange(A, device=opening.made.device).expand(*shape, A)
@@ -171,7 +171,8 @@ def _drawn(opening: Opening, count: Sequence[int]) -> Tensor:
 
 
 def _medoids(points: Tensor, given: Tensor, count: int) -> Tensor:
-    """Choose `count` of the points (`n x d`) greedily so that, with the given ones (`g x d`), the mean distance is smallest."""
+    """Choose `count` of the points (`n x d`) greedily so that, with the given points (`g x d`), the mean distance is
+    smallest."""
 
     def distances(to: Tensor) -> Tensor:
         return torch.cdist(points, to, compute_mode="donot_use_mm_for_euclid_dist")
@@ -181,7 +182,7 @@ def _medoids(points: Tensor, given: Tensor, count: int) -> Tensor:
     taken = torch.zeros_like(nearest, dtype=torch.bool)
     for _ in range(count):
         total = torch.minimum(each, nearest).sum(dim=-1).masked_fill(taken, torch.inf)
-        # Of totals that are equal within rounding, the lowest index wins.
+        # Among totals that are equal up to rounding, the lowest index wins.
         best = (total <= total.amin() * (1 + _TIE)).nonzero()[0, 0]
         nearest, taken[best] = torch.minimum(nearest, each[best]), True
         chosen.append(best)
@@ -192,9 +193,10 @@ def _medoids(points: Tensor, given: Tensor, count: int) -> Tensor:
 class Uncertainty(Start):
     """The arm of the largest leverage, repeatedly, until no leverage exceeds 1/`min_batch_size`.
 
-    These picks do not depend on rewards, so they come as one batch. They follow the exact posterior, whatever the memory of
-    the policy: afterwards every batch of the global rule has at least P (C̃ − 1) picks on an exact posterior; with Nyström
-    P (C̃ − 1)/3 with probability 1 − δ under the theory's oversampling, without a guarantee at q̄ = 2.
+    These picks do not depend on rewards, so they are one batch. They use the exact posterior, whatever the memory of the
+    policy. Afterwards every batch of the global rule has at least P (C̃ − 1) picks on an exact posterior. With a Nyström
+    posterior it has at least P (C̃ − 1)/3 picks with probability 1 − δ under the theory's oversampling; at q̄ = 2 there is no
+    guarantee.
     Source: Calandriello et al. 2020, Alg. 3.
     """
 
@@ -209,12 +211,12 @@ class Uncertainty(Start):
         """Return all remaining picks at once. Cost O(A u) per pick.
 
         Raises:
-            ArgumentError: If `max_pulls` in all are not enough, before any is asked for; the message names the P that they
-                reach.
+            ArgumentError: If `max_pulls` pulls in total are not enough. It is raised before any pick is asked for, and the
+                message names the P that they reach.
         """
         table = _exact_table(opening)
         arms, made = [], opening.made.clone()
-        # The margin absorbs rounding: an arm of leverage exactly 1/P needs no further pull.
+        # The margin absorbs rounding: an arm with leverage exactly 1/P needs no further pull.
         level = 1 / self.min_batch_size * (1 + 1e-9)
         while True:
             leverage = table.leverage if opening.offered is None else table.leverage.masked_fill(~opening.offered, 0.0)
@@ -241,7 +243,7 @@ class Uncertainty(Start):
 
 
 def uniform(size: int | None = None) -> Uniform:
-    """`size` arms drawn uniformly, with replacement; 2^d (at most A) where no size is given."""
+    """`size` arms drawn uniformly, with replacement; by default 2^d arms (at most A)."""
     return Uniform(size)
 
 
@@ -254,14 +256,14 @@ def uncertainty(min_batch_size: float, *, max_pulls: int = 10_000) -> Uncertaint
     """Uncertainty sampling until every later batch of the global rule has `min_batch_size` (C̃ − 1) picks; see `Uncertainty`.
 
     Args:
-        min_batch_size: P; leverages end at or below 1/P.
-        max_pulls: Most pulls in all; a P that takes more is refused before any arm is asked for.
+        min_batch_size: P; the start ends when all leverages are at most 1/P.
+        max_pulls: Maximum total number of pulls. A P that needs more raises an error before any arm is asked for.
     """
     return Uncertainty(min_batch_size, max_pulls)
 
 
 def _exact_table(opening: Opening) -> ArmTable:
-    """The exact posterior's table after the pulls told and pending, with rewards of 0."""
+    """The table of the exact posterior after the told and pending pulls, with rewards of 0."""
     arms, statistics, shape = opening.rows.source, opening.statistics, opening.made.shape
     rows = ArmRows(arms, shape)
     posterior = GaussianProcess(opening.kernel, opening.regularization, dim=arms.dim, batch_shape=shape, device=arms.device)
@@ -280,7 +282,7 @@ def _exact_table(opening: Opening) -> ArmTable:
 
 
 def _rounded_down(value: float) -> float:
-    """Round down to three digits."""
+    """Round down to three significant digits."""
     unit = 10.0 ** (math.floor(math.log10(value)) - 2)
     return math.floor(value / unit) * unit
 

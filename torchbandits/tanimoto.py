@@ -1,4 +1,4 @@
-"""The Tanimoto kernel of fingerprints: a GPyTorch kernel, and the same on packed bits and counts, which are never unpacked."""
+"""The Tanimoto kernel of fingerprints: a GPyTorch kernel, and its evaluation on packed bits and counts without unpacking."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from torchbandits.errors import ArgumentError
 from torchbandits.packing import Packing
 from torchbandits.types import Points
 
-# Products of words from which on a block is worth several threads, each some milliseconds of work.
+# Number of word products above which several threads pay off for a block, with some milliseconds of work for each.
 _MANY_WORDS = 1 << 23
-# Features of arms that are unpacked at once on a device.
+# Maximum number of features that are unpacked at once on a device.
 _UNPACKED = 1 << 27
 
 
@@ -25,9 +25,10 @@ class TanimotoKernel(gpytorch.kernels.Kernel):
 
     .. math:: k(x, y) = \frac{\sum_i \min(x_i, y_i)}{\sum_i \max(x_i, y_i)}, \quad k(0, 0) = 1
 
-    For bits it is the number that both have over the number that either has. It is positive definite, 1 on the diagonal, and
-    has no parameter; `gpytorch.kernels.ScaleKernel` gives it a variance that can be fitted. On `sources.Fingerprints` it is
-    evaluated on the packed words. Two empty fingerprints are equal, so their similarity is defined as 1.
+    For bits, this is the number of bits set in both fingerprints divided by the number set in at least one. The kernel is
+    positive definite, 1 on the diagonal, and has no parameter; `gpytorch.kernels.ScaleKernel` adds a variance that can be
+    fitted. On `sources.Fingerprints` it is evaluated on the packed words. Two empty fingerprints are equal, so their similarity
+    is defined as 1.
 
     Features must be at least 0, and may be any real numbers.
 
@@ -40,7 +41,7 @@ class TanimotoKernel(gpytorch.kernels.Kernel):
     has_lengthscale = False
 
     def forward(self, x1: Tensor, x2: Tensor, diag: bool = False, **params: Any) -> Tensor:
-        """`... x n x m`, or with `diag` the n values of pairs of points."""
+        """The kernel matrix, `... x n x m`, or with `diag` the n values of corresponding points."""
         left, right = x1.sum(dim=-1), x2.sum(dim=-1)
         binary = [_binary(x, total) for x, total in ((x1, left), (x2, right))]
         if diag:
@@ -57,7 +58,7 @@ class TanimotoKernel(gpytorch.kernels.Kernel):
 
 
 def _binary(points: Tensor, total: Tensor) -> bool:
-    """Whether points, whose features add up to `total`, are bits: numbers of 0 … 1 whose squares add up to the same.
+    """Whether points, whose features add up to `total`, are bits: numbers in [0, 1] whose squares have the same sum.
 
     Raises:
         ArgumentError: If a feature is below 0.
@@ -71,7 +72,7 @@ def _binary(points: Tensor, total: Tensor) -> bool:
 
 
 def tanimoto_scale(kernel: gpytorch.kernels.Kernel) -> Tensor | None:
-    """s of a kernel s·k, k Tanimoto on all features, `batch_shape`; None for any other kernel."""
+    """The scale s, `batch_shape`, of a kernel s·k with k Tanimoto on all features; None for any other kernel."""
     scaled = type(kernel) is gpytorch.kernels.ScaleKernel
     base = kernel.base_kernel if scaled else kernel
     if type(base) is not TanimotoKernel or base.active_dims is not None or kernel.active_dims is not None:
@@ -103,17 +104,17 @@ def _fill(words: Tensor, dictionary: Tensor, packing: Packing, scale: Tensor, ou
 
 
 class TanimotoBlocks:
-    """k(x_j, ·) of fixed points at chunk after chunk of packed arms.
+    """k(x_j, ·) of fixed points on successive chunks of packed arms.
 
     Similarities are ratios of whole numbers, so that they do not depend on the chunk or on the processor.
 
     Args:
-        points: `batch_shape x m x d`, of numbers that the packing holds or not: others are evaluated on unpacked arms.
-        kernel: Tanimoto, scaled or not; its batch shape broadcasts with the points'.
-        packing: That of the arms.
+        points: `batch_shape x m x d`. Points whose features the packing cannot represent are evaluated on unpacked arms.
+        kernel: A Tanimoto kernel, scaled or not; its batch shape broadcasts with the points'.
+        packing: The packing of the arms.
 
     Attributes:
-        packs: Whether the packing holds all points. The others are evaluated by GPyTorch, in one thread at a time.
+        packs: Whether the packing represents all points. Otherwise GPyTorch evaluates the kernel, in one thread at a time.
     """
 
     def __init__(self, points: Points, kernel: gpytorch.kernels.Kernel, packing: Packing) -> None:
@@ -121,7 +122,7 @@ class TanimotoBlocks:
         assert scale is not None
         self._kernel, self._packing = kernel, packing
         shape = torch.broadcast_shapes(points.shape[:-2], scale.shape)
-        # Points from outside of the arms may have other features than bits or counts.
+        # Points that are not arms may have features other than bits or counts.
         self._points = points.expand(*shape, *points.shape[-2:])
         self.packs = bool(packing.holds(points).all())
         self._words = packing.pack(self._points) if self.packs else None
@@ -154,7 +155,7 @@ class TanimotoBlocks:
         return out
 
     def _unpacked(self, words: Tensor, out: Tensor) -> Tensor:
-        """The same by a product of bits or by the kernel itself, on arms that are unpacked a few at a time."""
+        """The same by a product of bits or by the GPyTorch kernel, on arms that are unpacked in small groups."""
         step = max(256, _UNPACKED // (self._packing.dim * max(1, self._points[..., 0, 0].numel())))
         for first in range(0, len(words), step):
             part = slice(first, first + step)
@@ -166,7 +167,7 @@ class TanimotoBlocks:
             arms = self._packing.unpack(words, dtype)
             K: Tensor = self._kernel(self._points.to(dtype), arms.expand(*self._points.shape[:-2], *arms.shape)).to_dense()
             return K
-        # Products of bits are whole numbers, which half precision holds up to 2,048.
+        # Products of bits are whole numbers, which half precision represents exactly up to 2,048.
         narrow = torch.float16 if self._packing.dim <= 2048 else torch.float32
         x, y = self._packing.unpack(words, narrow), self._points.to(narrow)
         shared = (y @ x.mT).to(dtype)

@@ -65,7 +65,7 @@ class AnyModel:
 
     def marginals(self, X: Points) -> Marginals:
         """Mean and variance at `batch_shape x n x d` points, `batch_shape x n` each, float64, in the units of the rewards. Each
-        point is a t-batch of its own: no covariance between points is computed."""
+        point is a separate t-batch: no covariance between points is computed."""
         batches = X.movedim(-2, 0).unsqueeze(-2)
         posterior = self.model.posterior(batches)
         spread = posterior if self._spread is self.model else self._spread.posterior(batches)

@@ -674,7 +674,7 @@ class BanditModel(GPyTorchModel, gpytorch.models.GP, FantasizeMixin):
         return nn.Module.load_state_dict(self, state_dict, strict=strict, assign=assign)
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
-        # A fit gives each batch row a kernel of its own.
+        # A fit gives each batch row a separate kernel.
         self.covar_module = shaped_like(self.covar_module, state_dict, prefix + "covar_module.")
         self._posterior = self._drawn = None
         super()._load_from_state_dict(state_dict, prefix, *args)

@@ -98,9 +98,9 @@ def check_costs(
 
     Args:
         costs: `A` or `batch_shape x A`.
-        batch_shape: Of the bandit.
+        batch_shape: Batch shape of the bandit.
         num_arms: A.
-        device: Of the arms.
+        device: Device of the arms.
         first: `... x A`, the first arm that equals each arm, where some are duplicates; duplicates must cost the same.
     """
     value, shape = as_tensor("costs", costs, torch.float64, device), (*batch_shape, num_arms)
@@ -343,9 +343,9 @@ def check_noise_var(noise_var: Any, shape: torch.Size, told: Tensor, device: tor
 
     Args:
         noise_var: A number > 0, or such numbers `batch_shape x q`; None for the noise of the policy.
-        shape: Of the rewards.
+        shape: Shape of the rewards.
         told: Booleans of that shape, False in places that are ignored.
-        device: Of the posterior.
+        device: Device of the posterior.
     """
     if noise_var is None:
         return None

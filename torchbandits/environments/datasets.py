@@ -134,7 +134,7 @@ def cadata(*, scaling: str = "standardize", noise_std: float = 0.01, dtype: torc
             that by √8, `"min-max"` maps every feature onto [0, 1], `"unit-rows"` divides the features of each arm by their
             Euclidean norm, `"none"` leaves the features in their units.
         noise_std: Standard deviation of the simulated noise, in scaled reward units.
-        dtype: Of arms and rewards.
+        dtype: Dtype of arms and rewards.
 
     Source: StatLib, houses (Pace and Barry 1997). Licence: none stated; public census data.
     """

@@ -128,7 +128,7 @@ def simulated_designs(
             `"none"` leaves them in their units, which differ by factors of a million.
         noise_std: Standard deviation of the Gaussian noise of an evaluation, in scaled reward units.
         seed: Seed of the designs.
-        dtype: Of arms and rewards.
+        dtype: Dtype of arms and rewards.
 
     Returns:
         A `Table` whose rewards are the formula's values scaled to [0, 1] over the designs; large is good.

@@ -63,7 +63,7 @@ def logistic_regression(
         epochs: Passes over the training images.
         records: Number of trainings of each arm.
         seed: Seed of batches and dropout.
-        dtype: Of arms and rewards.
+        dtype: Dtype of arms and rewards.
 
     Raises:
         DataError: If MNIST can be neither found nor fetched, or scikit-learn is missing.

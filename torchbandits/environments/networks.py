@@ -49,7 +49,7 @@ def nas_bench_101(
             output always the seventh node) and three bits for each of 5 operations, all zero for a missing node.
             Both halves are divided by their largest row norm.
         noise_std: Standard deviation of the simulated noise, as a fraction of the images.
-        dtype: Of arms and rewards.
+        dtype: Dtype of arms and rewards.
         neighbors: Whether to tabulate `neighbors`, the cells whose encoding is one edge or one operation away. `"isomorphic"`
             (the small subset only): the cells that result from changing one edge or operation, up to a renaming of the inner
             nodes, as a look-up in the public benchmark finds them.
@@ -99,7 +99,7 @@ def nas_bench_201(dataset: str = "cifar10", *, dtype: torch.dtype = torch.float6
 
     Args:
         dataset: `"cifar10"`, `"cifar100"` or `"imagenet16"`.
-        dtype: Of arms and rewards.
+        dtype: Dtype of arms and rewards.
 
     Raises:
         DataError: If the archive is not on this machine.
@@ -159,7 +159,7 @@ def fcnet(task: str = "protein_structure", *, dtype: torch.dtype = torch.float64
 
     Args:
         task: One of `TASKS`.
-        dtype: Of arms and rewards.
+        dtype: Dtype of arms and rewards.
 
     Raises:
         DataError: If the archive is not on this machine.

@@ -40,7 +40,7 @@ class AdaptiveUCB(Policy[TreeState]):
         regularization: λ, reward units squared.
         memory: Rule by which the dictionary is sampled.
         norm_bound: F, bound on the RKHS norm; one number, or one per batch row.
-        num_children: N, the odd number of children into which a cell is cut.
+        num_children: N, the odd number of children into which a cell is split.
         horizon: T, the number of pulls to come, which sets the depth of the tree; None for no limit.
         prior_mean: Mean of the rewards before data: a number, or `"estimate"` for the average of the rewards told so far.
         memory_budget: Bytes that cached kernel columns may take.
@@ -73,7 +73,7 @@ class AdaptiveUCB(Policy[TreeState]):
 
     @property
     def most_picks(self) -> int:
-        """The most picks of one `select`: 1."""
+        """The maximum number of picks of one `select`: 1."""
         return 1
 
     @without_gradients
@@ -142,7 +142,7 @@ class AdaptiveUCB(Policy[TreeState]):
         tree = state.tree
         if pulls.index is not None and pulls.mask is not None:
             tree.table.look_at_(aggregate(state.rows.entry(pulls.index), pulls.mask)[0])
-        # Some of the points may be arms.
+        # Points of history may coincide with arms.
         elif pulls.points is not None:
             found = matches(state.rows.arms.expand(*pulls.points.shape[:-2], -1, -1), pulls.points)
             tree.table.look_at_(aggregate(found, found >= 0)[0])
@@ -187,7 +187,7 @@ class AdaptiveUCB(Policy[TreeState]):
         return state
 
     def _max_depth(self, dim: int) -> int | None:
-        """The maximal depth ⌈d log T / (2α log N)⌉: the variation of f in the smallest cells is about 1/√T of that in the
+        """The maximal depth ⌈d log T / (2α log N)⌉, at which the variation of f in a cell is about 1/√T of its variation in the
         box."""
         if self.horizon is None:
             return None
@@ -208,7 +208,7 @@ class AdaptiveUCB(Policy[TreeState]):
         )
 
     def _prior_diagonal(self, points: Tensor, batch_shape: torch.Size) -> Tensor:
-        """k(x, x) of the points. Raises at once for a kernel of another number of features or batch rows."""
+        """k(x, x) of the points. Raises an error for a kernel with another number of features or batch rows."""
         try:
             torch.broadcast_shapes(
                 batch_shape, self.kernel.batch_shape, torch.as_tensor(self.norm_bound, dtype=torch.float64).shape
@@ -238,7 +238,7 @@ class AdaptiveUCB(Policy[TreeState]):
         Args:
             remaining: `batch_shape`, picks to make, on the host.
             offered: `batch_shape x A`, arms on offer, or None for all arms.
-            lacking: `batch_shape`, rows where no leaf's representative is on offer: all arms on offer are evaluated there.
+            lacking: `batch_shape`, rows in which no leaf's representative is on offer, so that all arms on offer are evaluated.
         """
         tree, width = state.tree, self.width(state)
         table = tree.table.twin()

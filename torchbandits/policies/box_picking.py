@@ -22,17 +22,17 @@ from torchbandits.starts import Start
 from torchbandits.types import Evidence, Selection
 from torchbandits.widths import Width
 
-# Pulled points, those of the highest means, from which each search also starts.
+# Number of pulled points, those with the highest means, that are added to the sweep of each search.
 _PULLED = 64
 
 
 def check_for_box(
     score: Score | PosteriorDraw, width: Width, rule: BatchRule, spectrum: Spectrum | None, features: FeatureMap | None
 ) -> None:
-    """Refuse ingredients that need a finite set of arms.
+    """Check that no ingredient needs a finite set of arms.
 
     Raises:
-        UnsupportedError: For such an ingredient, with a message that names the alternative.
+        UnsupportedError: For such an ingredient; the message names the alternative.
     """
     require(
         not isinstance(score, PerCost),
@@ -68,15 +68,15 @@ def check_for_box(
 def pick_in_box(
     state: BoxState, score: Score | PosteriorDraw, rule: BatchRule, width: Tensor, initial: Start | None, limit: Tensor | None
 ) -> tuple[Selection, Evidence]:
-    """Select the next batch, and return it with the evidence for it. Changes nothing: `Box.find_` makes the points arms.
+    """Select the next batch, and return it with its `Evidence`. The state is unchanged; `Box.find_` makes the points arms.
 
     Args:
         state: State of a box. Its pending picks are hallucinated; draws of the posterior ignore them.
         score: Acquisition value of a point.
         rule: Rule that ends a batch.
         width: `batch_shape`, frozen.
-        initial: First picks.
-        limit: `batch_shape`, most picks of each row.
+        initial: Rule for the first picks, or None.
+        limit: `batch_shape`, maximum number of picks of each row.
 
     Cost: O((num_raw + 64) m²) per pick for two sweeps, plus the local ascents.
     """
@@ -110,8 +110,8 @@ def _search(
     remaining: Tensor,
     twins: Sequence[torch.Generator],
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Search for up to `remaining` points one after the other. Returns the points `batch_shape x q x d`, a mask of those that
-    are picks, and their scores when they were picked."""
+    """Search for up to `remaining` points one after the other. Returns the points `batch_shape x q x d`, the mask of the points
+    that are picks, and their scores at the time of the pick."""
     posterior, corners = state.posterior, state.box.corners
     known, waiting, counts = _best_pulled(state), posterior.pending_points, posterior.pending
     points, mask, values = [corners[..., :0, :]], [remaining.new_zeros((*remaining.shape, 0)).bool()], [corners[..., 0, :0]]
@@ -121,7 +121,7 @@ def _search(
         live = (place < remaining) & ~ended
         if not bool(live.any()):
             break
-        # Rows that have ended draw from a spare generator, so that each row draws the same numbers whatever the others do.
+        # Rows whose batch has ended use a spare generator, so that the draws of a row do not depend on the other rows.
         drawing = [twin if on else torch.Generator() for twin, on in zip(twins, live.reshape(-1).tolist(), strict=True)]
         pending = posterior.hallucinated(waiting, counts, frozen=frozen)
         function = (
@@ -140,7 +140,7 @@ def _search(
         if rule.budget < math.inf:
             start, now = posterior.leverage(x), posterior.marginals(x, pending).variance / posterior.regularization
             spent = spent + rule.spends(start, now).squeeze(-1)
-            # The pick that breaks the rule is the last of the batch.
+            # The pick that exceeds the budget is the last of the batch.
             ended = ended | (spent > rule.budget) | (now.squeeze(-1) <= 0)
         waiting = torch.cat([waiting, x], dim=-2)
         counts = torch.cat([counts, live.double().unsqueeze(-1)], dim=-1)
@@ -156,7 +156,7 @@ def _path(
 
 
 def _best_pulled(state: BoxState) -> Tensor | None:
-    """The pulled points of the highest means, `batch_shape x p x d`, NaN where a row has fewer; None before the first."""
+    """The pulled points with the highest means, `batch_shape x p x d`, NaN where padded; None before the first pull."""
     statistics = state.statistics
     if not statistics.size:
         return None

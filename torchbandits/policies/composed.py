@@ -1,4 +1,4 @@
-"""The common engine: a policy that is fully described by its choice of ingredients."""
+"""The common engine: a policy that is defined by its choice of ingredients."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ from torchbandits.widths import RandomWidth, Width
 
 @dataclass(frozen=True, repr=False)
 class Composed(Policy[TableState | BoxState]):
-    """A policy made of an embedding, a memory, a score, a width and a batch rule, all run by the same engine.
+    """A policy that combines an embedding, a memory, a score, a width and a batch rule.
 
     Args:
         kernel: Any GPyTorch kernel; its batch shape becomes batch rows.
@@ -60,10 +60,12 @@ class Composed(Policy[TableState | BoxState]):
         score: Acquisition value of an arm.
         batch_rule: Rule that ends a batch.
         prior_mean: Mean of the rewards before data: a number, or `"estimate"` for the average of the rewards told so far.
-        initial: First picks; None for the argmax of the prior.
+        initial: Rule for the first picks; None for the argmax of the prior.
         memory_budget: Bytes that cached kernel columns may take; None for 2 GiB, or half of the free memory of a GPU.
-        refit_every: Fit the kernel whenever the pulls told pass a multiple of this; None for never, as the theory assumes.
-        from_data: Estimates in place of `kernel`, `noise_std` and the units of rewards; None where they are given.
+        refit_every: Refit the kernel each time the number of pulls passes a multiple of this number; None for never, because
+            the theory assumes a known kernel.
+        from_data: Estimator that replaces `kernel`, `noise_std` and the units of rewards by estimates from the data; None to
+            use the given values.
     """
 
     kernel: gpytorch.kernels.Kernel
@@ -113,29 +115,29 @@ class Composed(Policy[TableState | BoxState]):
 
     @property
     def draws_on_update(self) -> bool:
-        """Whether `update` may advance the generators: where the dictionary is sampled, or the model is
-        estimated from the data."""
+        """Whether `update` may advance the generators: True if the dictionary is sampled, or if the model is estimated from the
+        data."""
         return self.memory.sparse or self.from_data is not None
 
     @property
     def most_picks(self) -> int | None:
-        """The most picks that the batch rule allows; None where first picks may come as one batch."""
+        """The maximum number of picks that the batch rule allows; None if first picks may come as one batch."""
         return None if self.initial is not None else self.batch_rule.max_batch_size
 
     @property
     def needs_costs(self) -> bool:
-        """Whether the score is per cost."""
+        """Whether the score is divided by costs."""
         return isinstance(self.score, PerCost)
 
     @property
     def streams(self) -> bool:
-        """Whether arms may be read piece by piece: unless features of all arms are kept."""
+        """Whether arms may be read piece by piece: True unless the finite features of all arms are stored."""
         return self.features is None
 
     @property
     def shards(self) -> bool:
-        """Whether arms may be distributed over ranks: for a sampled dictionary, upper bounds, batch rules that read the picks
-        alone, and no first picks."""
+        """Whether arms may be distributed over ranks. This requires a sampled dictionary, upper bounds as scores, a batch rule
+        that depends on the picks alone, and no first picks."""
         plain = self.initial is None and self.refit_every is None and self.features is None
         return self.memory.sparse and plain and isinstance(self.score, UCB) and self.batch_rule.budget is not None
 
@@ -156,19 +158,19 @@ class Composed(Policy[TableState | BoxState]):
 
     @without_gradients
     def init_box(self, box: Tensor, generators: Generators, batch_shape: torch.Size) -> BoxState:
-        """Make a fresh state on a box. Its arms are the picked points; arm 0 is the centre, which is the first pick where the
-        prior is the same everywhere. In a box EI and PI are relative to the highest mean of the points pulled.
+        """Make a fresh state on a box. Its arms are the picked points; arm 0 is the centre, which is the first pick if the
+        prior is the same everywhere. In a box, EI and PI are relative to the highest mean of the pulled points.
 
         Raises:
-            UnsupportedError: For a score per cost, a width that counts arms, a batch rule that depends on all arms, draws of
-                the posterior under a kernel without known spectrum, and first picks that depend on all arms.
+            UnsupportedError: For a score per cost, a width that depends on the number of arms, a batch rule that depends on all
+                arms, draws of the posterior under a kernel without known spectrum, and first picks that depend on all arms.
         """
         message = "auto measures features over given arms: pass arms=, such as points of the box, or take gp_ucb with a kernel."
         require(self.from_data is None, message, UnsupportedError)
         given = not isinstance(self.confidence, RandomWidth)
         require(given, "random widths are drawn for given arms: pass arms, or another width=.", UnsupportedError)
         check_for_box(self.score, self.confidence, self.batch_rule, Spectrum.of(self.kernel), self.features)
-        # Raise now the errors that the first call of `select` would raise.
+        # Raise errors of the first call of `select` already here.
         if self.initial is not None:
             none = torch.zeros(batch_shape, dtype=torch.int64, device=box.device)
             self.initial.points(box.expand(*batch_shape, -1, -1), none, none, generators)
@@ -272,7 +274,7 @@ class Composed(Policy[TableState | BoxState]):
         return Selection(rows.at(slot), index, index >= 0), Evidence(values, leverage, width, states)
 
     def _in_box(self, state: BoxState, rule: BatchRule, limit: Tensor | None) -> tuple[Selection, Evidence]:
-        """`pick_in_box` where the search is made, with the picks on the device of the box."""
+        """Call `pick_in_box` on the host copy of the state if there is one, and return the picks on the device of the box."""
         own = state.here()
         picks, evidence = pick_in_box(own, self.score, rule, self.width(own), self.initial, limit)
         if own is state:
@@ -283,13 +285,14 @@ class Composed(Policy[TableState | BoxState]):
 
     @cached_property
     def _draws_picks(self) -> bool:
-        """Whether picks after the first ones are drawn: by a draw of the posterior, a random width, or drawn rewards."""
+        """Whether picks after the first picks are random: by a draw of the posterior, a random width, or drawn rewards."""
         base = self.score.base if isinstance(self.score, PerCost) else self.score
         drawn = isinstance(base, PosteriorDraw | MostProbable) or isinstance(self.batch_rule, RandomizedBeliever)
         return drawn or isinstance(self.confidence, RandomWidth)
 
     def _drawn_width(self, confidence: RandomWidth, state: TableState, remaining: Tensor, twins: Generators) -> Tensor:
-        """The width of this ask, `batch_shape`: drawn in rows that pick, the root mean square in others, which draw nothing."""
+        """The width of this ask, `batch_shape`: a draw in rows that pick, and the root mean square, without a draw, in
+        others."""
         resting = [twin for twin, size in zip(twins, remaining.reshape(-1).tolist(), strict=True) if not size]
         states = [twin.get_state() for twin in resting]
         drawn = confidence.draw(state.progress(confidence.reads), twins)
@@ -317,9 +320,9 @@ class Composed(Policy[TableState | BoxState]):
         if self.from_data is not None:
             self.from_data.make_room(state, pulls)
         heard = pulls if self.from_data is None else self.from_data.in_model_units(state, pulls)
-        # A posterior that outgrew its budget of memory keeps a dictionary.
+        # A posterior that exceeded its memory budget keeps a dictionary.
         memory = LeverageSampling() if state.posterior.sparse and not self.memory.sparse else self.memory
-        # A refit of all batch rows sweeps the arms, so that an update of them before it would be wasted.
+        # A refit of all batch rows sweeps the arms, so that updating the arms before it would be wasted.
         refits = self.from_data is not None and bool(self.from_data.due(state, pulls).all())
         learn(state, heard, memory, leaders, swept_next=refits)
         if self.from_data is not None:
@@ -332,7 +335,7 @@ class Composed(Policy[TableState | BoxState]):
         if state.scale.due(state.rows.arm_of_row.shape[-1], self.refit_every):
             weight = None if table is None or state.pull_weight is None else state.pull_weight.squeeze(-1)
             state.scale.look(state.posterior, table, noise_share(self.noise_std, self.regularization), weight)
-        # Users of other policies chose their kernel, and expect a converged run to repeat its best arm.
+        # The warning is only for estimated kernels: with a kernel chosen by the user, a converged run may repeat its best arm.
         if self.from_data is not None:
             state.remember_(pulls)
             noise = noise_share(self.noise_std, self.regularization) * state.posterior.regularization
@@ -347,12 +350,12 @@ class Composed(Policy[TableState | BoxState]):
         return drawn or (self.initial is not None and state.opening)
 
     def opens(self, state: TableState | BoxState) -> bool:
-        """Whether first picks, which end a batch, may be left."""
+        """Whether there may be further first picks, which end a batch."""
         return self.initial is not None and state.opening
 
     def learns_together(self, state: TableState | BoxState) -> bool:
-        """Whether several tells may be learned at once: for an exact posterior or finite features, under a fixed kernel, on
-        given arms. There the result depends on the summed observations alone."""
+        """Whether several tells may be learned at once: True for an exact posterior or finite features with a fixed kernel on
+        given arms, because the result then depends on the summed observations alone."""
         whole = not self.memory.sparse and not self.memory.selective and self.refit_every is None and self.reweighting is None
         plain = self.from_data is None and isinstance(state, TableState)
         return whole and plain and state.posterior.sketch is None
@@ -368,8 +371,8 @@ class Composed(Policy[TableState | BoxState]):
         return state
 
     def noise_variance(self, state: TableState | BoxState) -> float | None:
-        """The noise variance that λ stands for: noise_std², or its fitted value. None where the noise is estimated from data,
-        where pulls are counted to decide which are kept, and where a sketch takes each tell as one row."""
+        """The noise variance of a reward of weight 1: noise_std², or its fitted value. None if the noise is estimated from
+        data, if the memory selects pulls by their number, or if a sketch has one row per tell."""
         if self.from_data is not None or self.memory.selective or state.posterior.sketch is not None:
             return None
         return noise_share(self.noise_std, self.regularization) * state.posterior.regularization
@@ -378,7 +381,7 @@ class Composed(Policy[TableState | BoxState]):
         """The scores of any points, `batch_shape x n`, differentiable: UCB, EI or PI. Cost O(n m (m + d)).
 
         Raises:
-            UnsupportedError: For a policy that draws, or divides by the costs of arms.
+            UnsupportedError: For a policy with random picks, and for a policy that divides scores by costs.
         """
         if not isinstance(self.score, Score) or isinstance(self.score, PerCost):
             raise UnsupportedError(
@@ -392,7 +395,7 @@ class Composed(Policy[TableState | BoxState]):
     def refit(
         self, state: TableState | BoxState, *, noise: bool = False, rows: Tensor | None = None, **options: Any
     ) -> FitReport:
-        """Fit the kernel, and λ in its ratio to the noise variance; see `fit_kernel_` and `learn_kernel`."""
+        """Fit the kernel, and with `noise` the noise variance and λ in a fixed ratio; see `fit_kernel_` and `learn_kernel`."""
         require(
             not (noise and self.memory.selective),
             "the entropy threshold belongs to its λ: pass the noise_std that you know to compressed_gp, and noise=False.",
@@ -427,14 +430,14 @@ class Composed(Policy[TableState | BoxState]):
         return state.derived.width
 
     def width_on_host(self, state: TableState | BoxState) -> Tensor:
-        """The same on the host."""
+        """The width on the host."""
         width = self.width(state)
         return width if state.derived.width_on_host is None else state.derived.width_on_host
 
     def bounds(self, state: TableState | BoxState) -> tuple[Tensor, Tensor] | None:
-        """The largest upper and the largest lower confidence bound over the arms, reward units, copied to the host unless data
-        set the units; None in a box, where the largest upper bound is unknown. In a box raises `NumericalError` if the
-        posterior is not finite."""
+        """The largest upper and the largest lower confidence bound over the arms, reward units, copied to the host unless the
+        units are estimated from data. None in a box, where the largest upper bound is unknown; there `NumericalError` is raised
+        if the posterior is not finite."""
         if isinstance(state, BoxState):
             state.here().box.check_finite()
             return None
@@ -444,7 +447,7 @@ class Composed(Policy[TableState | BoxState]):
         mean = derived.marginals[0]
         largest, lower = across.amax(upper), across.amin(torch.sub(upper, mean, alpha=2))
         if largest.device.type != "cpu" and state.posterior.units is None:
-            # Together, since each copy waits for the device.
+            # One copy for all three, because each copy waits for the device.
             largest, lower, derived.width_on_host = to_host(largest, lower, width)
         if largest.device.type == "cpu":
             derived.highest = largest
@@ -460,5 +463,5 @@ def _first(arms: ArmSet) -> Tensor:
 
 
 def noise_share(noise_std: float, regularization: float) -> float:
-    """The ratio noise_std² / λ, which fits keep. For a noise_std of 0 the noise variance is taken to be λ."""
+    """The ratio noise_std² / λ, which fits do not change. If noise_std is 0, the noise variance is taken to be λ."""
     return noise_std**2 / regularization or 1.0

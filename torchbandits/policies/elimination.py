@@ -1,4 +1,4 @@
-"""Batches with elimination between them: what `bpe` and `reds` share, whatever the arms of a batch are chosen by."""
+"""Batches with elimination between them: the common part of `bpe` and `reds`, which differ in how a batch is chosen."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torchbandits.policies.phased import Phased, PhasedState, offers, restart_
 from torchbandits.policies.picking import room_for
 from torchbandits.types import Arms, Evidence, Generators, Pulls, Selection
 
-# Sums of the posterior of all pulls that begin anew with it; the pulls told stay counted.
+# Sums that are reset together with the posterior of all pulls; the number of pulls told is not reset.
 _OF_PERIOD = ("log_det", "batched_log_det", "batched_log_det_3")
 
 Explore = Callable[["EliminationState", Tensor, Tensor], tuple[Tensor, tuple[Tensor, ...]]]
@@ -28,8 +28,8 @@ class Batches:
 
     Attributes:
         lengths: Picks of each batch; they add up to the horizon.
-        late: Picks of a batch, at most, whose rewards its end does not wait for.
-        anew: Whether all arms are back, and all rewards forgotten, after the last batch.
+        late: Maximum number of picks of a batch whose rewards may be missing when it ends.
+        anew: Whether all arms are restored and all rewards forgotten after the last batch.
     """
 
     lengths: Sequence[int]
@@ -37,27 +37,29 @@ class Batches:
     anew: bool = False
 
     def picks(self, batch: Tensor) -> Tensor:
-        """Picks of the batches of these numbers; infinite after the last."""
+        """Number of picks of the batches with the given numbers; infinite after the last batch."""
         return torch.tensor([*self.lengths, torch.inf], dtype=torch.float64, device=batch.device)[batch]
 
     def rewards(self, batch: Tensor) -> Tensor:
-        """Rewards that end the batches of these numbers. A batch that is not longer than `late` waits for all of its own."""
+        """Number of rewards that end the batches with the given numbers. A batch not longer than `late` waits for all of its
+        rewards."""
         picks = self.picks(batch)
         return torch.where(picks > self.late, picks - self.late, picks)
 
 
 class Survivors(nn.Module):
-    """The arms that elimination has left, and the bounds that it has established.
+    """The arms that have not been eliminated, and the bounds established so far.
 
     Args:
         alive: `batch_shape x A` booleans, arms that no batch has discarded.
         upper: `batch_shape`, upper bound on every arm, reward units.
         lower: `batch_shape`, lower bound on the best arm, reward units.
-        batches: What they are the survivors of.
+        batches: The batches of the policy.
 
-    Buffers, replaced and never written in place: these; `batch` `batch_shape`, the number of finished batches; if rewards may
-    be late, `since` `batch_shape`, the pulls told since the last batch ended, less the picks that were open then; and if all
-    begins anew after the last batch, `stale` `batch_shape`, whether the rewards of all pulls are of an earlier beginning.
+    Buffers, which are replaced and never written in place: `alive`, `upper` and `lower`; `batch` `batch_shape`, the number of
+    finished batches; if rewards may be late, `since` `batch_shape`, the number of pulls told since the last batch ended minus
+    the picks that were open then; and if the policy restarts after the last batch, `stale` `batch_shape`, whether the rewards
+    of all pulls precede the latest restart.
     """
 
     alive: Tensor
@@ -84,7 +86,7 @@ class Survivors(nn.Module):
             mean: `batch_shape x A`, posterior mean given the batch, reward units.
             spread: `batch_shape x A`, width times standard deviation.
             over: `batch_shape` booleans, rows whose batch is finished.
-            drifts: Whether each batch bounds something else, so that its bounds replace those of earlier ones.
+            drifts: Whether each batch bounds another function, so that its bounds replace those of earlier batches.
         """
         upper = (mean + spread).masked_fill(~self.alive, -torch.inf)
         lower = (mean - spread).masked_fill(~self.alive, -torch.inf)
@@ -95,7 +97,7 @@ class Survivors(nn.Module):
         self.batch = self.batch + over
 
     def begin_anew_(self, mean: Tensor, spread: Tensor, over: Tensor) -> None:
-        """Bring back all arms in these batch rows (`batch_shape` booleans), with the bounds of the prior; else as above."""
+        """Restore all arms in the batch rows `over`, with the bounds of the prior. The arguments are those of `eliminate_`."""
         self.alive = self.alive | over.unsqueeze(-1)
         self.upper = torch.where(over, (mean + spread).amax(dim=-1), self.upper)
         self.lower = torch.where(over, (mean - spread).amax(dim=-1), self.lower)
@@ -104,10 +106,10 @@ class Survivors(nn.Module):
 
 
 class EliminationState(PhasedState):
-    """The state of `bpe` and `reds`: that of a policy in phases, and the surviving arms.
+    """The state of `bpe` and `reds`: the state of a policy in phases, and the surviving arms.
 
     Args:
-        phased: Its table, inner state and generators are taken over.
+        phased: State whose table, inner state and generators are used.
         survivors: The surviving arms, and the bounds that discarded the others.
     """
 
@@ -137,12 +139,12 @@ def remaining_picks(
     """The remaining picks of the batch.
 
     Args:
-        policy: Posterior and width.
-        state: Of this policy.
+        policy: The policy, for its posterior and width.
+        state: State of this policy.
         batches: Lengths of all batches.
-        most: Most picks of one selection; None for the whole batch.
-        explore: Picks of a batch.
-        asked: `limit`, `available` and `exactly`, as for `Policy.select`.
+        most: Maximum number of picks of one selection; None for the whole batch.
+        explore: Function that chooses the picks of a batch.
+        asked: The arguments `limit`, `available` and `exactly` of `Policy.select`.
     """
     rows, inner, survivors = state.rows, state.inner, state.survivors
     limit, exactly = asked["limit"], asked["exactly"]
@@ -165,8 +167,8 @@ def remaining_picks(
 
 
 def learn(policy: Phased[EliminationState], state: EliminationState, batches: Batches, pulls: Pulls) -> EliminationState:
-    """Learn the pulls. Pulls of survivors count towards the batch, and the last of them ends it: where rewards may be late,
-    once all its picks have been made and all but `late` of their rewards are known."""
+    """Learn the pulls. Pulls of survivors count towards the batch, and the last of them ends it. If rewards may be late, the
+    batch ends once all its picks have been made and all but `late` of their rewards are known."""
     one_by_one = not (pulls.history or pulls.index is None)
     if batches.anew and one_by_one:
         assert pulls.mask is not None
@@ -219,8 +221,8 @@ def _exploit(
     room: Tensor,
     index: Tensor,
 ) -> Tensor:
-    """Complete the picks `index` in rows without a batch to fill: after the horizon by the survivor of the highest posterior
-    mean; where no survivor is on offer, by the arm of the highest upper bound."""
+    """Complete the picks `index` in rows without a batch to fill: after the horizon with the survivor of the highest posterior
+    mean; if no survivor is on offer, with the arm of the highest upper bound."""
     mean, spread = policy.marginals(state)
     upper = (mean + spread).masked_fill(~offered, -torch.inf)
     score = torch.where(candidates.any(dim=-1, keepdim=True), mean.masked_fill(~candidates, -torch.inf), upper)

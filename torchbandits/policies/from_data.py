@@ -1,4 +1,4 @@
-"""Estimates of kernel, noise and scales from arms and rewards, for runs where none of them is known."""
+"""Estimation of kernel, noise and scales from arms and rewards, for runs in which none of them is known."""
 
 from __future__ import annotations
 
@@ -27,24 +27,23 @@ from torchbandits.transfers import to_host
 from torchbandits.types import FitReport, Pulls
 from torchbandits.widths import Constant, Width
 
-# Distinct arms up to which the posterior is exact, however many arms there are.
+# Number of distinct pulled arms up to which the posterior is exact, however many arms there are.
 _LEAST_EXACT = 16
-# Pulls from which fits change little, so that they become rarer.
+# Number of pulls after which fits change little and are made less often.
 _SETTLED = 256
-# Width on fingerprints, chosen on other properties and libraries than those of the documentation.
+# Width on fingerprints, tuned on properties and libraries that do not appear in the documentation.
 _SIMILARITY_WIDTH = 1.0
 
 
 @dataclass(frozen=True)
 class FromData:
-    """Estimates of scales from the arms, of units from the rewards, and of kernel and noise from both, refitted as the data
-    grow.
+    """Estimates scales from the arms, units from the rewards, and kernel and noise from both, and refits as the data grow.
 
     Args:
         priors: Priors of the hyper-parameters.
-        growth: Factor by which pulls grow between two fits, > 1; beyond 256 pulls its square.
-        exact_bytes: Bytes that an exact posterior may keep of all arms; beyond, a dictionary replaces it.
-        own_width: Whether the policy's width holds for fingerprints too; by default (None, False) it is 1 there.
+        growth: Factor > 1 by which the number of pulls grows between two fits; beyond 256 pulls, the square of this factor.
+        exact_bytes: Maximum bytes that an exact posterior may store for all arms; beyond it, a dictionary is used.
+        own_width: Whether the policy's width is used for fingerprints too; by default (None, False) the width is 1 there.
     """
 
     priors: Priors = field(default_factory=Priors)
@@ -59,8 +58,8 @@ class FromData:
         check_flag("own_width", bool(self.own_width) if self.own_width is None else self.own_width)
 
     def prior(self, arms: ArmSet, batch_shape: torch.Size) -> tuple[gpytorch.kernels.Kernel, Units]:
-        """The kernel before data, one for all batch rows unless they have arms of their own, and the units before data. Packed
-        arms, which are fingerprints, get a Tanimoto kernel."""
+        """The kernel and the units before any data. There is one kernel for all batch rows unless the rows have different arms.
+        Packed arms, which are fingerprints, get a Tanimoto kernel."""
         if isinstance(arms, PackedArms):
             ones = torch.ones(arms.dim, dtype=torch.float64, device=arms.device)
             return self.priors.similarity().to(ones), Units(ones.expand(*batch_shape, -1))
@@ -70,7 +69,7 @@ class FromData:
         return kernel, Units(ranges.expand(*batch_shape, -1))
 
     def width(self, state: GaussianState, width: Width) -> Width:
-        """The width on the arms of a state, the policy's being `width`."""
+        """The width that is used on the arms of a state, where `width` is the policy's width."""
         return width if self.own_width or tanimoto_scale(state.posterior.kernel) is None else Constant(_SIMILARITY_WIDTH)
 
     def follow(self, state: TableState, before: ArmSource) -> None:
@@ -121,16 +120,16 @@ class FromData:
         return replace(pulls, sums=sums, squares=squares, host=host)
 
     def make_room(self, state: GaussianState, pulls: Pulls) -> None:
-        """Give the posterior a dictionary before pulls that would make it outgrow `exact_bytes`, where arms are read piece by
-        piece. The limit is halved, because a sweep needs the memory twice."""
+        """Give the posterior a dictionary before pulls that would make it exceed `exact_bytes`, if arms are read piece by
+        piece. The limit is then halved, because a sweep needs the memory twice."""
         most = self.exact_bytes // (2 * self._arm_bytes(state))
         if state.rows.streamed and not state.posterior.sparse and state.statistics.size + pulls.counts.shape[-1] > most:
             learn_sparsely(state)
 
     def learn(self, state: GaussianState, pulls: Pulls) -> None:
         """Record the rewards of pulls that were learned in model units, and refit the batch rows whose pulls have grown by the
-        factor `growth`, or that have an average far beyond those of the last fit. A posterior that outgrows `exact_bytes` gets
-        a dictionary."""
+        factor `growth`, or that have an average far outside the range of the last fit. A posterior that exceeds `exact_bytes`
+        gets a dictionary."""
         units, sums, squares = state.posterior.units, pulls.sums, pulls.squares
         assert units is not None
         if pulls.points is not None:
@@ -143,19 +142,20 @@ class FromData:
         units.add_(row, sums, squares, state.statistics.size)
         if not state.posterior.sparse and state.statistics.size > self.most_exact(state):
             learn_sparsely(state)
-        # Units of the last fit say little of an average so far from all others.
+        # The units of the last fit do not extend to an average so far from all others.
         due = self.due(state, pulls) | units.far_off(state.statistics).cpu()
         if bool(due.any()):
             self.refit(state, due.to(state.rows.source.device))
 
     def due(self, state: GaussianState, pulls: Pulls) -> Tensor:
-        """Batch rows that these pulls, not told yet, make due for a fit by their number, `batch_shape` booleans on the host."""
+        """Batch rows that are due for a fit by their number of pulls once these new pulls are included, `batch_shape` booleans
+        on the host."""
         told = state.sum_on_host("told")
         return self._fits_by(told + (pulls.host or pulls).counts.sum(dim=-1).cpu()) > self._fits_by(told)
 
     def _fits_by(self, pulls: Tensor) -> Tensor:
-        """The number of fits up to so many pulls: one per pull up to the fifth, then one per growth by the factor `growth`, and
-        beyond `_SETTLED` by its square."""
+        """The number of fits within the given number of pulls: one per pull up to the fifth, then one per growth by the factor
+        `growth`, and beyond `_SETTLED` one per growth by its square."""
         grown = (pulls.clamp_min(FEWEST) / FEWEST).log() - 0.5 * (pulls.clamp_min(_SETTLED) / _SETTLED).log()
         return torch.where(pulls < FEWEST, pulls.floor(), FEWEST + (grown / math.log(self.growth)).floor())
 
@@ -166,11 +166,11 @@ class FromData:
         return report
 
     def most_exact(self, state: GaussianState) -> int:
-        """The number of distinct arms up to which the posterior is exact. It keeps one number per arm and batch row for
-        each."""
+        """The number of distinct arms up to which the posterior is exact. An exact posterior stores, for each of them, one
+        number per arm and batch row."""
         return max(_LEAST_EXACT, self.exact_bytes // self._arm_bytes(state))
 
     def _arm_bytes(self, state: GaussianState) -> int:
-        """The bytes of one number per arm and batch row."""
+        """Bytes of a tensor with one number per arm and batch row."""
         source, rows = state.rows.source, state.rows.batch_shape.numel()
         return source.dtype.itemsize * source.num_arms * rows

@@ -33,13 +33,13 @@ _MODELS = "gp_ucb, igp_ucb, bkb, thompson_sampling"
 
 @dataclass(frozen=True)
 class PerOutcome(Width):
-    """A width of its own for each outcome, the last batch dimension."""
+    """A separate width for each outcome, which is the last batch dimension."""
 
     widths: tuple[Width, ...]
 
     @property
     def reads(self) -> frozenset[str]:
-        """The entries that any of the widths reads."""
+        """The quantities that any of the widths reads."""
         return frozenset().union(*(width.reads for width in self.widths))
 
     def __call__(self, progress: Progress) -> Tensor:
@@ -49,17 +49,17 @@ class PerOutcome(Width):
 
 @dataclass(frozen=True, repr=False)
 class Joint(Policy[TableState]):
-    """A policy of one common engine whose last batch dimension is the outcome, and of an aim that picks for all outcomes.
+    """A policy of several outcomes: one common engine whose last batch dimension is the outcome, and an aim that selects arms.
 
-    Picks are shared: every batch row of a selection is the same over the outcomes. A reward that is masked in the row of an
-    outcome was not measured.
+    Picks are shared: a selection is the same for all outcomes. A reward that is masked in the row of an outcome was not
+    measured.
 
     Args:
-        engine: The posteriors; its kernel has the batch shape `k`.
-        aim: What is wanted of the outcomes.
-        names: Of the outcomes, in the order of the batch rows.
-        regularizations: λ of each outcome; the engine's is that of the first.
-        noise_stds: Standard deviation of the noise of each outcome; the engine's is that of the first.
+        engine: The engine of the posteriors; its kernel has the batch shape `k`.
+        aim: The aim, which scores arms from the posteriors of all outcomes.
+        names: Names of the outcomes, in the order of the batch rows.
+        regularizations: λ of each outcome; the engine's λ is that of the first outcome.
+        noise_stds: Standard deviation of the noise of each outcome; the engine's is that of the first outcome.
     """
 
     engine: Composed
@@ -68,7 +68,7 @@ class Joint(Policy[TableState]):
     regularizations: tuple[float, ...]
     noise_stds: tuple[float, ...]
 
-    # ------------------------------------------------------------------ the engine's own
+    # ------------------------------------------------------------------ methods of the engine
 
     @property
     def outcomes(self) -> tuple[str, ...]:
@@ -77,7 +77,7 @@ class Joint(Policy[TableState]):
 
     @property
     def wanted(self) -> Aim:
-        """The aim, or that at the target fidelity where arms are evaluated at several."""
+        """The aim; if arms are evaluated at several fidelities, the aim at the target fidelity."""
         return self.aim.aim if isinstance(self.aim, Fidelity) else self.aim
 
     @property
@@ -94,8 +94,8 @@ class Joint(Policy[TableState]):
 
     @property
     def directions(self) -> tuple[float, ...]:
-        """By outcome 1.0 where more is better, −1.0 where less is: as an objective, or else by its limits; 0.0 for an outcome
-        that has limits on both sides alone."""
+        """For each outcome 1.0 if larger values are better and −1.0 if smaller values are, by its objective or else by its
+        limits; 0.0 for an outcome without an objective that has limits on both sides."""
         aim = self.wanted
         limits = aim.limits if isinstance(aim, Constrained | Scalarized | Safe) else ()
         found = []
@@ -113,12 +113,12 @@ class Joint(Policy[TableState]):
 
     @property
     def most_picks(self) -> int | None:
-        """The most picks that the batch rule allows."""
+        """The maximum number of picks that the batch rule allows."""
         return self.engine.most_picks
 
     @property
     def needs_costs(self) -> bool:
-        """Whether the aim divides by costs."""
+        """Whether the aim depends on costs."""
         return self.aim.exponent is not None
 
     @property
@@ -133,7 +133,7 @@ class Joint(Policy[TableState]):
         return self._with_weights(self.engine.init(arms, generators, batch_shape))
 
     def set_arms(self, state: TableState, arms: ArmSet) -> TableState:
-        """A state of the same posteriors on other arms."""
+        """Return a state with the same posteriors on other arms."""
         named = "start= names arms of the beginning" if isinstance(self.aim, Safe) else "the policy names arms of the beginning"
         message = f"{named}: make a new OutcomeBandit on the new arms, and observe() what was learned."
         require(not isinstance(self.aim, Safe | Fidelity), message, UnsupportedError)
@@ -146,7 +146,8 @@ class Joint(Policy[TableState]):
         return updated
 
     def learns_together(self, state: TableState) -> bool:
-        """Whether several tells may be learned at once: as for the engine, if all outcomes have the same noise and λ."""
+        """Whether several tells may be learned at once: True if the engine allows it and all outcomes have the same noise and
+        λ."""
         return self._alike and self.engine.learns_together(state)
 
     def update_together(self, state: TableState, pulls: Pulls, sizes: Sequence[int]) -> TableState:
@@ -158,7 +159,7 @@ class Joint(Policy[TableState]):
         return updated
 
     def noise_variance(self, state: TableState) -> float | None:
-        """The noise variance of the first outcome; `update` brings the others in."""
+        """The noise variance of the first outcome; `update` accounts for the other outcomes."""
         return self.engine.noise_variance(state)
 
     def refit(self, state: TableState, *, noise: bool = False, rows: Tensor | None = None, **options: Any) -> FitReport:
@@ -189,12 +190,12 @@ class Joint(Policy[TableState]):
         return state
 
     def _weighted(self, pulls: Pulls) -> Pulls:
-        """Pulls whose weights make λ of the first outcome that of each: a reward of outcome j counts λ₀/λ_j."""
+        """Pulls weighted so that each outcome is learned with its own λ: a reward of outcome j has weight λ₀/λ_j."""
         if self._alike:
             return pulls
         factor = self._weights(pulls.counts)
         if pulls.numbers is not None:
-            # These were weighted relative to the noise of the first outcome.
+            # The given weights are relative to the noise of the first outcome.
             shares = [noise_share(std, lam) for std, lam in zip(self.noise_stds, self.regularizations, strict=True)]
             own = [share * lam for share, lam in zip(shares, self.regularizations, strict=True)]
             factor = factor * pulls.counts.new_tensor([variance / own[0] for variance in own]).unsqueeze(-1)
@@ -205,7 +206,7 @@ class Joint(Policy[TableState]):
 
     @property
     def draws(self) -> bool:
-        """Whether every pick is drawn."""
+        """Whether every pick is random."""
         return self.aim.draws or isinstance(self.engine.score, PosteriorDraw)
 
     def draws_on_select(self, state: TableState) -> bool:
@@ -213,14 +214,14 @@ class Joint(Policy[TableState]):
         return self.draws or (self.engine.initial is not None and state.opening)
 
     def opens(self, state: TableState) -> bool:
-        """Whether first picks, which end a batch, may be left."""
+        """Whether there may be further first picks, which end a batch."""
         return self.engine.initial is not None and state.opening
 
     @without_gradients
     def select(
         self, state: TableState, *, limit: Tensor | None = None, available: Tensor | None = None, exactly: int | None = None
     ) -> tuple[Selection, Evidence]:
-        """Select arms by the aim, the same for all outcomes. Cost O(A k) per pick, and what the aim adds."""
+        """Select arms by the aim, the same for all outcomes. Cost O(A k) per pick, plus the cost of the aim."""
         rows, engine = state.rows, self.engine
         width = self.width(state)
         rule = engine.batch_rule if exactly is None else engine.batch_rule.exactly(exactly)
@@ -229,7 +230,7 @@ class Joint(Policy[TableState]):
         twins = state.twins() if self.draws_on_select(state) else ()
         starting = first_picks(state, engine.initial, remaining, offered, twins) if state.opening else None
         if starting is not None:
-            # All outcomes share the picks of the one that was told most.
+            # All outcomes share the first picks of the outcome with the most pulls.
             most = state.told.argmax(dim=-1)[..., None, None].expand(*starting.shape[:-2], 1, starting.shape[-1])
             starting = starting.gather(-2, most).expand_as(starting)
             remaining = remaining.masked_fill((starting >= 0).any(dim=-1).cpu(), 0)
@@ -252,7 +253,8 @@ class Joint(Policy[TableState]):
         twins: Generators,
         max_pulls: int | None,
     ) -> tuple[Tensor, Tensor]:
-        """Picks `batch_shape x k x q`, −1 where padded, equal over the outcomes, and their scores when they were made."""
+        """Picks `batch_shape x k x q` (−1 where padded), the same for all outcomes, and their scores at the time of the
+        pick."""
         most, device = int(remaining.max()), width.device
         if not most:
             empty = torch.full((*width.shape, 0), -1, device=device)
@@ -300,7 +302,7 @@ class Joint(Policy[TableState]):
         return index, torch.where(index >= 0, values, torch.nan)
 
     def _outlook(self, state: TableState, width: Tensor) -> Outlook:
-        """The part of the state that follows from the rewards told, without pending picks, draws and generators."""
+        """The inputs of the aim that follow from the observed rewards, without pending picks, draws and generators."""
         mean, std = (part.double() for part in marginals(state))
         entries, costs = state.rows.offered(None), state.rows.costs
         told = (state.rows.counts(state.statistics.weights) > 0).expand(mean.shape)
@@ -326,24 +328,24 @@ class Joint(Policy[TableState]):
 
     @property
     def _score(self) -> Score | None:
-        """The models' score of one outcome; None for draws."""
+        """The score that the models use for one outcome; None for draws."""
         return self.engine.score if isinstance(self.engine.score, Score) else None
 
     @without_gradients
     def leaders(self, state: TableState, count: int, draws: int, seed: int) -> Tensor:
-        """The arms that the aim ranks highest, `... x count`, −1 where there are fewer: where it draws trade-offs the first of
-        each of `draws`, then the second of each, and so on. See `OutcomeBandit.leaders`."""
+        """The arms that the aim ranks highest, `... x count`, −1 where padded. If the aim draws trade-offs, first the best arm
+        of each of the `draws`, then the second best of each, and so on. See `OutcomeBandit.leaders`."""
         outlook = self._outlook(state, self.width(state))
         offered = on_offer(state.rows, None)
         open_ = None if offered is None else offered.expand(*outlook.width.shape, -1)[..., 0, :]
         generators = [torch.Generator().manual_seed(seed) for _ in outlook.generators]
-        # An acquisition function may want to look at arms that were told, too.
+        # An acquisition function may also consider arms that were already told.
         outlook = replace(outlook, generators=generators, offered=open_, settled=torch.zeros_like(outlook.settled))
         most, ranked = min(count, outlook.mean.shape[-1]), []
         for _ in range(draws if self.aim.draws else 1):
             top = self.aim.scores(outlook, self._score).topk(most, dim=-1)
             ranked.append(torch.where(top.values > -torch.inf, top.indices, -1).reshape(-1, most))
-        # All that come first, in the order of the draws, before all that come second.
+        # The best arms of all draws, in the order of the draws, come before the second best.
         rows = []
         for own in torch.stack(ranked, dim=-1).flatten(start_dim=1):
             known = list(dict.fromkeys(arm for arm in own.tolist() if arm >= 0))[:count]
@@ -351,7 +353,7 @@ class Joint(Policy[TableState]):
         return torch.stack(rows).reshape(*outlook.told.shape, count)
 
     def _drawn(self, state: TableState, width: Tensor, remaining: Tensor, twins: Generators) -> Tensor | None:
-        """A draw of every outcome's posterior per pick, `batch_shape x k x q x A`; None where nothing is drawn."""
+        """One draw of every outcome's posterior per pick, `batch_shape x k x q x A`; None if nothing is drawn."""
         if state.draws is None:
             return None
         sizes = remaining.expand(width.shape).reshape(-1).tolist()
@@ -359,22 +361,22 @@ class Joint(Policy[TableState]):
 
 
 def _marked(index: Tensor, counts: Tensor, like: Tensor) -> Tensor:
-    """The arms among picks `... x p` that count, as booleans shaped like `... x A` values."""
+    """Mask of the arms with a positive count among picks `... x p`, as booleans shaped like `... x A` values."""
     found = torch.zeros_like(like).scatter_add(-1, index.clamp_min(0).expand(*like.shape[:-1], -1), counts.to(like))
     return found > 0
 
 
 def joint(models: Any, aim_of: Any, *, estimated: bool = True) -> Joint:
-    """One policy of several outcomes from a policy per outcome, of which it takes everything but the choice of arms.
+    """Combine one policy per outcome into a policy of several outcomes, which uses all their ingredients except the scores.
 
     Args:
-        models: Policies of one Gaussian process by the name of their outcome.
-        aim_of: From the names of the outcomes to the aim.
+        models: Policies with a single Gaussian process, by the name of their outcome.
+        aim_of: Function from the names of the outcomes to the aim.
         estimated: Whether models may estimate units, kernel and noise from the data, as `auto` does.
 
     Raises:
-        ArgumentError: If a name is no text, or a model no policy.
-        UnsupportedError: For models that can't be rows of one engine; the message says what differs.
+        ArgumentError: If a name is not a string, or a model is not a policy.
+        UnsupportedError: For models that can't be rows of one engine; the message names the difference.
     """
     require(
         isinstance(models, Mapping) and len(models) > 0,
@@ -408,15 +410,15 @@ def joint(models: Any, aim_of: Any, *, estimated: bool = True) -> Joint:
 
 
 def _with_own_width(part: Any) -> Any:
-    """The model, with its own width for fingerprints too: the narrower one that `auto` has there for one outcome pulls the same
-    few arms again and again where limits or trade-offs narrow the choice."""
+    """The model, with its own width for fingerprints too. The smaller width that `auto` uses there for one outcome would pull
+    the same few arms repeatedly if limits or trade-offs narrow the choice."""
     if part.from_data is None:
         return part
     return replace(part, from_data=replace(part.from_data, own_width=True))
 
 
 def _check_model(name: str, part: Any, estimated: bool) -> None:
-    """Refuse a policy that can't be the model of an outcome."""
+    """Raise an error for a policy that can't be the model of an outcome."""
     plain = (
         isinstance(part, Composed)
         and isinstance(part.memory, KeepAll | LeverageSampling)
@@ -442,7 +444,7 @@ def _check_model(name: str, part: Any, estimated: bool) -> None:
 
 
 def _check_kernels(first: str, one: Any, name: str, other: Any) -> None:
-    """Refuse kernels that are not of one form: the rows of a kernel differ in its parameters alone."""
+    """Raise an error for kernels of different forms, because the batch rows of a kernel can differ only in its parameters."""
     forms = []
     for kernel in (one, other):
         own = [part for part in kernel.modules() if hasattr(part, "active_dims")]

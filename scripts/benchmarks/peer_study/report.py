@@ -143,7 +143,9 @@ def coverage(records: pd.DataFrame, budget: str) -> str:
     words = f"{names.nunique()} tables, {number} each: the runs that all methods in the table have."
     if len(rest):
         words += " Left out, because they are not yet recorded on all tables: "
-        words += ", ".join(f"`{m}` (runs: {line['size']:.0f}, of {line['mean']:.0f} s each)" for m, line in rest.iterrows()) + "."
+        words += (
+            ", ".join(f"`{m}` (runs: {line['size']:.0f}, of {line['mean']:.0f} s each)" for m, line in rest.iterrows()) + "."
+        )
     return words + "\n"
 
 

@@ -90,11 +90,10 @@ def _draw_measure(axes: Axes, config: BenchmarkConfig, part: pd.DataFrame, axis:
     scale = 2**20 if measure == "memory" else 1.0
     for place, method in enumerate(config.methods):
         own = part[(part["method"] == method) & (part["outcome"] == "done")]
-        # What took less than the clock tells has no place on a logarithmic axis.
-        own = own[own[measure] > 0]
+        # What took less than the clock tells has no place on a logarithmic axis, and is left out of the line.
         axes.plot(
             own[axis],
-            own[measure] / scale,
+            (own[measure] / scale).where(own[measure] > 0),
             color=COLORS[place],
             linestyle=STYLES[place],
             marker="o",
@@ -105,7 +104,9 @@ def _draw_measure(axes: Axes, config: BenchmarkConfig, part: pd.DataFrame, axis:
         own = part[(part["method"] == "torchbandits") & (part["outcome"] == "done")]
         axes.plot(own[axis], own["floor"], color=_GREY, linewidth=3, alpha=0.5, label="floor of a resparsification")
     axes.set_xscale("log")
-    axes.set_yscale("log")
+    # Sizes that are small enough for a rehearsal may leave nothing to draw, which no logarithmic axis takes.
+    drawn = [value for line in axes.get_lines() for value in line.get_ydata() if value > 0]
+    axes.set_yscale("log" if drawn else "linear")
     axes.set_xlabel(SYMBOLS[axis])
     axes.set_ylabel(label)
     tidy(axes)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import asdict
 
+import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -105,7 +106,7 @@ def _draw_measure(axes: Axes, config: BenchmarkConfig, part: pd.DataFrame, axis:
         axes.plot(own[axis], own["floor"], color=_GREY, linewidth=3, alpha=0.5, label="floor of a resparsification")
     axes.set_xscale("log")
     # Sizes that are small enough for a rehearsal may leave nothing to draw, which no logarithmic axis takes.
-    drawn = [value for line in axes.get_lines() for value in line.get_ydata() if value > 0]
+    drawn = any((np.asarray(line.get_ydata()) > 0).any() for line in axes.get_lines())
     axes.set_yscale("log" if drawn else "linear")
     axes.set_xlabel(SYMBOLS[axis])
     axes.set_ylabel(label)

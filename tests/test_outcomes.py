@@ -577,11 +577,14 @@ def test_batch_rows_are_runs_of_their_own(name):
                                together.pareto_set({"yield": 0.1, "cost": 0.1}).inside[row])  # fmt: skip
 
 
+@pytest.mark.parametrize("every", [1, 5, 1000], ids="a checkpoint every {}".format)
 @pytest.mark.parametrize("name", CASES)
-def test_a_journal_and_a_saved_state_resume_exactly(name, tmp_path: Path):
+def test_a_journal_and_a_saved_state_resume_exactly(name, every: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    # A checkpoint is written whenever it is due, however long writing the last one took.
+    monkeypatch.setattr("torchbandits.journal.journal._PATIENCE", 0)
     path = tmp_path / "run.journal"
     whole = tb.OutcomeBandit(POLICIES[name](), PROBLEM.tensor, generator=generator(9))
-    journal = tb.Journal(path, every=5)
+    journal = tb.Journal(path, every=every)
     first = tb.OutcomeBandit(POLICIES[name](), PROBLEM.tensor, generator=generator(9), journal=journal)
     plays = [Play(whole), Play(first)]
     for _ in range(4):
@@ -591,7 +594,7 @@ def test_a_journal_and_a_saved_state_resume_exactly(name, tmp_path: Path):
     assert torch.equal(asked.index, whole.ask(exactly=2).index)
     saved = first.state_dict()
     journal.close()
-    resumed = tb.OutcomeBandit(POLICIES[name](), PROBLEM.tensor, generator=generator(77), journal=tb.Journal(path, every=5))
+    resumed = tb.OutcomeBandit(POLICIES[name](), PROBLEM.tensor, generator=generator(77), journal=tb.Journal(path, every=every))
     loaded = tb.OutcomeBandit(POLICIES[name](), PROBLEM.tensor, generator=generator(78)).load_state_dict(copy.deepcopy(saved))
     plays = [plays[0], *(copy.copy(plays[1]) for _ in range(2))]
     for play, bandit in zip(plays[1:], (resumed, loaded), strict=True):
@@ -601,7 +604,11 @@ def test_a_journal_and_a_saved_state_resume_exactly(name, tmp_path: Path):
         for play, selection in zip(plays, selections, strict=True):
             assert torch.equal(selection.index, selections[0].index)
             play.tell(selection)
-    assert torch.equal(resumed.posterior(PROBLEM.tensor).mean, whole.posterior(PROBLEM.tensor).mean)
+    # Repeated calls give the same bits. A checkpoint holds sums, from which the factors of exact Thompson sampling, which are
+    # otherwise updated from tell to tell, are computed anew: equal to rounding.
+    means = [bandit.posterior(PROBLEM.tensor).mean for bandit in (whole, resumed)]
+    rounding = 1e-13 if name == "drawn_pareto" and every < 1000 else 0.0
+    torch.testing.assert_close(means[1], means[0], rtol=rounding, atol=rounding)
     other = outcomes.pareto({f"{n}'": model for n, model in models().items()})
     with pytest.raises(errors.StateError, match="of another"):
         tb.OutcomeBandit(other, PROBLEM.tensor).load_state_dict(saved)

@@ -25,13 +25,15 @@ def drawn(path: Path) -> bool:
 
 def test_scalable_gp_ucb(tmp_path: Path, capsys):
     tutorial, figure = load("scalable_gp_ucb"), tmp_path / "figures" / "regret.png"
-    traces = tutorial.main(["--evaluations", "26", "--initial", "12", "--figure", str(figure)])
+    traces = tutorial.main(["--evaluations", "26", "--initial", "12", "--seeds", "2", "--figure", str(figure)])
     assert set(traces) == {"SingleTaskGP", "BanditModel"}
-    for trace in traces.values():
-        assert len(trace.seconds) == 14  # past a second fit
-        assert all(0 <= regret < 3.4 for regret in trace.regret)
+    for runs in traces.values():
+        assert len(runs) == 2
+        for trace in runs:
+            assert len(trace.seconds) == 14  # past a second fit
+            assert all(0 <= regret < 3.4 for regret in trace.regret)
     assert drawn(figure)
-    assert len(capsys.readouterr().out.splitlines()) == 2
+    assert len(capsys.readouterr().out.splitlines()) == 6
 
 
 def test_molecules(tmp_path: Path, capsys):

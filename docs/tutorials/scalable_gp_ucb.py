@@ -1,6 +1,6 @@
 """A scalable GP-UCB in your BoTorch loop: two lines change, and a step hardly costs more as the data grow.
 
-    python docs/tutorials/scalable_gp_ucb.py [--figure docs/scalable_gp_ucb.png] [--evaluations 2000] [--seed 0]
+    python docs/tutorials/scalable_gp_ucb.py [--figure docs/scalable_gp_ucb.png] [--evaluations 900] [--seeds 1]
 
 Hartmann-6 on the unit cube, observed with noise of known standard deviation 0.2 (the function spans about 3.3). Two loops with
 the same first points, the same kernel to begin with, fitted again by each loop's own model whenever its data have doubled, the
@@ -10,7 +10,8 @@ same confidence bound and the same optimiser:
 * `BanditModel` and `PolicyAcquisition`: a dictionary of some of the points, drawn by leverage scores (BKB); conditioning costs
   O(m²) for m points of the dictionary. A new dictionary is drawn whenever the data have grown by a tenth.
 
-Prints a table, and draws the CPU seconds of a step and the simple regret of what each would recommend.
+Prints a table, and draws the CPU seconds of a step and the simple regret of what each would recommend, averaged over the seeds,
+with 95 % intervals if there are ten seeds or more.
 """
 
 from __future__ import annotations
@@ -154,17 +155,22 @@ def run(name: str, evaluations: int, initial: int, seed: int) -> Trace:
     return trace
 
 
-def draw(traces: dict[str, Trace], initial: int, path: Path) -> None:
-    """Seconds a step, and regret of the recommendation."""
+def draw(traces: dict[str, list[Trace]], initial: int, path: Path) -> None:
+    """Seconds a step (median), and regret of the recommendation (mean over the seeds)."""
     figure = Figure(figsize=(9.2, 3.8), layout="constrained")
     FigureCanvasAgg(figure)
     left, right = figure.subplots(1, 2)
-    for name, trace in traces.items():
-        window = max(1, len(trace.seconds) // 40)
-        blocks = torch.tensor(trace.seconds[: len(trace.seconds) // window * window]).reshape(-1, window)
-        at = initial + window * (torch.arange(len(blocks)) + 0.5)
-        left.plot(at.numpy(), blocks.median(dim=-1).values.numpy(), color=COLORS[name], label=name)
-        right.plot(trace.checked, trace.regret, color=COLORS[name], label=name)
+    for name, runs in traces.items():
+        seconds = torch.tensor([trace.seconds for trace in runs])
+        window = max(1, seconds.shape[-1] // 40)
+        blocks = seconds[:, : seconds.shape[-1] // window * window].reshape(len(runs), -1, window)
+        at = initial + window * (torch.arange(blocks.shape[1]) + 0.5)
+        left.plot(at.numpy(), blocks.transpose(0, 1).flatten(1).median(dim=-1).values.numpy(), color=COLORS[name], label=name)
+        mean, half = averaged(torch.tensor([trace.regret for trace in runs], dtype=torch.float64))
+        right.plot(runs[0].checked, mean.numpy(), color=COLORS[name], label=name)
+        if len(runs) >= 10:
+            lower, upper = (mean - half).clamp_min(0), mean + half
+            right.fill_between(runs[0].checked, lower.numpy(), upper.numpy(), color=COLORS[name], alpha=0.2, linewidth=0)
     left.set(xlabel="evaluations", ylabel="CPU seconds a step (median)", ylim=(0, None))
     right.set(xlabel="evaluations", ylabel="simple regret of the recommendation", ylim=(0, None))
     for axes in (left, right):
@@ -175,24 +181,34 @@ def draw(traces: dict[str, Trace], initial: int, path: Path) -> None:
     figure.savefig(path, dpi=150)
 
 
-def main(arguments: list[str] | None = None) -> dict[str, Trace]:
-    """Run both loops, print the table, draw the figure."""
+def averaged(values: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean over the first dimension, and half of its 95 % interval."""
+    return values.mean(dim=0), 1.96 * values.std(dim=0, correction=min(1, len(values) - 1)) / len(values) ** 0.5
+
+
+def main(arguments: list[str] | None = None) -> dict[str, list[Trace]]:
+    """Run both loops for each seed, print the table, draw the figure."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--figure", type=Path, default=Path("docs/scalable_gp_ucb.png"))
-    parser.add_argument("--evaluations", type=int, default=2000)
+    parser.add_argument("--evaluations", type=int, default=900)
     parser.add_argument("--initial", type=int, default=150)
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--seeds", type=int, default=1)
     options = parser.parse_args(arguments)
-    traces = {}
-    for name in LOOPS:
-        traces[name] = run(name, options.evaluations, options.initial, options.seed)
-        seconds, last = torch.tensor(traces[name].seconds), min(100, len(traces[name].seconds))
-        print(
-            f"{name:<13} first {last} steps {seconds[:last].median():.3f} CPU s each, "
-            f"last {last} {seconds[-last:].median():.3f} s, all {seconds.sum():.0f} s; "
-            f"{traces[name].size} points in the model; simple regret {traces[name].regret[-1]:.4f}",
-            flush=True,
-        )
+    traces: dict[str, list[Trace]] = {name: [] for name in LOOPS}
+    for seed in range(options.seeds):
+        for name in LOOPS:
+            trace = run(name, options.evaluations, options.initial, seed)
+            traces[name].append(trace)
+            seconds, last = torch.tensor(trace.seconds), min(100, len(trace.seconds))
+            print(
+                f"seed {seed}, {name:<13} first {last} steps {seconds[:last].median():.3f} CPU s each, "
+                f"last {last} {seconds[-last:].median():.3f} s, all {seconds.sum():.0f} s; "
+                f"{trace.size} points in the model; simple regret {trace.regret[-1]:.4f}",
+                flush=True,
+            )
+    for name, runs in traces.items():
+        mean, half = averaged(torch.tensor([trace.regret[-1] for trace in runs]))
+        print(f"{name:<13} simple regret {mean:.4f} ± {half:.4f} ({len(runs)} seeds)")
     draw(traces, options.initial, options.figure)
     return traces
 

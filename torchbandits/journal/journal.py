@@ -41,7 +41,8 @@ class Journal:
 
     Every ask, tell, observe, forget, fit and change of arms is appended, checked and (by `fsync`) on the disk before its call
     returns; a call whose record cannot be written has no effect. `PATH.checkpoint` holds the state after some line, so that
-    resuming repeats only the later lines; without it all lines are repeated, with the same result.
+    resuming repeats only the later lines; without it all lines are repeated, with the same picks. Factors are not part of a
+    checkpoint and are computed anew from its sums, so that means and variances may differ by rounding.
 
     A last line that was being written when the process or the machine died is dropped, with a `JournalWarning`: it has no
     newline and is the beginning of an incomplete record. A complete record that lacks only its newline is kept. Any other

@@ -10,15 +10,18 @@ from __future__ import annotations
 import gpytorch
 import numpy as np
 
-# torchbandits imports these three when it first needs them. As for all methods, imports are left out of the time.
+# These two are imported when they are first needed. As for all methods, imports are left out of the time.
 import scipy.optimize  # noqa: F401
 import torch
+import torch.fx.experimental.symbolic_shapes
 
 import torchbandits as tb
-import torchbandits.arms.compiled
-import torchbandits.linalg.compiled
 from peer_study.game import Budget
 from peer_study.tables import Table
+from torchbandits.arms.leaders import warm_up
+
+# So is loading compiled code, which a process does once.
+warm_up()
 
 
 class Ours:

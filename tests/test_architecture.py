@@ -30,7 +30,7 @@ ROOMS = [
     "tasks",
     "spherical",  # a kernel
     "kernels", "embeddings",
-    "posteriors", "tabular", "environments", "arms", "widths", "memory", "batching", "scores", "starts", "constraints",
+    "posteriors", "tabular", "environments", "arms", "widths", "memory", "ratios", "batching", "scores", "starts", "constraints",
     "fitting", "optimize",
     "aims",  # what is wanted of several outcomes
     "policies",  # a policy starts, fits its kernel, and searches a box

@@ -203,6 +203,19 @@ def test_all_that_is_wrong_is_said_at_once():
         decided(frame)
 
 
+def test_texts_that_may_name_the_rows_are_offered_as_ids():
+    names = [f"F{i:02}" for i in range(N)]
+    frame = table()[["number"]].assign(name=names, other=[f"{name}b" for name in names], twice=[f"T{max(1, i)}" for i in range(N)])
+    with pytest.raises(ArgumentError, match=r"they are the ids: id='name' \(--id name\)\.$"):
+        decided(frame)
+    for columns in (["number", "twice"], ["number", "name"]):
+        roles = {"name": "id"} if "name" in columns else {}
+        told = frame[columns].assign(twice=frame["twice"])
+        with pytest.raises(ArgumentError, match="column 'twice' holds text") as error:
+            decide(as_table("table", told), roles, {})
+        assert "they are the ids" not in str(error.value)
+
+
 def test_a_category_that_was_not_there_is_refused():
     decisions = decided(table())
     for changed in ({"text": "w"}, {"number": "w"}):

@@ -12,6 +12,7 @@ from emulated_device import Asked, emulated_device
 from problems import generator, rbf
 
 import torchbandits as tb
+from torchbandits.arms import strategies
 
 HISTORY, STEPS = 60, 4
 NOISE = {"noise_std": 0.1}
@@ -29,8 +30,8 @@ class Limit:
 LIMITS = {
     "gp_ucb": Limit(lambda: tb.gp_ucb(rbf(2.0), **NOISE), 40, 2),
     "igp_ucb": Limit(lambda: tb.igp_ucb(rbf(2.0), **NOISE), 37, 2),
-    "lin_ucb": Limit(lambda: tb.lin_ucb(**NOISE), 48, 3),
-    "rff_ucb": Limit(lambda: tb.rff_ucb(rbf(2.0), **NOISE), 70, 2),
+    "lin_ucb": Limit(lambda: tb.lin_ucb(**NOISE), 40, 2),
+    "rff_ucb": Limit(lambda: tb.rff_ucb(rbf(2.0), **NOISE), 40, 2),
     "compressed_gp": Limit(lambda: tb.compressed_gp(rbf(2.0), **NOISE), 41, 2),
     "bkb": Limit(lambda: tb.bkb(rbf(2.0), **NOISE), 75, 3),
     "batch_bkb": Limit(lambda: tb.batch_bkb(rbf(2.0), ratio_threshold=4.0, **NOISE), 132, 4),
@@ -88,12 +89,12 @@ def test_the_emulation_counts_what_is_asked():
 @pytest.mark.parametrize("name", LIMITS)
 def test_a_step_asks_no_more_of_a_device_than_its_limit(name: str):
     limit = LIMITS[name]
-    launches, waits, _ = counted(limit.make, 600)
+    launches, waits, _ = counted(limit.make, 20_000)
     assert 20 < launches <= limit.launches
     assert 1 <= waits <= limit.waits
 
 
-@pytest.mark.parametrize("name", ["gp_ucb", "bkb", "batch_bkb"])
+@pytest.mark.parametrize("name", ["gp_ucb", "lin_ucb", "rff_ucb", "bkb", "batch_bkb"])
 def test_launches_do_not_grow_with_the_arms(name: str):
     few, many = (counted(LIMITS[name].make, A) for A in (1_500, 6_000))
     assert many[0] <= 1.15 * few[0]
@@ -153,3 +154,48 @@ def test_batch_rows_of_a_sparse_posterior_ask_for_the_same_however_many_they_are
         assert launches <= 150
         assert waits <= 9
     assert many[0] <= 1.05 * few[0]
+
+
+FEATURES = {
+    "linear": lambda **given: tb.lin_ucb(noise_std=0.3, **given),
+    "Fourier": lambda **given: tb.rff_ucb(rbf(2.0), noise_std=0.3, num_features=16, **given),
+}
+
+
+@pytest.mark.parametrize("rows", [None, 3])
+@pytest.mark.parametrize("prior_mean", [0.0, "estimate"])
+@pytest.mark.parametrize("features", FEATURES)
+def test_factors_that_catch_up_on_a_device_are_those_of_the_host(
+    features: str, prior_mean: float | str, rows: int | None, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(strategies, "_BEHIND", 24)
+    g = generator(4)
+    arms, rest = (torch.rand(n, 3, generator=g, dtype=torch.float64) for n in (60, 7))
+    noise = torch.randn(*([] if rows is None else [rows]), 80, generator=g, dtype=torch.float64)
+
+    def played(device: str) -> tuple[list[list[int]], torch.Tensor, torch.Tensor, torch.Tensor]:
+        generators = generator(5) if rows is None else [generator(row) for row in range(rows)]
+        bandit = tb.Bandit(FEATURES[features](prior_mean=prior_mean), arms.to(device), generator=generators)
+        picks = []
+        for step in range(80):
+            selection = bandit.ask()
+            picks.append(selection.index.tolist())
+            reward = arms.to(device)[selection.index].sum(dim=-1) + 0.3 * noise[..., step : step + 1].to(device)
+            if step == 40:  # an error puts everything back
+                before = bandit.loop.state.arm_mean().cpu()
+                with pytest.MonkeyPatch.context() as broken:
+                    broken.setattr("torchbandits.policies.learning.ArmTable._update_one", lambda *_: 1 / 0)
+                    with pytest.raises(ZeroDivisionError):
+                        bandit.tell(selection, reward)
+                assert torch.equal(bandit.loop.state.arm_mean().cpu(), before)
+            bandit.tell(selection, reward)
+        process = bandit.loop.state.posterior
+        found = process(rest.to(device).expand(*noise.shape[:-1], 7, 3))
+        return picks, bandit.loop.state.arm_mean().cpu(), found.mean.cpu(), found.variance.cpu()
+
+    with emulated_device():
+        there = played("cuda")
+    here = played("cpu")
+    assert there[0] == here[0]
+    for own, other in zip(there[1:], here[1:], strict=True):
+        torch.testing.assert_close(own, other, rtol=1e-8, atol=1e-8)

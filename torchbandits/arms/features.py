@@ -82,10 +82,13 @@ class ArmFeatures:
         return self._features
 
     def at(self, index: Picks) -> Tensor:
-        """Features of arms (`batch_shape x p`), `batch_shape x m x p`, float64."""
+        """Features of arms (`batch_shape x p`), `batch_shape x m x p`, float64; of arm 0 where the index is −1."""
+        return self.at_slots(index.clamp_min(0))
+
+    def at_slots(self, slot: Picks) -> Tensor:
+        """The same of arms at `slot` ≥ 0."""
         features = self.all()
-        slot = index.clamp_min(0).unsqueeze(-2).expand(*features.shape[:-1], index.shape[-1])
-        return features.gather(-1, slot).double()
+        return features.gather(-1, slot.unsqueeze(-2).expand(*features.shape[:-1], slot.shape[-1])).double()
 
     def products(self, weights: Tensor) -> Iterator[tuple[slice, Tensor]]:
         """`weights` (`batch_shape x r x m`) times the features, in chunks of arms. Cost O(A m r)."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -15,6 +16,7 @@ from torchbandits.budget import halved
 from torchbandits.embeddings import Nystrom
 from torchbandits.linalg import LowRankPrecision
 from torchbandits.posteriors import GaussianProcess, where_frozen
+from torchbandits.posteriors.factors import Behind, Factors, SmallFactors
 from torchbandits.sources.packed import PackedArms
 from torchbandits.tanimoto import packed_kernel
 from torchbandits.threads import MANY_PRODUCTS, threads
@@ -22,6 +24,8 @@ from torchbandits.types import Picks
 
 # A table of finite features is swept again after this many pulls, so that rounding errors cannot accumulate.
 _ANCHOR = 1024
+# On a device the factors of finite features catch up after this many pulls.
+_BEHIND = 256
 
 
 class TableStrategy(ABC):
@@ -66,9 +70,14 @@ class TableStrategy(ABC):
         k = self.cross(index.clamp_min(0), None).double()
         return k, k
 
-    def append(self, G: Tensor) -> None:
+    def append(self, G: Tensor, directions: Callable[[Tensor], Tensor]) -> None:
         """Store the directions of pulls, `batch_shape x p x A`, that were subtracted from the leverages. By default none
-        are."""
+        are.
+
+        Args:
+            G: `directions` of the result of `cross`.
+            directions: Linear function from covariances with the pulled arms, `batch_shape x p x n`, to the directions.
+        """
         return
 
     def needs_sweep(self, updates: int, rows: int) -> bool:
@@ -212,7 +221,7 @@ class FromDirections(TableStrategy):
         """k̃, because an exact posterior has nothing to freeze. Cost O(n n' (u + d))."""
         return self._directions.between((left[0], left[1]), (right[0], right[1]))
 
-    def append(self, G: Tensor) -> None:
+    def append(self, G: Tensor, directions: Callable[[Tensor], Tensor]) -> None:
         """Append rows to T."""
         self._directions.append(G)
 
@@ -223,6 +232,37 @@ class FromDirections(TableStrategy):
     def forget(self) -> None:
         """Return to the prior."""
         self._directions.forget_all()
+
+
+class _Since:
+    """V⁻¹ of a posterior of finite features whose factors are behind: V₀⁻¹ − HᵀH, one row of H for each pull since.
+
+    Attributes:
+        known: Factors of the posterior, behind by the pulls of H.
+        used: Number of rows of H.
+        solved: The last result of `solve`, until its pulls are appended.
+    """
+
+    def __init__(self, fit: Factors) -> None:
+        self.known: Factors | SmallFactors | Behind | None = fit
+        self._precision, self.used = fit.regression.precision, 0
+        self.solved: Tensor | None = None
+        self._block = fit.regression.coefficients.new_empty(*fit.regression.coefficients.shape[:-2], 0, fit.features.shape[-2])
+
+    def solve(self, z: Tensor) -> Tensor:
+        """V⁻¹z, `batch_shape x m x p`. Cost O(m (m + r) p)."""
+        start, H = self._precision.solve(z), self._block[..., : self.used, :]
+        return start - H.mT @ (H @ z) if self.used else start
+
+    def append(self, rows: Tensor) -> None:
+        """Add rows of H, `batch_shape x p x m`."""
+        used, p, capacity = self.used, rows.shape[-2], self._block.shape[-2]
+        if used + p > capacity:
+            grown = self._block.new_empty(*self._block.shape[:-2], max(used + p, 2 * capacity, 64), self._block.shape[-1])
+            grown[..., :used, :] = self._block[..., :used, :]
+            self._block = grown
+        self._block[..., used : used + p, :] = rows
+        self.used = used + p
 
 
 class FromFeatures(TableStrategy):
@@ -239,6 +279,7 @@ class FromFeatures(TableStrategy):
     def __init__(self, rows: ArmRows, posterior: GaussianProcess, arms: ArmFeatures) -> None:
         super().__init__(rows, posterior)
         self._arms = arms
+        self._since: _Since | None = None
 
     def sweep(self, prior: Tensor, leverage: Tensor, channels: Tensor) -> None:
         """Squared lengths of Jᵀz; under a sketch, the prior minus the part that the sketch explains."""
@@ -256,8 +297,21 @@ class FromFeatures(TableStrategy):
 
     def cross(self, slot: Picks, leaders: Leaders | None) -> Tensor:
         """k̃(x_p, ·). Cost O(A m p)."""
-        precision = self.posterior.fit().regression.precision
-        return self._arms.times(precision.solve(self._arms.at(slot)).mT)
+        z = self._arms.at_slots(slot)
+        if z.device.type == "cpu" or self.posterior.sketch is not None:
+            return self._arms.times(self.posterior.fit().regression.precision.solve(z).mT)
+        since, known = self._since, self.posterior.known_factors
+        if since is None or known is None or since.known is not known or since.used > _BEHIND:
+            self._since = since = _Since(self.posterior.fit())
+        since.solved = solved = since.solve(z)
+        return self._arms.times(solved.mT)
+
+    def append(self, G: Tensor, directions: Callable[[Tensor], Tensor]) -> None:
+        """Keep the directions of the features on a device, where the factors of the posterior fall behind."""
+        since = self._since
+        if since is not None and since.solved is not None:
+            since.append(directions(since.solved.mT))
+            since.known, since.solved = self.posterior.known_factors, None
 
     def features(self, index: Picks) -> tuple[Tensor, Tensor]:
         """Features and whitened features."""

@@ -234,7 +234,7 @@ class ArmTable(Buffered):
         # `Conditioning`).
         G = conditioning.directions(C_pa.double())
         self._updates += G.shape[-2]
-        self.strategy.append(G)
+        self.strategy.append(G, conditioning.directions)
         self.leverage = (self.leverage - G.square().sum(dim=-2)).clamp_min_(0)
         self.channels = self.channels + innovations.mT @ G
         return conditioning.log_det
@@ -256,7 +256,7 @@ class ArmTable(Buffered):
         c = cross.squeeze(-2).scatter(-1, slot, leverage_j.to(cross.dtype))
         g = c * scale
         self.__dict__["_updates"] += 1
-        self.strategy.append(g.unsqueeze(-2))
+        self.strategy.append(g.unsqueeze(-2), lambda columns: columns * scale.unsqueeze(-1))
         self._buffers["leverage"] = torch.addcmul(self.leverage, g, g, value=-1).clamp_min_(0)
         self._buffers["channels"] = torch.addcmul(self.channels, moved, c.unsqueeze(-2))
         return gain.log1p_().squeeze(-1)

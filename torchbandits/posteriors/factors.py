@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import gpytorch
@@ -226,6 +226,43 @@ class Factors:
         features = _placed(nn.functional.pad(self.features, (0, 0, 0, 1)), column, placed)
         grown_rows, mask = torch.cat([self.rows, rows], dim=-1), torch.cat([self.mask, kept.unsqueeze(-1)], dim=-1)
         return Factors(grown_rows, mask, embedding, features, self.regression.detached().grow_())
+
+
+class Behind(NamedTuple):
+    """Factors of finite features on a device, and the pulls told since. A pull takes forty operations on a device to add to
+    them, which nothing needs as long as arms are brought up to date by the same pulls (see `FromFeatures`).
+
+    Attributes:
+        fit: The factors.
+        points: Number of distinct points, in every batch row, whose features they hold.
+        pulls: Rows (−1 where padded), counts and sums of rewards, `batch_shape x p` each, on the host.
+    """
+
+    fit: Factors
+    points: int
+    pulls: tuple[tuple[Tensor, Tensor, Tensor], ...]
+
+    def with_pulls(self, rows: Tensor, counts: Tensor, sums: Tensor) -> Behind:
+        """The same with further pulls."""
+        return Behind(self.fit, self.points, (*self.pulls, (rows, counts, sums)))
+
+    def caught_up(self, statistics: Statistics, targets_of: Callable[[Tensor, Tensor], Tensor]) -> Factors:
+        """Factors of all pulls. O(k m²) for k pulls, or O(k m² + m³)."""
+        fit, first = self.fit, self.points
+        fresh = fit.embedding(statistics.points[..., first:, :]).detach()
+        fresh = torch.where(statistics.mask[..., first:].unsqueeze(-2), fresh, 0.0)
+        Z_mu = torch.cat([fit.features[..., :first], fresh], dim=-1)
+        if not self.pulls:
+            return replace(fit, features=Z_mu)
+        rows, counts, sums = (torch.cat(parts, dim=-1) for parts in zip(*self.pulls, strict=True))
+        kept = rows >= 0
+        slot, counts, sums = to_device(
+            Z_mu.device, rows.clamp_min(0), torch.where(kept, counts, 0.0), torch.where(kept, sums, 0.0)
+        )
+        Z_mp = Z_mu.gather(-1, slot.unsqueeze(-2).expand(*Z_mu.shape[:-1], -1))
+        # A copy, because a snapshot may hold these factors.
+        regression = fit.regression.detached().update_(Z_mp.mT, counts, targets_of(counts, sums))
+        return replace(fit, features=Z_mu, regression=regression)
 
 
 class SmallFactors(NamedTuple):

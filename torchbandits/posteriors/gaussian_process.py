@@ -17,7 +17,7 @@ from torchbandits.buffered import Buffered
 from torchbandits.embeddings import FiniteEmbedding
 from torchbandits.kernels import shaped_like
 from torchbandits.linalg import uneven
-from torchbandits.posteriors.factors import Factors, SmallFactors, SweepFactors
+from torchbandits.posteriors.factors import Behind, Factors, SmallFactors, SweepFactors
 from torchbandits.posteriors.pending import Pending
 from torchbandits.posteriors.sketch import Sketch
 from torchbandits.posteriors.statistics import Statistics
@@ -85,7 +85,7 @@ class GaussianProcess(Buffered):
         self.register_buffer("pending", self.statistics.weights)
         # Whether rewards were told with noise variances of their own, which are relative to the noise of the policy.
         self.weighted = False
-        self._fit: Factors | SmallFactors | None = None
+        self._fit: Factors | SmallFactors | Behind | None = None
         self._known_rows: tuple[Tensor, Tensor, Tensor] | None = None
         # The last rows of the dictionary, and the same on the host.
         self._host_rows: tuple[Tensor, Tensor] | None = None
@@ -101,17 +101,23 @@ class GaussianProcess(Buffered):
 
     def append_(self, points: Points, new: PickMask) -> Tensor:
         """Add distinct points without pulls, `batch_shape x p x d`; return their rows (−1 where `new` is False)."""
+        self._fall_behind(new.device)
         rows = self.statistics.append_(points, new)
         if self.sparse:
             self.dictionary = nn.functional.pad(self.dictionary, (0, self.statistics.size - self.dictionary.shape[-1]))
-        if self._fit is not None:
+        if self._fit is not None and not isinstance(self._fit, Behind):
             self._fit = self.fit().grown(points, new, rows, self.sparse)
         return rows
 
     def add_(self, rows: Tensor, counts: Tensor, sums: Tensor, squares: Tensor, *, whole: bool = False) -> GaussianProcess:
         """Add pulls of existing rows (`batch_shape x p` each; row −1 is ignored, and there is none if `whole`), all on the host
         or on the device. O(u), or O(p m²) if factorised."""
+        self._fall_behind(rows.device)
         self.statistics.add_(rows, counts, sums, squares, whole=whole)
+        if isinstance(self._fit, Behind):
+            behind = self._fit.with_pulls(rows, counts, sums)
+            self.__dict__["_fit"] = None if uneven(self.statistics.weights_on_host) else behind
+            return self
         fit = None if self._fit is None else self.fit()
         if self.sketch is not None and self.finite is not None:
             rows, counts = to_device(self.pending.device, rows, counts)
@@ -130,6 +136,17 @@ class GaussianProcess(Buffered):
             regression = fit.regression.detached().update_(Z_mp.mT, counts, self.targets_of(counts, sums))
             self._fit = replace(fit, regression=regression, explained=None)
         return self
+
+    def _fall_behind(self, told: torch.device) -> None:
+        """Leave the factors of finite features on another device than pulls are told on as they are: pulls wait until the
+        factors are read, because the arms have an update of their own."""
+        fit = self._fit
+        if fit is None or self.finite is None or self.sketch is not None or self.pending.device.type == "cpu":
+            return
+        if isinstance(fit, Behind) and told.type != "cpu":
+            self.fit()
+        elif isinstance(fit, Factors) and told.type == "cpu" and fit.regression.graded is None:
+            self.__dict__["_fit"] = Behind(fit, int(self.statistics.num_rows.min()), ())
 
     def set_dictionary_(self, dictionary: Tensor) -> GaussianProcess:
         """Choose the dictionary among the distinct points, `batch_shape x u` booleans (sparse posteriors only)."""
@@ -294,12 +311,19 @@ class GaussianProcess(Buffered):
         fit = self._fit
         if isinstance(fit, Factors):
             return fit
-        fit = self._factorised(gram) if fit is None else fit
+        fit = self._factorised(gram)
         self.__dict__["_fit"] = fit = fit.factors() if isinstance(fit, SmallFactors) else fit
         return fit
 
+    @property
+    def known_factors(self) -> Factors | SmallFactors | Behind | None:
+        """The factors as they are, `Behind` where pulls wait for them to be read; None if they are not computed."""
+        return self._fit
+
     def _factorised(self, gram: Callable[[Tensor], Tensor] | None) -> Factors | SmallFactors:
         """`fit`, in the form in which it was computed."""
+        if isinstance(self._fit, Behind):
+            self._fit = self._fit.caught_up(self.statistics, self.targets_of)
         if self._fit is None:
             own = (self.regularization, self.statistics, self.targets())
             rows = self.dictionary_rows()
@@ -345,7 +369,7 @@ class GaussianProcess(Buffered):
         kernel: gpytorch.kernels.Kernel,
         regularization: float,
         flags: tuple[bool, bool],
-        fit: Factors | SmallFactors | None,
+        fit: Factors | SmallFactors | Behind | None,
     ) -> None:
         self.kernel, self.regularization, self._fit = kernel, regularization, fit
         self.sparse, self.weighted = flags

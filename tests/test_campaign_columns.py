@@ -205,7 +205,9 @@ def test_all_that_is_wrong_is_said_at_once():
 
 def test_texts_that_may_name_the_rows_are_offered_as_ids():
     names = [f"F{i:02}" for i in range(N)]
-    frame = table()[["number"]].assign(name=names, other=[f"{name}b" for name in names], twice=[f"T{max(1, i)}" for i in range(N)])
+    frame = table()[["number"]].assign(
+        name=names, other=[f"{name}b" for name in names], twice=[f"T{max(1, i)}" for i in range(N)]
+    )
     with pytest.raises(ArgumentError, match=r"they are the ids: id='name' \(--id name\)\.$"):
         decided(frame)
     for columns in (["number", "twice"], ["number", "name"]):

@@ -72,7 +72,7 @@ def test_each_kind_is_found_and_encoded():
         "few": standard(frame["few"]),
         "yes": frame["yes"].to_numpy(float),
         "day": standard(np.arange(N)),
-        "size": places - 1,  # the places of three categories have mean 1
+        "size": places - 1,  # the positions of three categories have mean 1
     }
     for name, values in expected.items():
         scale = found["size"].std() / values.std() if name == "size" else 1.0
@@ -163,7 +163,7 @@ def test_batches_make_no_difference(monkeypatch: pytest.MonkeyPatch):
     whole = decided(frame)
     monkeypatch.setattr("torchbandits.tabular.tables.BATCH", 7)
     assert decided(frame) == whole
-    monkeypatch.setattr(campaign_columns, "SAMPLE", 10)  # every fourth row tells mean and deviation
+    monkeypatch.setattr(campaign_columns, "SAMPLE", 10)  # mean and deviation come from every fourth row
     sampled = decided(frame)["number"]
     assert sampled.center == pytest.approx(frame["number"][::4].mean())
 
@@ -201,6 +201,21 @@ def test_all_that_is_wrong_is_said_at_once():
     frame = table()[["number"]].assign(a=[f"a{i}" for i in range(N)], b=[f"b{i}" for i in range(N)])
     with pytest.raises(ArgumentError, match=r"column 'a' holds text.*column 'b' holds text"):
         decided(frame)
+
+
+def test_texts_that_may_name_the_rows_are_offered_as_ids():
+    names = [f"F{i:02}" for i in range(N)]
+    frame = table()[["number"]].assign(
+        name=names, other=[f"{name}b" for name in names], twice=[f"T{max(1, i)}" for i in range(N)]
+    )
+    with pytest.raises(ArgumentError, match=r"they are the ids: id='name' \(--id name\)\.$"):
+        decided(frame)
+    for columns in (["number", "twice"], ["number", "name"]):
+        roles = {"name": "id"} if "name" in columns else {}
+        told = frame[columns].assign(twice=frame["twice"])
+        with pytest.raises(ArgumentError, match="column 'twice' holds text") as error:
+            decide(as_table("table", told), roles, {})
+        assert "they are the ids" not in str(error.value)
 
 
 def test_a_category_that_was_not_there_is_refused():

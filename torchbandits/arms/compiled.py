@@ -1,4 +1,5 @@
-"""The in-batch loop of one batch row, compiled where numba is installed. In a file of its own: numba loads in half a second."""
+"""The in-batch loop of one batch row, compiled where numba is installed. It is a separate module because importing numba takes
+half a second."""
 
 from __future__ import annotations
 

@@ -52,20 +52,20 @@ def pick_rows(
 ) -> Ended:
     """Run the loop of `compiled.pick_leaders` on every batch row, or with `drops` that of `compiled.pick_among_many`.
 
-    The loop runs on the host wherever the arms are: its numbers (32 KB a batch row for 64 leaders) are copied there in one
-    piece, which takes less than the launches of a single pick on a device.
+    The loop always runs on the host. For arms on a device, its inputs (32 KB per batch row for 64 leaders) are copied in one
+    transfer, which takes less time than the kernel launches of a single pick on the device.
 
     Args:
-        leaders: `rows x k`, which arms they are.
+        leaders: `rows x k`, arm indices of the leaders.
         mean, scale, gain: `rows x k`, of the leaders.
-        leverage: `rows x k`, and `covariance`, `rows x k x k`: overwritten where they are on the host.
-        covariance: See `leverage`.
-        room: `rows x k` whole numbers of further picks; overwritten likewise.
+        leverage: `rows x k`; overwritten if it is on the host.
+        covariance: `rows x k x k`; overwritten if it is on the host.
+        room: `rows x k`, integers, numbers of further picks allowed; overwritten if it is on the host.
         outside: `rows`, best score of the other arms.
         first: `rows`, position of the first pick; −1 where there is none.
         dynamic: Whether a pick spends log(1 + leverage) in place of its gain.
         spent, budget: `rows`, on the host.
-        remaining: `rows` whole numbers of picks to make, on the host.
+        remaining: `rows`, integers, numbers of picks to make, on the host.
         most: Largest number of picks of a row.
         drops: `rows x n x k`, changes of the covariance by up to n picks, and `used`, `rows`, how many there are: both are
             overwritten, and the covariance is not.
@@ -98,7 +98,7 @@ def pick_rows(
 
 
 def warm_up() -> None:
-    """Compile what is compiled where numba is installed, so that compilation is not part of the first timed run."""
+    """Compile the numba functions, if numba is installed, so that compilation is not part of the first timed run."""
     from torchbandits.linalg.compiled import compile_all  # noqa: PLC0415 - numba takes half a second to load
 
     compile_all()

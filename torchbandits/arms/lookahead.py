@@ -14,7 +14,7 @@ from torchbandits.posteriors import Conditioning, aggregate
 from torchbandits.transfers import to_device, to_host
 from torchbandits.types import Picks
 
-# Default number of leaders: a batch of hundreds of picks spreads over more than half as many distinct arms.
+# Default number of leaders. A batch of hundreds of picks spreads over more than 32 distinct arms.
 _LEADERS = 64
 # The same for arms on a device, where new leaders take a hundred operations, and a pick among so many some microseconds on the
 # host; and the largest number of covariances between leaders, of all batch rows, that are handed over together.
@@ -22,11 +22,11 @@ _LEADERS_ON_DEVICE, _HANDED = 512, 1 << 20
 # Number of picks after which there are new leaders then.
 _DROPS = 128
 _PICKS_A_ROUND = 1 << 14
-# Number of arms that are brought up to date at once.
+# Number of arms that are updated at once.
 _SHRUNK = 1 << 14
-# Number of arms from which a pool of the best arms is worth the cost of its selection.
+# Smallest number of arms for which a pool of the best arms is worth the cost of its selection.
 _MANY = 1 << 18
-# One arm in this many is in the pool.
+# The pool holds one out of this many arms.
 _POOLED = 32
 
 _Conditioned = tuple[Conditioning, tuple[Tensor, ...]]
@@ -53,9 +53,10 @@ class BatchMeter(Protocol):
 class Lookahead:
     r"""Picks of one batch, with means and width frozen at its start.
 
-    Picks can only decrease leverages, so stale scores are upper bounds. The k best are brought up to date (by conditioning them
-    on the picks so far), and the compiled loop picks among them until the best leader falls below the best stale score of the
-    other arms. The picks are those of a full sweep after each pick. All tensors are flattened to `rows x ...`.
+    Picks can only decrease leverages, so stale scores are upper bounds. The k arms with the highest scores, the leaders, are
+    brought up to date (by conditioning them on the picks so far), and the compiled loop picks among them until the best leader
+    falls below the best stale score of the other arms. The picks are those of a full sweep after each pick. All tensors are
+    flattened to `rows x ...`.
 
     Picks condition the covariance k̃ of the posterior exactly. In the batches of BBKB the dictionary of a sparse posterior is
     frozen instead: picks do not change the residual variance that it does not explain.
@@ -94,7 +95,7 @@ class Lookahead:
         self.scale = scale if price is None else scale * price.expand(*self.batch_shape, A).reshape(-1, A)
         self.leverage = self.start.clone()
         self.offered = None if offered is None else offered.expand(*self.batch_shape, A).reshape(-1, A)
-        # What is picked or pending is kept on the host, where it is picked.
+        # Picked and pending arms are kept on the host, where the picks are made.
         self.index, self.counts = pending[0].reshape(self.num_rows, -1), pending[1].reshape(self.num_rows, -1)
         if mean.device.type != "cpu":
             none = torch.empty(self.num_rows, 0, dtype=torch.int64), torch.empty(self.num_rows, 0, dtype=torch.float64)
@@ -189,7 +190,7 @@ class Lookahead:
         """The conditioning on the picks so far, one per batch row, with their features; None before the first pick."""
         if not self.index.shape[-1]:
             return None
-        # A call less for arms on the host, where each counts in a small step.
+        # Avoid a call for arms on the host, where every call counts in a small step.
         index, counts = (self.index, self.counts) if self.mean.device.type == "cpu" else self.distinct()
         features = self.table.features(self.rows_first(index))
         C_pp = self.table.covariance(features, features, frozen=self._frozen)
@@ -227,8 +228,8 @@ class Lookahead:
         return handed
 
     def _refresh(self, active: Tensor | None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Leaders in order of index (`rows x k`) with current leverage and covariance, and the next pick. Rows that are not
-        active (None for all of them) may be out of date."""
+        """Leaders in order of index (`rows x k`) with current leverage and covariance, and the next pick. Results of rows that are
+        not `active` may be out of date; None if all rows are active."""
         conditioned = self.conditioning()
         if conditioned is not None:
             return self._current(active, conditioned)
@@ -245,7 +246,7 @@ class Lookahead:
         return self.across.top(raised, self.most_leaders).sort(dim=-1).values
 
     def _current(self, active: Tensor | None, conditioned: _Conditioned) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Bring arms up to date in order of score until the best arm is; return leaders, leverage, covariance, best arm."""
+        """Update arms in order of score until the best arm is up to date; return leaders, leverage, covariance and best arm."""
         across, leaders = self.across, None
         found, fresh, k = self._current_in_pool(active, conditioned)
         if found is not None:
@@ -275,8 +276,8 @@ class Lookahead:
         Scores outside the pool can only fall, so the largest of them at the time of selection remains an upper bound.
 
         Returns:
-            The result of `_current`, or None if an arm outside a new pool may be the best; then the arms that are up to date
-            (`rows x A` booleans; None if arms are few or on other ranks), and the size of the last step.
+            Three values: the result of `_current`, or None if an arm outside a new pool may be the best; the arms that are up
+            to date (`rows x A` booleans; None if arms are few or on other ranks); the number of arms of the last update.
         """
         k, A = self.most_leaders, self.score.shape[-1]
         if self.table.rows.sharded or A < _MANY:
@@ -360,7 +361,7 @@ class Lookahead:
     def _with_first(self, leaders: Tensor, first: Tensor) -> Tensor:
         """Leaders in order of index, with the last (worst) one replaced by `first` if that is missing."""
         missing = ~(leaders == first.unsqueeze(-1)).any(dim=-1)
-        # Nothing waits for a device to know whether any is missing: where none is, the worst one is written over itself.
+        # On a device, reading whether any is missing would be a wait. Where none is, the worst leader is replaced by itself.
         if leaders.device.type == "cpu" and not bool(missing.any()):
             return leaders.sort(dim=-1).values
         worst = self.across.at(leaders, self.score)[0].argmin(dim=-1, keepdim=True)
@@ -368,7 +369,7 @@ class Lookahead:
         return leaders.scatter(-1, worst, kept).sort(dim=-1).values
 
     def _room(self, leaders: Tensor, score: Tensor) -> Tensor:
-        """Number of further picks allowed of each leader, `rows x k`; 0 for arms that are not on offer. All on the host."""
+        """Number of further picks allowed for each leader, `rows x k`; 0 for arms that are not offered. All are on the host."""
         most = torch.iinfo(torch.int64).max if self.max_pulls is None else self.max_pulls
         room = torch.full_like(leaders, most)
         if self.max_pulls is not None and self.index.shape[-1]:

@@ -1,7 +1,7 @@
 """`torchbandits campaign …`: a campaign in a folder, for spreadsheets instead of Python.
 
-The folder holds `candidates.parquet`, a copy of the candidates where they came as a CSV file, and `journal` with the files that
-belong to it. Every command may be repeated, and killed at any time.
+The folder holds `candidates.parquet`, a copy of the candidates where they came as a CSV or Excel file, and `journal` with the
+files that belong to it. Every command may be repeated, and killed at any time.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ HERE = Path("campaign")
 
 @campaign_app.command()
 def new(
-    candidates: Annotated[Path, typer.Argument(help="One row a candidate: a CSV, Parquet or Arrow file.")],
+    candidates: Annotated[Path, typer.Argument(help="One row a candidate: a CSV, Excel, Parquet or Arrow file.")],
     objective: Annotated[
         list[str],
         typer.Option(

@@ -138,7 +138,7 @@ def _leverage(
     diagonal: Tensor,
     regularization: float,
 ) -> Tensor:
-    """Leverage r/λ + zᵀV⁻¹z of some rows of the points, `p`, given `mass` pulls of just these rows, computed in blocks."""
+    """Leverage r/λ + zᵀV⁻¹z of some `rows` (`p`) of the points, given `mass` pulls (`p`) of these rows alone, in blocks."""
     m, device = len(dictionary), points.device
     if not m:
         return diagonal / regularization
@@ -148,7 +148,7 @@ def _leverage(
     place = torch.full((len(points),), -1, device=device).scatter(0, dictionary, torch.arange(m, device=device))
 
     def features(part: Tensor) -> Tensor:
-        """z, `m x c`, from columns with the exact k(x, x) between a dictionary point and itself."""
+        """Features z of a block of points, `m x c`. Columns of dictionary points are those of K_mm, where k(x, x) is exact."""
         K_mc, slot = evaluate_kernel(kernel, x_m, points[part]).double(), place[part]
         own = (slot >= 0).nonzero().squeeze(-1)
         return root.embed(K_mc.index_copy(-1, own, K_mm[:, slot[own]]))
@@ -171,7 +171,7 @@ def _leverage(
 def _checked(
     kernel: gpytorch.kernels.Kernel, points: Points, weights: PerPoint, regularization: float
 ) -> tuple[Tensor, Tensor]:
-    """Points and weights in float64."""
+    """Points and weights in float64; an invalid argument raises an error that names it."""
     require(not kernel.batch_shape, f"the kernel must have no batch shape, got {tuple(kernel.batch_shape)}.", ShapeError)
     require(
         points.dim() == 2 and weights.shape == points.shape[:1],

@@ -22,8 +22,8 @@ class Pending:
         features: `batch_shape x m x p`, z of the points.
         conditioning: Conditioning on the covariances of the points.
         regularization: λ.
-        frozen: Where the residual k(x,x) − |z|² is not changed, a boolean or `batch_shape`; elsewhere every pending point gets
-            a kernel column of its own.
+        frozen: Whether the residual k(x,x) − |z|² stays unchanged, a boolean or `batch_shape`. Otherwise every pending point
+            gets its own kernel column.
     """
 
     factors: Factors

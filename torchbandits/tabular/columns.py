@@ -142,6 +142,11 @@ class Survey:
         return tuple(sorted(self._seen))
 
     @property
+    def may_name_rows(self) -> bool:
+        """Whether all cells may be different texts, as far as they were collected."""
+        return self.text and not self.missing and (self.too_many or len(self._seen) == self.count)
+
+    @property
     def constant(self) -> bool:
         """Whether all cells are equal, empty ones included."""
         if self.missing == self.count:
@@ -300,7 +305,7 @@ def decide(table: Table, roles: Mapping[str, str], overruled: Mapping[str, Any],
     found = survey(table, wanted)
     decided: list[Decision] = []
     wrong: list[str] = []
-    others: list[str] = []
+    refused: list[str] = []
     for name in names:
         if name in roles:
             decided.append(Decision(name, roles[name], "as told" if roles[name] != "id" else "names the rows"))
@@ -313,8 +318,8 @@ def decide(table: Table, roles: Mapping[str, str], overruled: Mapping[str, Any],
                 decided.append(_decided(found[name], overruled.get(name), molecules))
             except ArgumentError as error:
                 wrong.append(str(error))
-                others.append(name)
-    others += [d.column for d in decided if d.features and d.kind != MOLECULE]
+                refused.append(name)
+    others = refused + [d.column for d in decided if d.features and d.kind != MOLECULE]
     for d in decided:
         if d.kind == MOLECULE and others and alone is None:
             raise ArgumentError(
@@ -322,6 +327,8 @@ def decide(table: Table, roles: Mapping[str, str], overruled: Mapping[str, Any],
                 f"{', '.join(map(repr, others[:5]))}): to learn from the molecules alone, say columns={{{d.column!r}: "
                 f"'molecule'}} (--column {d.column}=molecule); to learn from the others alone, {{{d.column!r}: 'ignore'}}."
             )
+    if "id" not in roles.values():
+        wrong += [_may_be_ids(name) for name in refused if found[name].may_name_rows][:1]
     require(not wrong, " ".join(wrong))
     some = any(d.features for d in decided)
     require(some, f"{table.name} has no column that tells its rows apart: nothing can be learned from one row about another.")
@@ -453,9 +460,13 @@ def _no_category(s: Survey, molecules: bool) -> str:
     many = f"more than {MOST_CATEGORIES:,}" if s.too_many else f"{len(s.categories):,}"
     return (
         f"column {s.column!r} holds text ({many} different ones, such as {s.first_text!r}), which a model can't read: leave it "
-        f"out (columns={{{s.column!r}: 'ignore'}}), compute numbers from it, or, if these are categories, say so "
-        f"(columns={{{s.column!r}: 'category'}}){also}."
+        f"out (columns={{{s.column!r}: 'ignore'}}, --column {s.column}=ignore), compute numbers from it, or, if these are "
+        f"categories, say so ('category'){also}."
     )
+
+
+def _may_be_ids(column: str) -> str:
+    return f"If the texts of {column!r} name the rows, they are the ids: id={column!r} (--id {column})."
 
 
 def no_number(s: Survey) -> str:

@@ -1,4 +1,4 @@
-"""What a step asks of a device: operations sent to it, and times the host waits for it, within limits for nine policies."""
+"""Cost of a step on a device: operations sent to it, and waits of the host for it, within limits for nine policies."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NOISE = {"noise_std": 0.1}
 
 @dataclass(frozen=True)
 class Limit:
-    """Most launches and waits of a step of one ask and one tell, as counted when the limit was set, and a little more."""
+    """Most launches and waits of a step of one ask and one tell: slightly more than were counted when the limit was set."""
 
     make: Callable[[], tb.policies.Policy]
     launches: int
@@ -45,7 +45,7 @@ LIMITS = {
 
 
 def counted(make: Callable[[], tb.policies.Policy], A: int, rows: int | None = None) -> tuple[float, float, float]:
-    """Launches and waits of a step, and its picks a row, on average."""
+    """Average launches, waits and picks per row of a step."""
     g = generator(0)
     arms = torch.rand(A, 4, generator=g, dtype=torch.float64) * 2
     means = torch.sin(2 * arms.sum(dim=-1))
@@ -80,7 +80,7 @@ def test_the_emulation_counts_what_is_asked():
         assert (asked.launches, asked.waits) == (1, 1)
         float(y[0, 0])
         assert (asked.launches, asked.waits) == (1, 2)
-        y[y > 1]  # a comparison, and a size that depends on the numbers
+        y[y > 1]  # a comparison, and an indexing whose size depends on the numbers
         assert (asked.launches, asked.waits) == (3, 3)
         torch.ones(3, dtype=torch.float64).pin_memory().to("cuda", non_blocking=True)
         assert (asked.launches, asked.waits) == (3, 3)
@@ -199,7 +199,7 @@ def test_factors_that_catch_up_on_a_device_are_those_of_the_host(
             selection = bandit.ask()
             picks.append(selection.index.tolist())
             reward = arms.to(device)[selection.index].sum(dim=-1) + 0.3 * noise[..., step : step + 1].to(device)
-            if step == 40:  # an error puts everything back
+            if step == 40:  # an error restores the state
                 before = bandit.loop.state.arm_mean().cpu()
                 with pytest.MonkeyPatch.context() as broken:
                     broken.setattr("torchbandits.policies.learning.ArmTable._update_one", lambda *_: 1 / 0)

@@ -122,7 +122,7 @@ def test_ties_go_to_the_lowest_index() -> None:
 
 
 def test_the_loop_breaks_ties_so_at_every_pick() -> None:
-    """Room for one pick of each arm: the tied ones go in the order of their indices, whichever is larger by an ulp."""
+    """With one pick per arm, tied arms are picked in the order of their indices, whichever score is larger by an ulp."""
     score = np.array([0.3, 1.0, 1.0 + 1e-15, 1.0 - 1e-15, 0.9])
     tied = problem(0, 5) | {"mean": score, "scale": np.zeros(5), "leverage": np.ones(5), "covariance": np.eye(5)}
     tied |= {"gain": np.ones(5), "room": np.ones(5, dtype=int), "remaining": 5}
@@ -168,7 +168,7 @@ def test_warming_up_compiles_what_runs_need() -> None:
 
 
 def test_arms_that_are_all_alike_are_brought_up_to_date_in_few_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each pick lowers every score by nearly as much: the best arm is known once all scores are refreshed."""
+    """Each pick lowers all scores by nearly the same amount, so that the best arm is known once all scores are refreshed."""
     arms = torch.rand(20_000, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     kernel = gpytorch.kernels.RBFKernel().double()
     kernel.lengthscale = 10.0
@@ -177,10 +177,10 @@ def test_arms_that_are_all_alike_are_brought_up_to_date_in_few_rounds(monkeypatc
     top = Whole.top
     monkeypatch.setattr(Whole, "top", lambda self, score, k: rounds.append(k) or top(self, score, k))
     picks = tb.Bandit(policy, arms, generator=torch.Generator().manual_seed(1)).ask(limit=6).index
-    assert len(rounds) <= 6 * (2 + 9)  # 64, 128, … arms: nine times doubled are all of them
+    assert len(rounds) <= 6 * (2 + 9)  # 64, 128, … arms are refreshed: after nine doublings all of them
     leverage = kernel(arms[:1], arms[:1]).to_dense().new_ones(20_000)
     directions = torch.zeros(0, 20_000, dtype=torch.float64)
-    for pick in picks:  # one arm after the other, with every score anew
+    for pick in picks:  # sequentially, with all scores computed again
         assert int(pick) == int((leverage >= leverage.max() * (1 - 1e-14)).nonzero()[0])
         column = kernel(arms[pick : pick + 1], arms).to_dense().detach()[0] - directions[:, pick] @ directions
         directions = torch.cat([directions, (column / (column[pick] + 0.01).sqrt()).unsqueeze(0)])

@@ -228,8 +228,8 @@ class Lookahead:
         return handed
 
     def _refresh(self, active: Tensor | None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Leaders in order of index (`rows x k`) with current leverage and covariance, and the next pick. Results of rows that are
-        not `active` may be out of date; None if all rows are active."""
+        """Leaders in order of index (`rows x k`) with current leverage and covariance, and the next pick. Results of rows
+        that are not `active` may be out of date; None if all rows are active."""
         conditioned = self.conditioning()
         if conditioned is not None:
             return self._current(active, conditioned)

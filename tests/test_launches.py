@@ -222,3 +222,19 @@ def test_factors_that_catch_up_on_a_device_are_those_of_the_host(
     assert there[0] == here[0]
     for own, other in zip(there[1:], here[1:], strict=True):
         torch.testing.assert_close(own, other, rtol=1e-8, atol=1e-8)
+
+
+def test_pure_exploration_waits_for_the_device_once_a_batch_and_never_for_a_pick():
+    asked_for = []
+    for horizon in (100, 1_000):
+        g = generator(0)
+        arms = torch.rand(20_000, 4, generator=g, dtype=torch.float64)
+        with emulated_device() as asked:
+            bandit = tb.Bandit(tb.bpe(rbf(0.3), horizon=horizon, noise_std=0.1), arms.cuda(), generator=generator(1))
+            before = Asked(asked.launches, asked.waits)
+            picks = bandit.ask().index.shape[-1]
+            asked_for.append((picks, asked.launches - before.launches, asked.waits - before.waits))
+    few, many = asked_for
+    assert many[0] > 3 * few[0]
+    assert many[2] == few[2] <= 6
+    assert (many[1] - few[1]) / (many[0] - few[0]) <= 29

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+import sys
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from torch import Tensor
 
 import torchbandits as tb
 from torchbandits import errors
-from torchbandits.arms import ArmRows, ArmTable, Lookahead
+from torchbandits.arms import ArmRows, ArmTable, Lookahead, greedy
 from torchbandits.batching import Meter
 from torchbandits.policies.bpe import BatchedPureExploration, batch_lengths
 from torchbandits.policies.reds import doubling_lengths
@@ -524,6 +525,44 @@ def test_the_number_of_leaders_changes_no_pick(seed: int):
         )
         picks.append(lookahead.pick(Meter(lookahead, math.inf, scale=0.0), torch.tensor(120)).tolist())
     assert all(p == picks[0] for p in picks)
+
+
+@pytest.mark.parametrize("rows", [None, 2])
+@pytest.mark.parametrize("most", [256, 7])
+def test_picks_among_many_arms_by_sweeps_are_those_of_leaders(monkeypatch: pytest.MonkeyPatch, rows: int | None, most: int):
+    g = generator(0)
+    arms = torch.rand(300, 3, generator=g, dtype=torch.float64) * 2
+    noise = torch.randn(*([] if rows is None else [rows]), 400, generator=g, dtype=torch.float64)
+
+    def played(leaders: int) -> list[Any]:
+        # The policy's name hides that of its module.
+        monkeypatch.setattr(sys.modules["torchbandits.policies.bpe"], "_LEADERS", leaders)
+        monkeypatch.setattr(greedy, "_MOST", most)
+        generators = generator(1) if rows is None else [generator(row) for row in range(rows)]
+        bandit = tb.Bandit(tb.bpe(rbf(2.0), horizon=100, noise_std=0.3), arms, generator=generators)
+        picks = []
+        for step in range(5):
+            # Some picks are pending, and arms go off offer.
+            index = bandit.ask(limit=9 if step % 2 else None).index
+            more = bandit.ask(more=2, available=torch.arange(300) % 5 > 0).index
+            picks.append([index.tolist(), more.tolist()])
+            both = torch.cat([index, more[..., index.shape[-1] :]], dim=-1)
+            bandit.tell(both, arms[both].sum(dim=-1) + noise[..., : both.shape[-1]])
+        return picks
+
+    assert played(20) == played(300)
+    assert max(len(index if rows is None else index[0]) for index, _ in played(20)) > 9
+
+
+def test_picks_among_many_arms_without_variance_are_the_first_one():
+    rows = ArmRows(Problem(seed=0, a=40).tensor, torch.Size())
+    table = ArmTable(rows, GaussianProcess(rbf(), 0.01, dim=2), 2 << 30)
+    table.leverage = torch.zeros_like(table.leverage)
+    nothing = torch.zeros(0, dtype=torch.float64)
+    falling, offered = -1e-9 * torch.arange(40.0, dtype=torch.float64), torch.arange(40) > 4
+    found, left = greedy.largest_variances(table, falling, offered, (nothing.long(), nothing), torch.tensor(3))
+    assert found.tolist() == [5, 5, 5]
+    assert int(left) == 0
 
 
 # ------------------------------------------------------------------------------------------ SupKernelUCB

@@ -139,6 +139,11 @@ class _Names(TorchFunctionMode):
         if func in _MAKE and not isinstance(args[0], DeviceTensor):
             made = func(_numbers(args[0]), *args[1:], **kwargs)  # PyTorch makes the tensor on the host, then copies it
             return made if wanted is None else made.to(wanted)
+        if type(kwargs.get("generator")) is DeviceGenerator:
+            if wanted is not _CARRIER:
+                raise DeviceError("Expected a 'cpu' device type for generator but found 'cuda'")
+            _running[-1].asked.launches += 1
+            return DeviceTensor(func(*args, **kwargs))
         if wanted is not None:
             kwargs["device"] = wanted
         if func is Tensor.pin_memory:
@@ -269,7 +274,7 @@ class _Kernels(TorchDispatchMode):
         if not away:
             # A copy to the host, or an operation on the host.
             return func(*on_host(args), **on_host(kwargs)) if there else func(*args, **kwargs)
-        if any(isinstance(x, torch.Generator) for x in (*args, *kwargs.values())):
+        if any(isinstance(x, _Generator) for x in (*args, *kwargs.values())):
             raise DeviceError("Expected a 'cuda' device type for generator but found 'cpu'")
         own_args, own_kwargs = on_host(args), on_host(kwargs)
         if device is not None:
@@ -305,6 +310,23 @@ def _check_mixed(func: Any, name: str, args: Any, here: list[Tensor]) -> None:
         )
 
 
+_Generator = torch.Generator
+
+
+class _Generators(type(_Generator)):  # type: ignore[misc]
+    def __instancecheck__(cls, generator: Any) -> bool:
+        return isinstance(generator, _Generator)
+
+
+class DeviceGenerator(_Generator, metaclass=_Generators):
+    """`torch.Generator` during the emulation: on the device, or as it is."""
+
+    def __new__(cls, device: Any = "cpu") -> Any:
+        return _Generator(device) if torch.device(device).type == "cpu" else super().__new__(cls)
+
+    device = property(lambda self: DEVICE)
+
+
 class _Stream:
     """A stream or an event that completes everything immediately."""
 
@@ -336,6 +358,7 @@ def emulated_device() -> Iterator[Asked]:
     with ExitStack() as stack:
         for name, value in here.items():
             stack.enter_context(mock.patch.object(torch.cuda, name, value))
+        stack.enter_context(mock.patch.object(torch, "Generator", DeviceGenerator))
         lifted = torch._C._only_lift_cpu_tensors()
         torch._C._set_only_lift_cpu_tensors(True)  # torch.tensor(…, device=…) makes the tensor on the host, then copies it
         stack.callback(torch._C._set_only_lift_cpu_tensors, lifted)

@@ -127,7 +127,10 @@ def check_generators(generator: Any, arms: Any, kernel: Any) -> tuple[tuple[torc
         f"generator must be a torch.Generator or a non-empty list of them, got {generator!r}.",
     )
     wrong = [g.device for g in generators if g.device.type != "cpu"]
-    require(not wrong, f"generators live on the CPU, whatever the arms' device, got {wrong}.")
+    require(
+        not wrong,
+        f"generators live on the CPU, whatever the arms' device, got {wrong}: with TORCHBANDITS_PHILOX=1 their seeds draw on the device.",
+    )
     own = torch.Size() if single else torch.Size([len(generators)])
     kernel_shape = getattr(kernel, "batch_shape", torch.Size())
     try:

@@ -1,8 +1,8 @@
 """The command line: `torchbandits run`, `reproduce`, `plot`, `report`, `watch`, `bench`, `policies`, `data …`, `campaign …`.
 
-Every expected error is one line on standard error with exit code 2; Ctrl-C is one line with exit code 130. No control character
-of a file, a name or an argument reaches the terminal. Commands import their packages when they are called, since pandas,
-Matplotlib and BoTorch take seconds to load and no command needs all of them.
+Every expected error is printed as one line on standard error, with exit code 2; Ctrl-C prints one line, with exit code 130.
+Control characters in a file, a name or an argument are never printed. Commands import their packages when they are called,
+because pandas, Matplotlib and BoTorch take seconds to load and no command needs all of them.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from torchbandits.experiments.reproduction import ReproductionConfig
     from torchbandits.experiments.results import Result
 
-# Click's errors by a name that Typer exports: newer versions of Typer carry a Click of their own.
+# The base class of Click's errors, through a class that Typer exports: newer versions of Typer include a copy of Click.
 ClickException = cast("type[typer.BadParameter]", typer.BadParameter.__mro__[2])
 BENCH = Path("scripts", "benchmarks", "bench.py")
 """The benchmarks in the repository, which the deprecated command `bench` runs."""
@@ -58,7 +58,7 @@ class OneLineErrors(TyperGroup):
         **extra: Any,
     ) -> Any:
         """Run a command and end the process with its exit code."""
-        # A name that the terminal's encoding lacks must not end a command that has done its work.
+        # A character that the terminal's encoding lacks must not make a finished command fail.
         if isinstance(sys.stdout, io.TextIOWrapper):
             sys.stdout.reconfigure(errors="backslashreplace")
         try:
@@ -88,7 +88,7 @@ class OneLineErrors(TyperGroup):
         except MemoryError as error:
             complain(f"not enough memory: {error}")
         except RuntimeError as error:
-            # On the host PyTorch reports a lack of memory in words only.
+            # On the host PyTorch reports a lack of memory only in the message of a RuntimeError.
             if not isinstance(error, torch.OutOfMemoryError) and not any(words in str(error) for words in OUT_OF_MEMORY):
                 raise
             complain(f"not enough memory: {error}")
@@ -96,7 +96,7 @@ class OneLineErrors(TyperGroup):
             complain(f"interrupted: {error if error.args else 'every file that was written is whole.'}")
             raise typer.Exit(130) from error
         except BrokenPipeError:
-            # The reader of the output has closed it, which is no error.
+            # The reader of the output has closed the pipe, which is not an error.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             raise typer.Exit(1) from None
         except OSError as error:
@@ -110,8 +110,8 @@ def complain(error: object) -> None:
 
 
 def _complain_once() -> Callable[..., None]:
-    """Return a function that prints each warning in one line, and prints only the first of those that differ in nothing but
-    their numbers: a figure has hundreds of runs."""
+    """Return a function that prints each warning in one line. Of warnings that differ only in their numbers, it prints the
+    first: a figure has hundreds of runs."""
     said: set[str] = set()
 
     def show(message: Warning | str, *_: Any, **__: Any) -> None:

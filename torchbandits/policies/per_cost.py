@@ -35,8 +35,8 @@ def per_cost(policy: Policy, *, exponent: float = 1.0, baseline: float = 0.0) ->
             rewards below b, the score of an arm decreases with its cost.
 
     The costs are those given to the bandit (`Bandit(policy, arms, costs=…)`), or those of the environment in `run`. Batches,
-    memory and width are those of the policy. Guarantee: none; with a large budget the ratio is the right greedy choice per unit
-    of cost.
+    memory and width are those of the policy. Guarantee: none; with a large budget, the ratio is the greedy choice of the gain
+    per unit of cost.
 
     Raises:
         UnsupportedError: For a policy without scores.

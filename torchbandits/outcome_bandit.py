@@ -430,7 +430,7 @@ class OutcomeBandit(Bandit):
             return signs if own is None else tuple(sign * abs(one) for sign, one in zip(signs, own, strict=True))
         if own is not None:
             return own
-        raise ArgumentError("pass minimize=, the names of the outcomes of which less is better ([] for none).")
+        raise ArgumentError("pass minimize=, the names of the outcomes to minimise ([] for none).")
 
 
 def rewards_by_outcome(what: str, names: tuple[str, ...], rewards: Any, index: Tensor, mask: Tensor, failures: str) -> Tensor:

@@ -313,9 +313,9 @@ def fidelity(
     twin = torch.where(levels == target, torch.arange(len(listed), device=listed.device), own[place])
 
     if isinstance(models, Joint):
-        require(not minimize, "minimize is for one outcome: say in constrained or pareto of which outcomes less is better.")
+        require(not minimize, "minimize is for one outcome: name the outcomes to minimise in constrained or pareto.")
         known = isinstance(models.aim, Constrained | Scalarized)
-        message = f"what is wanted at the target must be a constrained or a pareto policy, got {type(models.aim).__name__}."
+        message = f"the policy at the target must be a constrained or a pareto policy, got {type(models.aim).__name__}."
         require(known, message, UnsupportedError)
         policy = replace(models, aim=Fidelity(models.aim, twin, price, q))
         return _scored(policy, LogEI, "bounds or the improvement", draws=False)

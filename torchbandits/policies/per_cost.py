@@ -44,7 +44,7 @@ def per_cost(policy: Policy, *, exponent: float = 1.0, baseline: float = 0.0) ->
     require(isinstance(policy, Policy), f"policy must be a torchbandits policy, got {type(policy).__name__}.")
     if isinstance(policy, Joint):
         known = isinstance(policy.aim, Constrained | Scalarized | Certifying)
-        message = "costs enter the scores of constrained, pareto and epal: fidelity() has costs of its own, and safe() none."
+        message = "costs enter the scores of constrained, pareto and epal: fidelity() has separate costs, and safe() none."
         require(known, message, UnsupportedError)
         require(baseline == 0, "baseline is for one outcome: of several it is what the posterior means promise.")
         power = non_negative("exponent", exponent)

@@ -12,7 +12,9 @@ from emulated_device import Asked, emulated_device
 from problems import generator, rbf
 
 import torchbandits as tb
-from torchbandits.arms import strategies
+from torchbandits import ratios
+from torchbandits.arms import lookahead, strategies
+from torchbandits.arms.leaders import pick_rows
 
 HISTORY, STEPS = 60, 4
 NOISE = {"noise_std": 0.1}
@@ -34,8 +36,8 @@ LIMITS = {
     "rff_ucb": Limit(lambda: tb.rff_ucb(rbf(2.0), **NOISE), 40, 2),
     "compressed_gp": Limit(lambda: tb.compressed_gp(rbf(2.0), **NOISE), 41, 2),
     "bkb": Limit(lambda: tb.bkb(rbf(2.0), **NOISE), 75, 3),
-    "batch_bkb": Limit(lambda: tb.batch_bkb(rbf(2.0), ratio_threshold=4.0, **NOISE), 132, 4),
-    "gp_bucb": Limit(lambda: tb.gp_bucb(rbf(2.0), **NOISE), 118, 3),
+    "batch_bkb": Limit(lambda: tb.batch_bkb(rbf(2.0), ratio_threshold=4.0, **NOISE), 100, 4),
+    "gp_bucb": Limit(lambda: tb.gp_bucb(rbf(2.0), **NOISE), 100, 3),
     "thompson_sampling": Limit(
         lambda: tb.thompson_sampling(rbf(2.0), embedding="nystrom", width=tb.widths.Constant(1.0), **NOISE), 100, 3
     ),
@@ -115,20 +117,41 @@ def local_batches(batch_rule: str) -> tb.policies.Policy:
     return tb.batch_bkb(rbf(2.0), ratio_threshold=8.0, noise_std=1.0, max_batch_size=50, batch_rule=batch_rule)
 
 
-@pytest.mark.parametrize("batch_rule", ["local", "global_then_local"])
-def test_local_batch_rules_look_at_all_arms_once_a_round(batch_rule: str):
-    launches, waits, picks = counted(partial(local_batches, batch_rule), 1_500)
-    assert picks > 30
-    assert launches < 650
-    assert waits < 20
+@pytest.mark.parametrize("A", [1_500, 20_000])
+@pytest.mark.parametrize("batch_rule", ["global", "local", "global_then_local", "exact_ratio"])
+def test_local_batch_rules_ask_for_a_batch_and_little_for_a_look_at_all_arms(
+    batch_rule: str, A: int, monkeypatch: pytest.MonkeyPatch
+):
+    looks, fresh = [], []
+    refreshed = lookahead.Lookahead._refresh
+    monkeypatch.setattr(lookahead, "pick_rows", lambda **given: looks.append(1) or pick_rows(**given))
+    monkeypatch.setattr(lookahead.Lookahead, "_refresh", lambda *given: fresh.append(1) or refreshed(*given))
+    launches, waits, picks = counted(partial(local_batches, batch_rule), A)
+    assert picks > 15
+    # A batch, the looks after it at all arms, and the further leaders of long batches (`counted` leaves out two batches).
+    steps = STEPS + 2
+    further = (len(fresh) - steps) / STEPS
+    assert len(looks) / steps >= (1 if batch_rule == "global" else 2)
+    assert launches <= 150 + 3 * len(looks) / steps + 100 * further
+    assert waits <= 6 + len(looks) / steps + 4 * further
+    assert further <= 0.5
 
 
-@pytest.mark.parametrize("batch_rule", ["local", "global_then_local"])
-def test_local_batch_rules_pick_on_a_device_what_they_pick_on_the_host(batch_rule: str):
+@pytest.mark.parametrize("kept", [True, False])
+@pytest.mark.parametrize("rows", [None, 2])
+@pytest.mark.parametrize("batch_rule", ["local", "global_then_local", "exact_ratio"])
+def test_local_batch_rules_pick_on_a_device_what_they_pick_on_the_host(
+    batch_rule: str, rows: int | None, kept: bool, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(lookahead, "_LEADERS_ON_DEVICE", 64)
+    if not kept:
+        monkeypatch.setattr(ratios, "_KEPT", 0)
+
     def picked(device: str) -> list[list[int]]:
         g, found = generator(2), []
         arms = torch.rand(400, 3, generator=g, dtype=torch.float64)
-        bandit = tb.Bandit(local_batches(batch_rule), arms.to(device), generator=generator(3))
+        generators = generator(3) if rows is None else [generator(row) for row in range(rows)]
+        bandit = tb.Bandit(local_batches(batch_rule), arms.to(device), generator=generators)
         for _ in range(4):
             selection = bandit.ask()
             found.append(selection.index.tolist())
@@ -139,7 +162,7 @@ def test_local_batch_rules_pick_on_a_device_what_they_pick_on_the_host(batch_rul
     with emulated_device():
         there = picked("cuda")
     assert there == picked("cpu")
-    assert max(map(len, there)) > 10
+    assert max(len(batch if rows is None else batch[0]) for batch in there) > 10
 
 
 @pytest.mark.parametrize("name", ["gp_ucb", "bkb"])

@@ -62,6 +62,42 @@ def test_compiled_and_plain_loops_agree_to_the_bit(monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("seed", range(5))
+def test_the_loop_for_many_leaders_makes_the_same_picks(seed: int, dynamic: bool) -> None:
+    expected = run(loops.pick_leaders, seed, dynamic)
+    a, drops = problem(seed), np.empty((200, 24))
+
+    def many(spent: float, budget: float, used: int) -> tuple[list[int], float, int]:
+        picks = np.full(200, -1)
+        n, spent, why = loops.pick_among_many(
+            a["mean"], a["leverage"], a["covariance"], a["scale"], a["gain"], dynamic, spent, budget, a["outside"],
+            a["remaining"] - used, a["room"], a["first"], picks, drops, used,
+        )  # fmt: skip
+        return picks[:n].tolist(), spent, why
+
+    first, spent, why = many(0.0, a["budget"] / 4, 0)  # interrupted by a smaller budget
+    assert why == loops.BROKEN
+    rest, spent, why = many(spent, a["budget"], len(first))
+    assert first + rest == expected[0]
+    assert len(rest) > 5
+    assert why == expected[2]
+    assert spent == pytest.approx(expected[1], rel=1e-12)
+    G = drops[: len(first + rest)]
+    np.testing.assert_allclose(a["covariance"] - G.T @ G, expected[3], atol=1e-12)
+    assert np.array_equal(a["covariance"], problem(seed)["covariance"])
+
+
+def test_drops_that_are_full_ask_for_new_leaders() -> None:
+    a, picks = problem(0), np.full(200, -1)
+    drops = np.empty((3, 24))
+    n, _, why = loops.pick_among_many(
+        a["mean"], a["leverage"], a["covariance"], a["scale"], a["gain"], False, 0.0, 40.0, -1.0, 200, a["room"], -1, picks,
+        drops, 0,
+    )  # fmt: skip
+    assert (n, why) == (3, loops.REFRESH)
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 def test_all_rows_together_agree_row_by_row(dynamic: bool, device: str) -> None:
     rows = [problem(seed) for seed in range(4)]

@@ -30,7 +30,8 @@ ROOMS = [
     "tasks",
     "spherical",  # a kernel
     "kernels", "embeddings",
-    "posteriors", "tabular", "environments", "arms", "widths", "memory", "batching", "scores", "starts", "constraints",
+    "posteriors", "tabular", "environments", "arms", "widths", "memory", "ratios", "batching",
+    "scores", "starts", "constraints",
     "fitting", "optimize",
     "aims",  # what is wanted of several outcomes
     "policies",  # starts, kernel fits and the search of a box are parts of a policy

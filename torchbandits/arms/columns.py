@@ -222,6 +222,10 @@ class KernelColumns:
         row, points = self._rows.row_of(index), self._rows.points(index)
         if self._kept is not None and bool((row >= 0).all()) and self.holds(row):
             return self._kept.at(self._kept.slots(row), slice(None))
+        return self.of_points(index, points)
+
+    def of_points(self, index: Picks, points: Points) -> Tensor:
+        """`of_arms` whose points are known, evaluated."""
         return self._with_own(self.evaluate(points), index)
 
     def step(self, rows: Tensor) -> int:

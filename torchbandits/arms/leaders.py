@@ -47,8 +47,10 @@ def pick_rows(
     budget: Tensor,
     remaining: Tensor,
     most: int,
+    drops: Tensor | None = None,
+    used: Tensor | None = None,
 ) -> Ended:
-    """Run the loop of `compiled.pick_leaders` on every batch row.
+    """Run the loop of `compiled.pick_leaders` on every batch row, or with `drops` that of `compiled.pick_among_many`.
 
     The loop always runs on the host. For arms on a device, its inputs (32 KB per batch row for 64 leaders) are copied in one
     transfer, which takes less time than the kernel launches of a single pick on the device.
@@ -65,32 +67,25 @@ def pick_rows(
         spent, budget: `rows`, on the host.
         remaining: `rows`, integers, numbers of picks to make, on the host.
         most: Largest number of picks of a row.
+        drops: `rows x n x k`, changes of the covariance by up to n picks, and `used`, `rows`, how many there are: both are
+            overwritten, and the covariance is not.
+        used: See `drops`.
 
     Cost: O(k²) per pick.
     """
-    from torchbandits.arms.compiled import pick_leaders  # noqa: PLC0415 - numba takes half a second to load
+    from torchbandits.arms.compiled import pick_among_many, pick_leaders  # noqa: PLC0415 - numba takes half a second to load
 
     *numbers, leaders = to_host(mean, leverage, covariance, scale, gain, room, outside, first, leaders)
     arrays = [x.contiguous().numpy() for x in numbers]
     picks, ends = torch.full((mean.shape[0], most), -1), []
     for row, (means, leverages, own, scales, gains, rooms, others, start) in enumerate(zip(*arrays, strict=True)):
-        ends.append(
-            pick_leaders(
-                means,
-                leverages,
-                own,
-                scales,
-                gains,
-                dynamic,
-                float(spent[row]),
-                float(budget[row]),
-                float(others),
-                int(remaining[row]),
-                rooms,
-                int(start),
-                picks[row].numpy(),
-            )
-        )
+        given = (means, leverages, own, scales, gains, dynamic, float(spent[row]), float(budget[row]), float(others))
+        limits = (int(remaining[row]), rooms, int(start), picks[row].numpy())
+        if drops is None or used is None:
+            ends.append(pick_leaders(*given, *limits))
+        else:
+            ends.append(pick_among_many(*given, *limits, drops[row].numpy(), int(used[row])))
+            used[row] += ends[-1][0]
     n, total, why = zip(*ends, strict=True)
     return Ended(
         picks[:, : max(1, *n)],
@@ -108,19 +103,22 @@ def warm_up() -> None:
 
     compile_all()
     one, whole = torch.ones(1, 1, dtype=torch.float64), torch.ones(1, dtype=torch.int64)
-    pick_rows(
-        leaders=whole.unsqueeze(0),
-        mean=one,
-        leverage=one,
-        covariance=one.unsqueeze(0),
-        scale=one,
-        gain=one,
-        room=whole.unsqueeze(0),
-        outside=-one[0],
-        first=-whole,
-        dynamic=False,
-        spent=one[0],
-        budget=one[0],
-        remaining=whole,
-        most=1,
-    )
+    for drops in (None, one.unsqueeze(0)):
+        pick_rows(
+            leaders=whole.unsqueeze(0),
+            mean=one,
+            leverage=one.clone(),
+            covariance=one.unsqueeze(0),
+            scale=one,
+            gain=one,
+            room=whole.unsqueeze(0).clone(),
+            outside=-one[0],
+            first=-whole,
+            dynamic=False,
+            spent=one[0],
+            budget=one[0],
+            remaining=whole,
+            most=1,
+            drops=drops,
+            used=None if drops is None else 0 * whole,
+        )

@@ -343,6 +343,9 @@ class ArmRows(Buffered):
         """Set the rows of arms (−1 for none), both on the host or on the device."""
         size, device, known = self.arm_of_row.shape[-1], self.row_of_arm.device, self._found
         if index.device != device:
+            if index.dim() == 1:
+                kept = index >= 0
+                index, rows = index[kept], rows[kept]
             # If every batch row has the same number of new arms, they are appended, which is known without waiting for the
             # device.
             last = bool((rows == torch.arange(size, size + rows.shape[-1])).all())

@@ -14,7 +14,7 @@ from torchbandits.arms.features import ArmFeatures
 from torchbandits.arms.rows import ArmRows
 from torchbandits.budget import halved
 from torchbandits.embeddings import Nystrom
-from torchbandits.linalg import LowRankPrecision
+from torchbandits.linalg import LowRankPrecision, Precision
 from torchbandits.posteriors import GaussianProcess, where_frozen
 from torchbandits.posteriors.factors import Behind, Factors, SmallFactors
 from torchbandits.sources.packed import PackedArms
@@ -65,8 +65,9 @@ class TableStrategy(ABC):
     def covariance(self, left: tuple[Tensor, ...], right: tuple[Tensor, ...], frozen: bool | Tensor) -> Tensor:
         """The part of the leverage-scale covariance that a pull changes, `batch_shape x n x n'`."""
 
-    def columns_between(self, index: Picks) -> tuple[Tensor, Tensor]:
-        """Covariances of arms with every arm, frozen and exact, `batch_shape x p x A` each; equal without a dictionary."""
+    def columns_between(self, index: Picks, features: tuple[Tensor, ...] | None = None) -> tuple[Tensor, Tensor]:
+        """Covariances of arms with every arm, frozen and exact, `batch_shape x p x A` each; equal without a dictionary.
+        `features` are those of the arms, where they are known."""
         k = self.cross(index.clamp_min(0), None).double()
         return k, k
 
@@ -167,13 +168,20 @@ class FromColumns(TableStrategy):
             residual = self.posterior.fit().embedding.residual_covariance(left[0], right[0], left[2], right[2])
         return where_frozen(frozen, C, C + residual / self.posterior.regularization)
 
-    def columns_between(self, index: Picks) -> tuple[Tensor, Tensor]:
+    def columns_between(self, index: Picks, features: tuple[Tensor, ...] | None = None) -> tuple[Tensor, Tensor]:
         """Covariances of arms with every arm, with the dictionary frozen and exact. Cost O(A m p)."""
-        K_pa = self.columns.of_arms(index).double()
-        fit, p, x = self.posterior.fit(), index.shape[-1], self.rows.points(index)
-        z_p, R = fit.embedding(x.double()), fit.nystrom.root
-        both = torch.cat([R.lift(fit.regression.precision.solve(z_p)), R.lift(z_p)], dim=-1)
-        both = torch.where(fit.mask.unsqueeze(-1), both, 0.0).mT.to(self.rows.source.dtype)
+        fit, p, precision = self.posterior.fit(), index.shape[-1], self.posterior.fit().regression.precision
+        R = fit.nystrom.root
+        if index.device.type == "cpu" or self._packs or not isinstance(precision, Precision):
+            K_pa, z_p = self.columns.of_arms(index).double(), fit.embedding(self.rows.points(index).double())
+            both = torch.cat([R.lift(precision.solve(z_p)), R.lift(z_p)], dim=-1)
+        else:
+            # In few operations, and without looking for kept columns, for which the host would wait.
+            x, whitened, z_p = features or self.features(index)
+            K_pa = self.columns.of_points(index, x.to(self.rows.source.dtype)).double()
+            both = R.lift(torch.cat([precision.root @ whitened, z_p], dim=-1))
+        both = both if fit.whole else torch.where(fit.mask.unsqueeze(-1), both, 0.0)
+        both = both.mT.to(self.rows.source.dtype)
         out = K_pa.new_empty(*both.shape[:-1], self.rows.num_arms)
         for part, product in self.columns.products(both, fit.rows):
             out[..., part] = product

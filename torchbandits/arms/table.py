@@ -281,11 +281,11 @@ class ArmTable(Buffered):
         posterior in batch rows whose dictionary is frozen. Cost O(n n' (m + d))."""
         return self.strategy.covariance(left, right, frozen)
 
-    def columns_between(self, index: Picks) -> tuple[Tensor, Tensor]:
+    def columns_between(self, index: Picks, features: tuple[Tensor, ...] | None = None) -> tuple[Tensor, Tensor]:
         """Covariances of p arms with every arm, `batch_shape x p x A` each: c (the part that a pull changes while the
-        dictionary is frozen) and k̃ (the exact covariance). Both are the same tensor if the posterior is not sparse.
-        Cost O(A m p)."""
-        return self.strategy.columns_between(index)
+        dictionary is frozen) and k̃ (the exact covariance). Both are the same tensor if the posterior is not sparse. `features`
+        are those of the arms, where they are known. Cost O(A m p)."""
+        return self.strategy.columns_between(index, features)
 
     # ------------------------------------------------------------------ snapshots, saved states and devices
 

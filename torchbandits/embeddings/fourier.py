@@ -233,7 +233,7 @@ class QuadratureFourier(FeatureMap):
         return (
             f"quadrature features of arms that span {', '.join(f'{s:.3g}' for s in spans)} lengthscales take "
             f"{' x '.join(map(str, counts))}{f' = {size}' if enough else ' or more'} features, over the limit of "
-            f"{self.max_features}{'' if enough else f' or of {_MOST_NODES} nodes a feature'}: pass "
+            f"{self.max_features}{'' if enough else f' or of {_MOST_NODES} nodes per feature'}: pass "
             f"{f'num_features={size} or more, ' if enough else ''}lengthscales {longer:g} times as long, or embedding='rff'."
         )
 

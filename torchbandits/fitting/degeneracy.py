@@ -94,7 +94,7 @@ def degeneracy(kernel: gpytorch.kernels.Kernel, fitted: Collection[str], average
     gamma = _variogram(kernel, _sample(points))
     nearest = (gamma + torch.diag(torch.full_like(gamma.diagonal(), torch.inf))).amin(dim=-1).median()
     if bool(nearest > _ALONE * kernel_diagonal(kernel, points).mean()):
-        return "the lengthscales are too short for a reward to say anything of another arm"
+        return "the lengthscales are too short for a reward to be informative about another arm"
     return ""
 
 

@@ -112,7 +112,7 @@ def fit_kernel_(
     lam = posterior.regularization
     report = FitReport(**columns, reasons=tuple(reasons), regularization=lam, noise_variance=noise_share * lam)
     if found:
-        others = f" ({len(found)} of {shape.numel()} batch rows alike)" if shape else ""
+        others = f" ({len(found)} of {shape.numel()} batch rows have degenerate fits)" if shape else ""
         issue([f"{found[0]}{others}"])
     return report
 
@@ -155,13 +155,13 @@ def _check(
 ) -> None:
     require(
         posterior.finite is None,
-        "the kernel of finite Fourier features can't be fitted, they would all change: use embedding='nystrom' or 'exact'.",
+        "the kernel of finite Fourier features can't be fitted, because they would change: use embedding='nystrom' or 'exact'.",
         UnsupportedError,
     )
     require(
         not noise or posterior.batch_shape.numel() == 1,
-        f"the {posterior.batch_shape.numel()} batch rows share one λ, so that no noise can be fitted: run one bandit a row, or "
-        "pass noise=False and the noise_std that you know.",
+        f"the {posterior.batch_shape.numel()} batch rows share one λ, so that no noise can be fitted: run one bandit per row, "
+        "or pass noise=False and the noise_std that you know.",
         UnsupportedError,
     )
     if not posterior.fitted:

@@ -154,7 +154,7 @@ class GroupNoise:
             issue(
                 [
                     f"GroupNoise.fit: the variance of {named} is the smallest or the largest that is tried ({_LEAST:g} and "
-                    f"{_MOST:g} times the largest k(x, x)): the rewards do not say what it is, or the kernel's outputscale is "
+                    f"{_MOST:g} times the largest k(x, x)): the rewards do not determine it, or the kernel's outputscale is "
                     "not that of the rewards. Give it yourself, or a prior=."
                 ]
             )

@@ -134,7 +134,7 @@ def fit_standardized_(posterior: GaussianProcess, priors: Priors, rows: Tensor, 
             noise_prior=_log_normal(priors.noise, averages.points),
         )
         if not bool(rows[place]):
-            climb.reason = "it was not asked for"
+            climb.reason = "its fit was not requested"
         elif len(averages.weights) < FEWEST:
             climb.reason = f"{len(averages.weights)} distinct points are too few, a fit takes {FEWEST}"
         elif float(averages.residuals.max() - averages.residuals.min()) <= _SAME:

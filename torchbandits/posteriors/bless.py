@@ -95,7 +95,7 @@ def bless_dictionary(
     Point i is a candidate of a level with probability β_i, which bounds p_i from above, and is kept with probability p_i. The
     leverages of candidates are computed from the previous dictionary and from the candidates themselves, each representing
     n_i/β_i pulls. The paper weighs the dictionary's own points instead. At q̄ = 4 and 1,500 points the leverage of the worst
-    point was wrong by a factor of 1.4 to 16 with its weights, and of 1.0 to 2.3 with these.
+    point was wrong by a factor of 1.4 to 16 with the paper's weights, and of 1.0 to 2.3 with the weights of the candidates.
 
     Args:
         kernel, points, weights, regularization, generator, oversampling, ratio: As for `bless`.

@@ -398,7 +398,7 @@ class GaussianProcess(Buffered):
             if prefix + name in state_dict:
                 setattr(self, name, state_dict[prefix + name].to(self.dictionary.device))
         self._fit = None
-        # A fit gives each batch row a kernel of its own. New parameters are created, so that snapshots are not overwritten.
+        # A fit gives each batch row its own kernel. New parameters are created, so that snapshots are not overwritten.
         self.kernel = shaped_like(self.kernel, state_dict, prefix + "kernel.")
         super()._load_from_state_dict(state_dict, prefix, *args)
         # Loading overwrites the dictionary in place, so cached rows are invalid.

@@ -86,7 +86,7 @@ class PartitionedProcess(Buffered):
 
     @property
     def cover(self) -> Cover:
-        """The map to the unit cube, and the rule by which cells split."""
+        """The cover of the box: the map to the unit cube, and the splitting rule of the cells."""
         return self.domain.cover
 
     # ------------------------------------------------------------------ observations

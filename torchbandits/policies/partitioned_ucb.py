@@ -84,8 +84,8 @@ class PartitionedUCB(Policy[PartitionedState]):
 
     @without_gradients
     def init(self, arms: Arms, generators: Sequence[torch.Generator], batch_shape: torch.Size) -> PartitionedState:
-        """Create a state without data; the kernel is deep-copied into its posterior. Cost O(A P) kernel values, where P is the
-        number of arms of a cell.
+        """Make a fresh state; the kernel is deep-copied into its posterior. Cost O(A P) kernel values, where P is the number of
+        arms of a cell.
 
         Raises:
             ShapeError: If the kernel or the bounds are for another number of features or batch rows.

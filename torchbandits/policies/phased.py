@@ -95,7 +95,7 @@ class Phased(Policy[P], ABC):
         return False
 
     def begin(self, arms: Arms, generators: Generators, batch_shape: torch.Size, levels: tuple[int, ...] = ()) -> PhasedState:
-        """Create a state without data, with an inner state of batch shape `(*levels, *batch_shape)`."""
+        """Make a fresh state, with an inner state of batch shape `(*levels, *batch_shape)`."""
         outer = self.engine.init(arms, generators, batch_shape)
         inner = self.engine.init(arms, generators, torch.Size((*levels, *batch_shape)))
         return PhasedState(outer.table, generators, inner, counts_batches=outer.counts_batches)

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from torchbandits.transfers import to_device
 
-# Whether numbers for arms on a CUDA device are drawn there, by Philox. Off unless asked for, because they are other numbers than
-# those of the CPU.
+# Whether a CUDA device draws the numbers for its arms, by Philox. Off unless asked for, because they are other numbers than those
+# of the CPU.
 PHILOX = os.environ.get("TORCHBANDITS_PHILOX") == "1"
 
 

@@ -129,7 +129,8 @@ def check_generators(generator: Any, arms: Any, kernel: Any) -> tuple[tuple[torc
     wrong = [g.device for g in generators if g.device.type != "cpu"]
     require(
         not wrong,
-        f"generators live on the CPU, whatever the arms' device, got {wrong}: with TORCHBANDITS_PHILOX=1 their seeds draw on the device.",
+        f"generators live on the CPU, whatever the arms' device, got {wrong}. With TORCHBANDITS_PHILOX=1 in the environment a "
+        "CUDA device makes the draws of posteriors, from seeds of these generators.",
     )
     own = torch.Size() if single else torch.Size([len(generators)])
     kernel_shape = getattr(kernel, "batch_shape", torch.Size())

@@ -10,8 +10,7 @@ from torch import Tensor
 
 from torchbandits.transfers import to_device
 
-# Whether a CUDA device draws the numbers for its arms, by Philox. Off unless asked for, because they are other numbers than those
-# of the CPU.
+# Whether a CUDA device draws the numbers for its arms, by Philox. Off unless asked for, because the CPU draws other numbers.
 PHILOX = os.environ.get("TORCHBANDITS_PHILOX") == "1"
 
 

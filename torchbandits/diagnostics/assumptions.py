@@ -1,5 +1,5 @@
-"""What a policy assumes, compared with what is known: its noise with repeated pulls, and its confidence width with the widths of
-the theorems."""
+"""What a policy assumes, compared with what is known: its noise with repeated pulls, and its confidence width with the theorems'
+widths."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""What a policy assumes, compared with what is known: its noise with repeated pulls, and its confidence width with the theorems'
-widths."""
+"""What a policy assumes, compared with what is known: the noise with repeated pulls, and the width with those of theorems."""
 
 from __future__ import annotations
 

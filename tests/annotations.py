@@ -1,7 +1,7 @@
 """Shape annotations, enforced at a fraction of the cost of `jaxtyping.jaxtyped`, with the same checks.
 
 `jaxtyped` binds each call to the signature, for its messages, and checks the arguments a second time with the result. Here
-beartype wraps a function once, when it is first called, and only functions that mention a shape get a context of their own.
+beartype wraps a function once, when it is first called, and only functions with a shape annotation get their own context.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from typing import Any
 import beartype
 import jaxtyping
 
-__name__ = "beartype.shapes"  # errors.py looks for the user's line beyond the frames of beartype
+__name__ = "beartype.shapes"  # errors.py skips the frames of beartype to find the user's line
 
 jaxtyped = jaxtyping.jaxtyped
-# The error is jaxtyping's, a TypeError: readers of damaged files would take it for one of their own.
+# Violations raise jaxtyping's error, because readers of damaged files would take another TypeError for one of their own.
 _beartype = beartype.beartype(conf=beartype.BeartypeConf(violation_type=jaxtyping.TypeCheckError))
 
 
@@ -29,7 +29,7 @@ def install(modules: list[str]) -> None:
 
 
 def enforced(fn: Any = None, *, typechecker: Any = None) -> Any:
-    """The decorator that the hook applies. Classes and generator functions are left to `jaxtyped`."""
+    """Decorator that the hook applies. Classes and generator functions are passed on to `jaxtyped`."""
     if fn is None:
         return functools.partial(enforced, typechecker=typechecker)
     if not inspect.isfunction(fn) or inspect.isgeneratorfunction(fn):
@@ -42,7 +42,7 @@ def enforced(fn: Any = None, *, typechecker: Any = None) -> Any:
         if jaxtyping.config.jaxtyping_disable:
             return fn(*args, **kwargs)
         if checked is None:
-            has_shapes, checked = _checked(fn)  # in this order, for threads
+            has_shapes, checked = _checked(fn)  # in this order, so that other threads see both
         if not has_shapes:
             return checked(*args, **kwargs)
         with jaxtyped("context"):

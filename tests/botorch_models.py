@@ -1,6 +1,6 @@
-"""Data and models shared by the tests of the BoTorch interface: equal hyper-parameters in BoTorch's own model and in ours.
+"""Data and models shared by the tests of the BoTorch interface, with equal hyper-parameters in BoTorch's own model and in ours.
 
-`MODELS` is the registry that the conformance tests run over. BoTorch's `SingleTaskGP` is one of them: a requirement that it
+`MODELS` is the registry of the conformance tests. It includes BoTorch's `SingleTaskGP`, because a requirement that this model
 fails is not a requirement of BoTorch.
 """
 
@@ -38,7 +38,7 @@ def make_kernel(dim: int = DIM, dtype: torch.dtype = torch.float64) -> gpytorch.
 
 
 def dense_kernel(dim: int = DIM) -> oracles.KernelFunction:
-    """The same kernel in numpy."""
+    """The kernel of `make_kernel` in NumPy."""
     return oracles.matern(2.5, np.array([LENGTHSCALES[j % 2] * (1 + 0.1 * (j // 2)) for j in range(dim)]), OUTPUTSCALE)
 
 
@@ -87,7 +87,8 @@ def stock(
     kernel: gpytorch.kernels.Kernel | None = None,
     **transforms: Any,
 ) -> SingleTaskGP:
-    """BoTorch's model with the fixed hyper-parameters of these tests; it has predicted once, or it could not be conditioned."""
+    """BoTorch's model with the fixed hyper-parameters of these tests. It has predicted once, without which it can't be
+    conditioned."""
     transforms = {"outcome_transform": None} | transforms
     kernel = make_kernel(X.shape[-1], X.dtype) if kernel is None else kernel
     likelihood = None

@@ -1,4 +1,4 @@
-"""Shape annotations are enforced in tests, by beartype: the hook must come before the first import of the package."""
+"""Settings of all tests. Beartype enforces shape annotations; its hook must be installed before the package is imported."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ _COMPILED = re.compile("njit|tl.constexpr")
 
 
 def _checked_modules() -> list[str]:
-    """Every module of the package except those that numba or Triton compiles, which a type checker can't wrap, and the suites,
-    whose asserts pytest rewrites."""
-    root = Path(importlib.util.find_spec("torchbandits").origin).parent  # finds it, does not import it
+    """Every module of the package except those compiled by numba or Triton, which a type checker can't wrap, and the contract
+    suites, whose asserts pytest rewrites."""
+    root = Path(importlib.util.find_spec("torchbandits").origin).parent  # finds the package without importing it
     files = [p for p in sorted(root.rglob("*.py")) if not p.stem.startswith("__") and not _COMPILED.search(p.read_text())]
     names = [".".join(("torchbandits", *p.relative_to(root).with_suffix("").parts)) for p in files]
     return [name for name in names if not name.startswith("torchbandits.testing")]
 
 
 try:
-    import beartype  # .ci/run asks for it; a machine that is only lent to a measurement may lack it
+    import beartype  # .ci/run requires it; a machine used only for a measurement may lack it
 except ImportError:
     beartype = None
 ENFORCED = beartype is not None
@@ -36,7 +36,7 @@ if ENFORCED:
 
     annotations.install(_checked_modules())
 
-with warnings.catch_warnings():  # linear_operator scripts functions as it is imported, which torch 2.13 deprecates
+with warnings.catch_warnings():  # torch 2.13 deprecates the scripting that linear_operator does at import
     warnings.simplefilter("ignore", DeprecationWarning)
     import botorch  # noqa: F401
     import gpytorch  # noqa: F401
@@ -46,10 +46,10 @@ import threadpoolctl  # noqa: E402
 import torch  # noqa: E402
 from hypothesis import HealthCheck, settings  # noqa: E402
 
-# Small matrices on shared cores: a second thread costs ten times more, in spinning barriers, than it gives.
+# With small matrices on shared cores, a second thread costs ten times more in spinning barriers than it saves.
 torch.set_num_threads(1)
 threadpoolctl.threadpool_limits(1)
-os.environ.setdefault("OMP_NUM_THREADS", "1")  # of the processes that tests start
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # for the processes that tests start
 
 # Shared machines stall, so there are no deadlines. Examples are fixed, so that failures are reproducible.
 for profile, examples in (("default", 5), ("exhaustive", 20)):
@@ -68,11 +68,11 @@ def pytest_configure(config: pytest.Config) -> None:
     settings.load_profile(f"torchbandits {tier}")
 
 
-@pytest.hookimpl(tryfirst=True)  # before -m leaves any out
+@pytest.hookimpl(tryfirst=True)  # before -m deselects any test
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Select the cases of tests marked `sweep`: the default ones contain every value of every argument.
 
-    With a number, `sweep(3)`, so many cases, evenly spread. The other cases are exhaustive.
+    With a number, as in `sweep(3)`, this many cases are selected, evenly spread. The other cases are exhaustive.
     """
     sweeps: dict[str, list[pytest.Item]] = {}
     for item in items:
@@ -89,7 +89,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def _covering(cases: list[pytest.Item]) -> set[int]:
     """Indices of cases, chosen greedily by the number of new values until no value is new."""
-    simple = str, int, float, type(None)  # equal ones are one value; of other kinds an object is one
+    simple = str, int, float, type(None)  # equal values of these types count as one value; of other types each object counts
     values = [{(k, v if isinstance(v, simple) else id(v)) for k, v in case.callspec.params.items()} for case in cases]
     kept, missing = set(), set().union(*values)
     while missing:

@@ -19,7 +19,7 @@ from torchbandits.testing import play
 ARMS, PROBLEM = 40, Problem(seed=3, a=40)
 
 NEIGHBORS = torch.stack([torch.arange(ARMS).roll(shift) for shift in (-1, 1, 2)], dim=-1)
-# name -> mode -> constructor options. A policy that is in the registry and not here fails test_registry.
+# Name of the policy -> mode -> constructor options. A policy of the registry that is missing here fails test_registry.
 OPTIONS: dict[str, dict[str, dict[str, Any]]] = {
     "auto": {"": {}, "three": {"batch_size": 3}},
     "gp_ucb": {"": COMMON, "uniform start": COMMON | {"initial": tb.starts.uniform(5)}, "refit": COMMON | {"refit_every": 5}},
@@ -82,8 +82,8 @@ NO_POSTERIOR = {
     "uniform",
     "epsilon_greedy",
     "regularized_evolution",
-}  # `posterior` raises UnsupportedError that names policies which have one
-NO_POINTS = {"pi_gp_ucb"}  # `observe` by points raises UnsupportedError that says to observe by index
+}  # their `posterior` raises UnsupportedError, which names policies with a posterior
+NO_POINTS = {"pi_gp_ucb"}  # their `observe` by points raises UnsupportedError, which says to observe by index
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,7 @@ class Case:
 
 
 CASES = [Case(name, mode) for name in registry for mode in OPTIONS.get(name, {})]
-# A fit to five rewards may rightly be warned of as degenerate.
+# The warning that a fit to five rewards is degenerate may be right.
 FEW = pytest.mark.filterwarnings("ignore:(batch row .*)?the fit is degenerate:torchbandits.errors.DiagnosticWarning")
 MARKED = [
     pytest.param(case, marks=[*([FEW] if case.mode == "refit" else []), *([pytest.mark.exhaustive] if case.mode else [])])

@@ -1,13 +1,13 @@
-"""A CUDA device for tests on a machine without one: tensors report the device `cuda:0` and keep their numbers on the CPU.
+"""Emulated CUDA device for tests without a GPU: tensors report the device `cuda:0` and keep their numbers on the CPU.
 
     with emulated_device():
         x = torch.rand(3).to("cuda")  # x.device is cuda:0
         x + torch.ones(3)             # raises DeviceError, as CUDA does
 
 A `DeviceTensor` wraps a CPU tensor. To PyTorch's C++ code it is on the device `meta`, which every build has; to Python it
-is on `cuda:0`. `_Names` (a function mode) translates the names of devices on their way to C++ and stands in for what never
-reaches the dispatcher, such as `numpy()`. `_Kernels` (a dispatch mode) takes every operation before a kernel runs, refuses what
-CUDA refuses, runs the operation on the CPU tensors and wraps the result. No kernel of `meta` runs.
+is on `cuda:0`. `_Names` (a function mode) translates the names of devices on their way to C++ and replaces functions that never
+reach the dispatcher, such as `numpy()`. `_Kernels` (a dispatch mode) takes every operation before a kernel runs, refuses the
+operations that CUDA refuses, runs the others on the CPU tensors and wraps the results. No kernel of `meta` runs.
 
 Refused: tensors of both devices in one operation (CPU tensors without dimensions beside CUDA tensors and CPU indices of CUDA
 tensors are allowed, as in PyTorch), results and values on the wrong device, `numpy()` of a CUDA tensor, and a CPU generator for
@@ -17,8 +17,8 @@ numbers drawn on CUDA. Not emulated: rounding, races between streams, memory, an
         step()
     asked.launches, asked.waits           # operations sent to the device, and times the host waited for it
 
-A launch is an operation that is no view and no allocation: a real device starts one kernel for it, or several. The host waits
-where it reads a number, where a size depends on the numbers, and for copies that are not from pinned memory without blocking.
+A launch is an operation that is neither a view nor an allocation: a real device starts one kernel for it, or several. The host
+waits when it reads a number, when a size depends on the numbers, and for copies, except non-blocking copies from pinned memory.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ from torch.utils._python_dispatch import TorchDispatchMode
 DEVICE = torch.device("cuda:0")
 _CARRIER = torch.device("meta")
 _INDEXING = {"index", "_unsafe_index", "index_put", "index_put_", "_index_put_impl_", "_unsafe_index_put"}
-# Beside those tagged as pointwise: operations that take a CPU tensor without dimensions for a number.
+# In addition to pointwise operations, these accept a CPU tensor without dimensions as a number.
 _NUMBERS = {"fill", "fill_", "masked_fill", "masked_fill_", "index_fill", "index_fill_"}
-# Operations without a kernel, beside views.
+# In addition to views, these operations run no kernel.
 _FREE = {
     "empty", "new_empty", "empty_like", "empty_strided", "new_empty_strided", "detach", "alias", "lift_fresh", "lift",
     "_unsafe_view", "_reshape_alias", "set_", "resize_",
 }  # fmt: skip
-# Operations for which the host waits: a number is read, or a size or an error code depends on the numbers.
+# Operations for which the host waits, because a number is read, or a size or an error code depends on the numbers.
 _WAITS = {
     "_local_scalar_dense", "item", "is_nonzero", "equal", "nonzero", "masked_select", "_unique", "_unique2", "unique_dim",
     "unique_consecutive", "bincount", "repeat_interleave", "_linalg_check_errors", "_linalg_eigh", "_linalg_svd",
@@ -137,7 +137,7 @@ class _Names(TorchFunctionMode):
         if func is Tensor.to:
             args = tuple(map(_carrier, args))
         if func in _MAKE and not isinstance(args[0], DeviceTensor):
-            made = func(_numbers(args[0]), *args[1:], **kwargs)  # on the host first, then copied, as PyTorch does
+            made = func(_numbers(args[0]), *args[1:], **kwargs)  # PyTorch makes the tensor on the host, then copies it
             return made if wanted is None else made.to(wanted)
         if wanted is not None:
             kwargs["device"] = wanted
@@ -145,7 +145,7 @@ class _Names(TorchFunctionMode):
             if isinstance(args[0], DeviceTensor):
                 raise DeviceError("only dense CPU tensors can be pinned")
             pinned = args[0].clone()
-            # Views of it share the storage, and are pinned as well.
+            # Views of the tensor share the storage, and are pinned too.
             pinned.untyped_storage()._emulated_pin = True
             return pinned
         if func is Tensor.is_pinned:
@@ -159,7 +159,7 @@ def _is_pinned(x: Tensor) -> bool:
 
 
 def _numbers(data: Any) -> Any:
-    """Lists of numbers, where some of them are tensors without dimensions on the device."""
+    """Copy lists of numbers, and replace tensors without dimensions on the device by numbers."""
     if isinstance(data, DeviceTensor) and data.dim() == 0:
         return data.item()
     return type(data)(map(_numbers, data)) if type(data) in (list, tuple) else data
@@ -193,7 +193,7 @@ def _new_tensor(x: Tensor, data: Any, *, dtype: Any = None, device: Any = None, 
 
 
 def _key(key: Any) -> Any:
-    """An index, with lists and arrays in it as tensors of the device, as PyTorch makes them."""
+    """An index in which lists and arrays are tensors on the device, as in PyTorch."""
     if isinstance(key, tuple):
         return tuple(map(_key, key))
     return torch.as_tensor(np.asarray(key)).to(_CARRIER) if isinstance(key, list | np.ndarray) else key
@@ -227,7 +227,7 @@ _STAND_INS: dict[Any, Callable[..., Any]] = {
 
 @dataclass
 class Asked:
-    """What was asked of the device: operations sent to it, and times the host waited for it."""
+    """Counts of the operations sent to the device, and of the times that the host waited for it."""
 
     launches: int = 0
     waits: int = 0
@@ -267,20 +267,21 @@ class _Kernels(TorchDispatchMode):
         if there or away:
             self._count(func, name, args, kwargs, there, away)
         if not away:
-            return func(*on_host(args), **on_host(kwargs)) if there else func(*args, **kwargs)  # to the host, or on it
+            # A copy to the host, or an operation on the host.
+            return func(*on_host(args), **on_host(kwargs)) if there else func(*args, **kwargs)
         if any(isinstance(x, torch.Generator) for x in (*args, *kwargs.values())):
             raise DeviceError("Expected a 'cuda' device type for generator but found 'cpu'")
         own_args, own_kwargs = on_host(args), on_host(kwargs)
         if device is not None:
             own_kwargs["device"] = torch.device("cpu")
         if name == "copy_" and there and len(there) == 2 and _same_memory(own_args[0], own_args[1]):
-            return args[0]  # PyTorch compares storages, which wrappers do not share, and skips the copy of a result to itself
+            return args[0]  # PyTorch skips a copy of a tensor to itself by comparing storages, which wrappers do not share
         if name == "_to_copy":
             return DeviceTensor(func(*own_args, **own_kwargs))
         if there and here and name != "copy_":
             _check_mixed(func, name, args, here)
         out = func(*own_args, **own_kwargs)
-        given = {id(x.host): x for x in there}  # what is written in place is returned itself
+        given = {id(x.host): x for x in there}  # an operation in place returns its own argument
         return _mapped(lambda x: given[id(x)] if id(x) in given else DeviceTensor(x), out)
 
 
@@ -317,7 +318,7 @@ class _Stream:
 
 @contextmanager
 def emulated_device() -> Iterator[Asked]:
-    """`cuda:0` for the program inside, and what it asks of it; see the module."""
+    """Context in which `cuda:0` exists. Its value counts launches and waits; see the module."""
     here = {
         "_lazy_init": lambda: None,
         "is_available": lambda: True,
@@ -336,7 +337,7 @@ def emulated_device() -> Iterator[Asked]:
         for name, value in here.items():
             stack.enter_context(mock.patch.object(torch.cuda, name, value))
         lifted = torch._C._only_lift_cpu_tensors()
-        torch._C._set_only_lift_cpu_tensors(True)  # PyTorch's own torch.tensor(…, device=…): made on the host, then copied
+        torch._C._set_only_lift_cpu_tensors(True)  # torch.tensor(…, device=…) makes the tensor on the host, then copies it
         stack.callback(torch._C._set_only_lift_cpu_tensors, lifted)
         kernels = stack.enter_context(_Kernels())
         stack.enter_context(_Names())

@@ -32,7 +32,7 @@ CASES = [
 
 
 def dense(kernel: gpytorch.kernels.Kernel, x: Tensor, y: Tensor) -> Tensor:
-    """k(x, y) by differences: GPyTorch's Matérn 1/2 loses half of the digits near a point."""
+    """k(x, y) by differences, because GPyTorch's Matérn 1/2 loses half of the digits near a point."""
     base = kernel.base_kernel if isinstance(kernel, gpytorch.kernels.ScaleKernel) else kernel
     squared = ((x.unsqueeze(-2) - y) / base.lengthscale).square().sum(dim=-1)
     if isinstance(base, gpytorch.kernels.RBFKernel):

@@ -3,14 +3,14 @@
 A trace records one run of a case in one variant (`VARIANTS`):
 
 - `picks`: one string per batch row, one word per batch, one character per arm: 0-9, A-Z and a-z are the arms 0 to 61, and `.`
-  is a batch in which the row picks nothing. In a box a word is one point, its coordinates rounded to four decimals;
+  is a batch in which the row picks nothing. In a box a word is one point, with coordinates rounded to four decimals;
 - `widths`: per batch row the confidence width after every tenth batch and after the last, to eight digits;
-- `draws`: per generator the two integers that it would draw next, a digest of its state;
+- `draws`: per generator the two integers that it would draw next, as a digest of its state;
 - `best`: the recommended arm of each batch row, empty in a box;
 - `names`: the names in the saved state with picks open, as places in the list `names` of the file.
 
 The file is JSON with one line per trace, so that `git diff` shows which traces changed. `python scripts/golden_traces.py show
-bkb` prints the traces of a policy, and `python scripts/golden_traces.py write` records all anew.
+bkb` prints the traces of a policy, and `python scripts/golden_traces.py write` records all traces again.
 
 The runs are the same on every machine. Arms and rewards are computed in Python's own arithmetic from its own generator, not by
 vectorised functions or BLAS. The arms are in general position, so that scores differ by far more than rounding errors: with
@@ -47,7 +47,8 @@ VARIANTS = (
     "source",
     "box",
 )
-# Policies, or single modes of them, that read the arms as one tensor, and those that only choose among given arms.
+# Variants that policies, or single modes of them, do not support, because they read the arms as one tensor or only choose among
+# given arms.
 LACKS: dict[str, set[str | tuple[str, str]]] = {
     "source": {
         "ada_bkb", "bpe", "cbrap", "lb_gp_ucb", "lin_ucb", "pi_gp_ucb", "reds", "regularized_evolution", "rff_ucb", "soful",
@@ -69,7 +70,7 @@ FOR_BOX: dict[str, dict[str, Any]] = {
 }
 
 # Rounding differs between machines and grows in the widths, which are sums over all pulls; picks are compared exactly. In a box
-# the climb of the score stops within a tolerance of the optimum.
+# the ascent of the score stops within a tolerance of the optimum.
 WIDTH_RTOL = {variant: 1e-3 if variant == "float32" else 1e-4 if variant == "box" else 1e-6 for variant in VARIANTS}
 POINT_ATOL = 1e-3
 
@@ -86,7 +87,8 @@ def _arms(draw: random.Random) -> list[list[float]]:
 
 
 def _noise(draw: random.Random) -> list[float]:
-    """Sums of three uniforms with standard deviation 0.1: a normal takes a logarithm and a cosine, which vary by machine."""
+    """Sums of three uniforms with standard deviation 0.1. Normals would need a logarithm and a cosine, which vary by
+    machine."""
     return [0.2 * sum(draw.random() - 0.5 for _ in range(3)) for _ in range(400)]
 
 
@@ -121,9 +123,9 @@ def name_of(case: Case, variant: str) -> str:
 def pulls_of(case: Case, variant: str) -> int:
     """The length of a trace: 200 pulls, or fewer where a pull is slow or another variant covers the same code."""
     if variant == "box" and case.name not in ("ada_bkb", "uniform"):
-        return 8  # each one climbs the score
+        return 8  # each pull maximises the score by an ascent
     if case.mode == "refit" or case.name == "auto":
-        return 60 if variant == "single" else 30  # fits of the kernel
+        return 60 if variant == "single" else 30  # each trace includes fits of the kernel
     return {"single": 200, "rows": 200, "own rows": 60}.get(variant, 100)
 
 
@@ -182,10 +184,10 @@ class Run:
         }
 
     def step(self, batch: int) -> None:
-        """One batch. Some are extended, restricted to a part of the arms, forgotten in part, told in two parts, or follow
-        history."""
+        """Play one batch. Some batches are extended, restricted to a part of the arms, forgotten in part, told in two parts, or
+        preceded by history."""
         bandit, single = self.bandit, self.single
-        # Rows with unequal limits: row 1 sometimes picks nothing, and a row that has had all its pulls picks nothing any more.
+        # Rows have unequal limits: row 1 sometimes picks nothing, and a row that has had all its pulls picks nothing.
         limits = [0 if row == 1 and batch % 7 == 6 else LIMIT - row for row in range(len(self.told))]
         limits = [max(0, min(limit, self.pulls - told)) for limit, told in zip(limits, self.told, strict=True)]
         options: dict[str, Any] = {"limit": limits[0] if single else torch.tensor(limits)}
@@ -300,14 +302,14 @@ def _widths_differ(expected: dict[str, Any], found: dict[str, Any], variant: str
 
 
 def load() -> dict[str, dict[str, Any]]:
-    """All traces by name, the names in the saved state spelt out."""
+    """All traces by name, with the names in the saved state written out."""
     file = json.loads(FILE.read_text())
     spelt = [group.split(" ") for group in file["names"]]
     return {name: t | {"names": sorted(n for g in t["names"] for n in spelt[g])} for name, t in file["traces"].items()}
 
 
 def dump(traces: dict[str, dict[str, Any]]) -> str:
-    """The text of the file. States of many traces have the same names: each group of them is written once."""
+    """The text of the file. States of many traces have the same names, and each group of names is written once."""
     groups = {name: _groups(trace["names"]) for name, trace in traces.items()}
     table = sorted({group for groups_of in groups.values() for group in groups_of})
     places = {group: place for place, group in enumerate(table)}

@@ -67,7 +67,7 @@ class Posterior:
 
 
 def exact_posterior(K_tt: Array, K_ta: Array, k_aa_diag: Array, y: Array, lam: float, K_aa: Array | None = None) -> Posterior:
-    """Every pull is one row, a repeated pull a repeated row: k(x,x) − kᵀ(K_t + λI)⁻¹k and kᵀ(K_t + λI)⁻¹y."""
+    """k(x,x) − kᵀ(K_t + λI)⁻¹k and kᵀ(K_t + λI)⁻¹y, where every pull is one row, and a repeated pull is a repeated row."""
     if len(y) == 0:
         return Posterior(np.zeros(len(k_aa_diag)), k_aa_diag.copy(), None if K_aa is None else K_aa.copy())
     L = np.linalg.cholesky(K_tt + lam * np.eye(len(y)))
@@ -102,7 +102,7 @@ def pseudo_root(K_mm: Array, rcond: float | None = None) -> Array:
 
 @dataclass
 class Nystrom:
-    """DTC: `mean = zᵀw`, `leverage = r/λ + zᵀV⁻¹z`, with the features `Z_am` (`a x rank`) and V at hand."""
+    """DTC posterior with its features `Z_am` (`a x rank`) and V: `mean = zᵀw`, `leverage = r/λ + zᵀV⁻¹z`."""
 
     mean: Array
     variance: Array
@@ -124,7 +124,7 @@ class Nystrom:
         return cross / self.lam + self.feature_covariance(rows, columns)
 
     def given_pulls(self, columns: Array, counts: Array) -> Array:
-        """Variance of every arm once the process k̃ is conditioned on that many noisy pulls of some arms, each its own row of a
+        """Variance of every arm after the process k̃ is conditioned on `counts` noisy pulls of some arms, each one row of a
         dense system. Needs K_aa."""
         rows = np.repeat(np.asarray(columns, dtype=int), np.asarray(counts, dtype=int))
         everything = np.arange(len(self.leverage))
@@ -146,7 +146,7 @@ def nystrom_posterior(
     K_aa: Array | None = None,
     rcond: float | None = None,
 ) -> Nystrom:
-    """Features by the pseudo-inverse root; `pending` (`u`, counts) moves the leverage, not the mean."""
+    """Posterior with features by the pseudo-inverse root; `pending` (`u`, counts) changes the leverage, not the mean."""
     if len(K_mm) == 0:
         zeros = np.zeros((len(k_aa_diag), 0))
         return Nystrom(
@@ -175,7 +175,7 @@ def nystrom_posterior(
 
 
 def sor_variance(K_mm: Array, K_mu: Array, K_ma: Array, n: Array, lam: float) -> Array:
-    """Subset of regressors: the residual dropped. Used only to show variance starvation."""
+    """Variance of the subset of regressors, which drops the residual. Used only to show variance starvation."""
     R = pseudo_root(K_mm)
     Z_um, Z_am = (R @ K_mu).T, (R @ K_ma).T
     V = Z_um.T @ (n[:, None] * Z_um) + lam * np.eye(len(R))
@@ -267,7 +267,7 @@ class Trace:
     """The record of an oracle run: per batch the picks, the width, and the dictionary used.
 
     `gap` is, per pick, (best score − score of the pick)/|best|: zero unless the run follows given picks.
-    `margin` is, per pick, the distance to the best score of another arm, likewise relative: how decided the pick was.
+    `margin` is, per pick, the relative distance of its score to the best score of another arm: how decided the pick was.
     `statistic` is, per pick, the value that the batch rule compares with `ratio_threshold` after that pick.
     """
 
@@ -336,7 +336,7 @@ class Loop:
         self.arms = np.asarray(self.arms, dtype=np.float64)
         self.copies = first_copies(self.arms)
         self.K_aa = self.kernel(self.arms, self.arms)
-        # exact duplicates share one entry, and so one column of numbers
+        # Exact duplicates share one entry, and so one column of numbers.
         self.K_aa = self.K_aa[self.copies][:, self.copies]
         self.k_diag = diagonal(self.kernel, self.arms)[self.copies]
         self.order: list[int] = []  # distinct pulled arms, in order of first pull
@@ -422,8 +422,8 @@ class Loop:
             ratio = float((lev_fb / (self.posterior(batch).variance / self.lam)).max())
             if self.embedding == "exact":
                 return ratio
-            # A frozen dictionary never shrinks the residual: alone, a batch outside its span would never end. So the
-            # larger of that ratio and the one of conditioning the process k̃ itself on the picks.
+            # A frozen dictionary never shrinks the residual, so that with its ratio alone a batch outside its span would never
+            # end. The rule takes the larger of this ratio and that of conditioning the process k̃ itself on the picks.
             n, s = self.counts_and_sums()
             state = self.nystrom(self.order, n, s, np.zeros_like(n))
             columns, every = np.array(batch), np.arange(len(self.arms))
@@ -449,7 +449,7 @@ class Loop:
         raise ValueError(rule)
 
     def ends(self, batch: list[int], leverage: float) -> bool:
-        """Whether the pick just made, of that hallucinated leverage before it, is the batch's last."""
+        """Whether the pick just made, which had the given hallucinated leverage before it, is the last of the batch."""
         value = math.nan
         if self.rule == "global_then_local":
             value = self.batch_statistic("global", batch)
@@ -468,7 +468,7 @@ class Loop:
 
     def allowed(self, batch_number: int, batch: list[int]) -> Array:
         allowed = self.copies == np.arange(len(self.arms))
-        if self.available is not None:  # a duplicate that is on offer offers its entry
+        if self.available is not None:  # a duplicate on offer puts its entry on offer
             on_offer = np.zeros(len(self.arms), dtype=bool)
             on_offer[self.copies[self.available(batch_number)]] = True
             allowed = allowed & on_offer
@@ -526,7 +526,7 @@ class Loop:
             p = np.array([min(1.0, self.n[i] * self.oversampling * lev_fb[i]) for i in self.order])
             self.dictionary = [i for i, inside in zip(self.order, draws < p, strict=True) if inside]
             if not self.dictionary:
-                self.dictionary = [self.order[int(p.argmax())]]  # argmax: the earliest among equals
+                self.dictionary = [self.order[int(p.argmax())]]  # argmax returns the earliest of equal values
 
     def run(self) -> Trace:
         while self.told < self.horizon:

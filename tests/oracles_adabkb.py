@@ -1,4 +1,4 @@
-"""Ada-BKB, plain and recursive, with the exact Gaussian process on every pull: numpy only, no code shared with the package.
+"""Recursive Ada-BKB with the exact Gaussian process on every pull, in NumPy only, without code of the package.
 
 With every pulled point in the dictionary BKB's posterior is the exact one, so that the picks must agree.
 """
@@ -143,7 +143,7 @@ class Tree:
         return best.representative
 
     def play(self, pulls: int, reward: Callable[[int, Array], float], constant, noise_std: float, delta: float) -> list[int]:
-        """Representatives evaluated, by number."""
+        """Numbers of the representatives that are evaluated."""
         picks = []
         for t in range(pulls):
             place = self.pick(self.width(constant, noise_std, delta))

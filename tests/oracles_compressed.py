@@ -1,4 +1,4 @@
-"""The dense oracle of CUB: every pull that is kept is a row of a t x t matrix, every score and test is recomputed each step.
+"""Dense oracle of CUB: every kept pull is a row of a t x t matrix, and all scores and tests are recomputed at each step.
 
 Shares no code with the package. Section 3 of the algorithms sheet, "CUB / COB".
 """
@@ -15,7 +15,7 @@ from oracles import Array, KernelFunction
 
 
 def entropy(variance: float, lam: float) -> float:
-    """The entropy of a reward, nats: ½ log(2πe(λ + variance)), with the posterior variance, and λ that of the noise."""
+    """The entropy of a reward, nats: ½ log(2πe(λ + variance)), with the posterior variance and the noise variance λ."""
     return 0.5 * math.log(2 * math.pi * math.e * (lam + variance))
 
 
@@ -88,7 +88,7 @@ class Compressed:
         return IMPROVEMENTS[self.acquisition](state.mean, std, level)
 
     def pick(self) -> int:
-        """The best arm, the lowest index among copies."""
+        """The best arm, by the lowest index among its copies."""
         return oracles.argmax(self.scores(), self.copies == np.arange(len(self.arms)))
 
     def tell(self, arm: int, reward: float) -> bool:
@@ -101,13 +101,13 @@ class Compressed:
         return informative
 
     def observe(self, arm: int, count: int, total: float) -> int:
-        """`count` pulls of one arm one after the other, each with the average reward; how many are kept."""
+        """Tell `count` pulls of one arm one after the other, each with the average reward; return how many are kept."""
         return sum(self.tell(arm, total / count) for _ in range(count))
 
     def counts(self) -> Array:
-        """Pulls kept of each arm."""
+        """Number of pulls of each arm that are kept."""
         return np.bincount([arm for arm, _ in self.kept], minlength=len(self.arms)).astype(float)
 
     def sums(self) -> Array:
-        """Rewards kept of each arm."""
+        """Sum of the rewards of each arm that are kept."""
         return np.bincount([arm for arm, _ in self.kept], weights=[reward for _, reward in self.kept], minlength=len(self.arms))

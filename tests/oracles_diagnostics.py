@@ -10,8 +10,8 @@ import numpy as np
 def left_out(
     K: np.ndarray, n: np.ndarray, average: np.ndarray, lam: float, dictionary: np.ndarray | None = None, mean: float = 0.0
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Mean and variance of f at every point, predicted without its pulls: the exact posterior, or FITC on a dictionary (indices
-    of points) that stays."""
+    """Mean and variance of f at every point, predicted without its own pulls, by the exact posterior or by FITC on a fixed
+    dictionary (indices of points)."""
     Q = K if dictionary is None else nystrom(K, dictionary) @ nystrom(K, dictionary).T
     whole = Q + np.diag(np.diag(K - Q)) + lam * np.diag(1 / n)
     mu, variance = np.empty(len(n)), np.empty(len(n))
@@ -37,7 +37,8 @@ def linear(Z: np.ndarray, n: np.ndarray, average: np.ndarray, lam: float, z: np.
 
 
 def left_out_effective_size(M: np.ndarray) -> float:
-    """n²/Σρ² of the left-out residuals of averages of covariance M: ρ from the covariance of that linear map."""
+    """n²/Σρ² of the left-out residuals of averages with covariance M. The residuals are a linear map of the averages, whose
+    covariance gives ρ."""
     u = len(M)
     residual_of = np.eye(u)
     for i in range(u):

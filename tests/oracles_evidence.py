@@ -1,4 +1,4 @@
-"""The density of every single reward under a Gaussian process, t x t, in numpy: no sums, no distinct points."""
+"""Dense evidence of all single rewards under a Gaussian process, with t x t matrices in NumPy, without sums over points."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ def dense_collapsed_evidence(K_tt: Array, inducing: Array, rewards: Array, noise
 
 
 def written_out(points: Array, counts: Array, rng: np.random.Generator, f: Array, noise_std: float) -> tuple[Array, Array]:
-    """Draw every single pull with its reward: points `t x d` and rewards `t`."""
+    """Draw single pulls with their rewards: points `t x d` and rewards `t`."""
     x = np.repeat(points, counts, axis=0)
     return x, np.repeat(f, counts) + noise_std * rng.normal(size=len(x))
 
 
 def summed(rewards: Array, counts: Array) -> tuple[Array, Array]:
-    """Sums and sums of squares of the rewards of each point, which come one point after the other."""
+    """Sums and sums of squares of the rewards of each point; the pulls of a point are consecutive."""
     parts = np.split(rewards, np.cumsum(counts)[:-1])
     return np.array([p.sum() for p in parts]), np.array([(p**2).sum() for p in parts])

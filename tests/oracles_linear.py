@@ -15,7 +15,7 @@ def self_normalized(log_det: float, noise_std: float, bound: float, delta: float
 
 
 def sketched(log_det: float, loss: float, d: int, noise_std: float, bound: float, delta: float, lam: float) -> float:
-    """The same for V̂ = SᵀS + λI: det V ≤ det(V̂)(1 + ρ/λ)^d and norms in V̂⁻¹ at most √(1 + ρ/λ) times those in V⁻¹."""
+    """`self_normalized` for V̂ = SᵀS + λI: det V ≤ det(V̂)(1 + ρ/λ)^d, and norms in V̂⁻¹ ≤ √(1 + ρ/λ) times those in V⁻¹."""
     factor = (lam + loss) / lam
     noise = noise_std * np.sqrt(factor) * np.sqrt(log_det + d * np.log(factor) + 2 * np.log(1 / delta))
     bias = max(lam, loss - lam) / np.sqrt(lam) * bound
@@ -58,7 +58,7 @@ class LinearBandit:
 
     arms: np.ndarray
     lam: float
-    width: Callable[[float, float], float]  # of log det(V/λ) and the loss of the sketch
+    width: Callable[[float, float], float]  # a function of log det(V/λ) and the loss of the sketch
     sketch_size: int | None = None
     prior_mean: float = 0.0
     counts: np.ndarray = field(init=False)
@@ -90,7 +90,7 @@ class LinearBandit:
         return mean + self.current_width * np.sqrt(variance)
 
     def tell(self, arms: list[int], rewards: list[float]) -> None:
-        """One tell: several pulls of an arm are one row, arms in order of appearance."""
+        """Process one tell: several pulls of an arm are one row, and arms are in order of appearance."""
         for arm in dict.fromkeys(arms):
             own = [y for a, y in zip(arms, rewards, strict=True) if a == arm]
             self.observe(self.arms[arm], len(own), sum(own))

@@ -15,16 +15,17 @@ Array = NDArray[np.float64]
 
 @dataclass
 class Beliefs:
-    """Mean and standard deviation of k outcomes on A arms: `k x A`, given what was told, and given pending picks too."""
+    """Mean and standard deviation of k outcomes on A arms, `k x A`, given the rewards told, and given the pending picks too."""
 
     mean: Array
     known: Array
     std: Array
-    covariance: Array  # k x A x A, given what was told
+    covariance: Array  # k x A x A, given the rewards told
 
     @staticmethod
     def of(kernels, arms: Array, told: list[list[tuple[int, float, float]]], pending: list[int], noise: list[float]) -> Beliefs:
-        """Outcome j was told `(arm, reward, noise variance)`, and pending picks have the variance `noise[j]`."""
+        """Beliefs after each `(arm, reward, noise variance)` was told for outcome j; pending picks have the noise variance
+        `noise[j]`."""
         mean, known, std, covariance = [], [], [], []
         for kernel, rows, own in zip(kernels, told, noise, strict=True):
             K = kernel(arms, arms)
@@ -56,12 +57,13 @@ def entries(arms: Array) -> Array:
 
 
 def violation(values: Array, limits: list[tuple[int, float, float]], unit: Array) -> float:
-    """Of one arm: the sum over limits (outcome, sign, value) of how far sign · y is below sign · value."""
+    """Violation of one arm: the sum over limits (outcome, sign, value) of how far sign · y is below sign · value."""
     return sum(max(0.0, sign * value - values[j]) / unit[j] for j, sign, value in limits)
 
 
 def constrained_score(hope, objective: int, limits, unit: Array, open_: Array, keeps=None) -> Array:
-    """`hope(arm, outcome, sign)` is the largest plausible value of sign · y, and `keeps` that by which limits are judged."""
+    """Score under limits. `hope(arm, outcome, sign)` is the largest plausible value of sign · y; `keeps` returns the value that
+    limits are judged by."""
     keeps = keeps or hope
     A = len(open_)
     lacking = np.zeros(A)
@@ -76,8 +78,8 @@ def constrained_score(hope, objective: int, limits, unit: Array, open_: Array, k
 
 
 def scale(means: Array, seen, reach) -> tuple[Array, Array]:
-    """The point from which objectives `m x A`, larger being better, are measured, and their units: of the front of some arms,
-    of all of these where the front is flat, and of all arms where these are."""
+    """Reference point and units of objectives `m x A`, larger being better. They come from the front of some arms, from all of
+    these arms where the front is flat, and from all arms where these arms are flat too."""
     points = [means[:, a] for a in (seen or range(means.shape[1]))]
     front = [p for p in points if not any((q >= p).all() and (q > p).any() for q in points)]
     low, unit = np.zeros(len(means)), np.zeros(len(means))
@@ -92,7 +94,7 @@ def scale(means: Array, seen, reach) -> tuple[Array, Array]:
 
 
 def unsettled(score: Array, settled: set[int]) -> Array:
-    """Scores of which those of settled arms don't count, unless no other arm is on offer."""
+    """Scores in which settled arms don't count, unless no other arm is on offer."""
     left = score.copy()
     left[sorted(settled)] = -np.inf
     return left if (left > -np.inf).any() else score
@@ -124,13 +126,13 @@ def dominates(one: Array, other: Array) -> bool:
 
 
 def non_dominated(values: Array, counted: Array) -> list[int]:
-    """Of `A x k`, larger being better."""
+    """Which rows of `A x k` no other row dominates, larger being better."""
     own = np.flatnonzero(counted)
     return [int(i) for i in own if not any(dominates(values[j], values[i]) for j in own)]
 
 
 def membership(mean: Array, covariance: Array, signs: Array, counted: Array, draws: int, seed: int) -> Array:
-    """The part of joint draws in which no counted arm dominates each arm."""
+    """For each arm, the fraction of joint draws in which no counted arm dominates it."""
     rng = np.random.default_rng(seed)
     own = np.flatnonzero(counted)
     f = np.stack(
@@ -159,8 +161,8 @@ def area(values: Array, reference: Array) -> float:
 
 
 def expected_growth(mean: Array, std: Array, front: Array, reference: Array) -> Array:
-    """The expected growth of the hypervolume of a front `f x m` by one point of each arm, `m x A`: over all boxes of the grid
-    that the coordinates of the front make, the expected part of the box that the point would add."""
+    """Expected growth of the hypervolume of a front `f x m` by one point of each arm, `m x A`: the sum, over all boxes of the
+    grid that the coordinates of the front define, of the expected part of the box that the point would add."""
     corners = np.vstack([np.maximum(front, reference), reference])
     axes = [np.append(np.unique(column), np.inf) for column in corners.T]
     total = np.zeros(mean.shape[1])
@@ -183,7 +185,7 @@ def beyond(mean: Array, std: Array, level: float) -> Array:
 
 
 def pareto_sets(lower: Array, upper: Array, epsilon: Array, counted: Array) -> tuple[Array, Array]:
-    """Inside and outside, by comparing all pairs of arms."""
+    """The arms inside and outside the Pareto set, by comparing all pairs of arms."""
     own = [int(i) for i in np.flatnonzero(counted)]
     pessimistic = [i for i in own if not any(dominates(lower[j], lower[i]) for j in own)]
     outside = ~counted
@@ -210,7 +212,7 @@ def safe_set(beliefs: Beliefs, width: Array, limits, start: list[int]) -> Array:
 
 
 def expands(beliefs: Beliefs, width: Array, limits, noise: list[float], safe: Array, arm: int) -> bool:
-    """Whether rewards at the upper bounds of an arm, which are told, would make another arm safe."""
+    """Whether telling rewards at the upper bounds of an arm would make another arm safe."""
     kept = ~safe
     for j, sign, h in limits:
         C = beliefs.covariance[j]

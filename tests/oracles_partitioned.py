@@ -1,7 +1,7 @@
-"""π-GP-UCB, naively: cells are Python objects, every cell is fitted to its list of pulls at every step, in dense float64.
+"""Naive π-GP-UCB: cells are Python objects, and every cell is fitted to its list of pulls at every step, in dense float64.
 
-Shares no code with the package. Thresholds are compared in whole numbers, so that nothing depends on rounding: with 2ν whole,
-ρ^(−1/b) < n + 1 for a side of 1/M says M^(d + 2ν) < (n + 1)^(d + 1).
+Shares no code with the package. Thresholds are compared as integers, so that nothing depends on rounding: for an integer 2ν,
+ρ^(−1/b) < n + 1 for a side of 1/M means M^(d + 2ν) < (n + 1)^(d + 1).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 import oracles
 from oracles import EPS, Array, KernelFunction
 
-EDGE = 1e-9  # of a cell's side
+EDGE = 1e-9  # tolerance, as a fraction of a cell's side
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Cell:
 
 
 def first_side(horizon: int, d: int, nu: float) -> int:
-    """Cells a side of the first grid: the smallest M with M^(d(d+2)+2ν) ≥ T^(d+1)."""
+    """Cells per side of the first grid: the smallest M with M^(d(d+2)+2ν) ≥ T^(d+1)."""
     M = 1
     while M ** int(d * (d + 2) + 2 * nu) < horizon ** (d + 1):
         M += 1
@@ -44,7 +44,7 @@ def first_side(horizon: int, d: int, nu: float) -> int:
 
 @dataclass
 class Partitioned:
-    """A naive run, which is told pulls and returns bounds."""
+    """A naive run, which learns pulls and returns bounds."""
 
     arms: Array
     kernel: KernelFunction
@@ -133,15 +133,15 @@ class Partitioned:
     def choose(self, allowed: Array | None = None, pending: tuple[int, ...] = (), bounds: Array | None = None) -> int:
         """Lowest index within 16 eps of the best upper bound (which may be known already)."""
         score = self.bounds(pending)[0] if bounds is None else bounds
-        if allowed is not None:  # a copy that is on offer offers its first
+        if allowed is not None:  # a copy on offer puts its first copy on offer
             offered = np.zeros(len(score), dtype=bool)
             offered[self.copies[allowed]] = True
             score = np.where(offered, score, -np.inf)
         return int(np.nonzero(score >= score.max() - 16 * EPS * abs(score.max()))[0][0])
 
     def marginals(self, x: Array, pending: tuple[int, ...] = ()) -> tuple[list[float], float]:
-        """At a point: the smallest variance of the cells around it, and the means of all cells that have it (edges may tie);
-        the prior where no cell is left."""
+        """The means of all cells of smallest variance that contain a point (on edges, cells may tie), and this variance; the
+        prior if no cell is left."""
         k = oracles.diagonal(self.kernel, x[None])
         K = self.kernel(self.arms, x[None])
         around = [cell for cell in self.cells if cell.holds(self.unit(x[None]))[0]]

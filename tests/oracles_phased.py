@@ -1,6 +1,6 @@
 """Slow, dense, float64 oracles of the policies that work in phases: Li & Scarlett 2022, Alg. 1; Valko et al. 2013, Alg. 2.
 
-Every posterior is computed from scratch from the list of its pulls, a repeated pull a repeated row. Numpy only.
+Every posterior is computed from scratch from the list of its pulls, where a repeated pull is a repeated row. NumPy only.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ Array = np.ndarray
 
 
 def posterior(K: Array, pulls: Sequence[int], rewards: Sequence[float], lam: float) -> tuple[Array, Array]:
-    """Mean and standard deviation of every arm given pulls of arms; rewards may be fewer than pulls: the rest is pending."""
+    """Mean and standard deviation of every arm given pulls of arms. If there are fewer rewards, the last pulls are pending."""
     if not len(pulls):
         return np.zeros(len(K)), np.sqrt(np.diag(K))
     half = _half(K, pulls, lam)[0]
@@ -37,7 +37,7 @@ def _half(K: Array, pulls: Sequence[int], lam: float) -> tuple[Array, Array, lis
 
 
 def near_best(values: Array) -> list[int]:
-    """The indices of the values that are equal to the best within rounding: reward units, for prior deviations of order 1."""
+    """Indices of the values that equal the best up to rounding errors, in reward units, for prior deviations of order 1."""
     return np.flatnonzero(values >= values.max() - 1e-8 * max(abs(values.max()), 1)).tolist()
 
 
@@ -73,12 +73,12 @@ class BPE:
         self._bound([], [])
 
     def largest(self, picks: Sequence[int]) -> list[int]:
-        """The survivors of the largest variance after these picks of the batch: a single one except for ties."""
+        """The survivors of the largest variance after these picks of the batch: a single arm except for ties."""
         std = posterior(self.K, picks, [], self.lam)[1]
         return [self.alive[j] for j in near_best(std[self.alive])]
 
     def finish(self, picks: Sequence[int], rewards: Sequence[float]) -> None:
-        """Discard the arms that can't be the best, by this batch alone."""
+        """Discard the arms that can't be the best according to this batch alone."""
         upper, best = self._bound(picks, rewards)
         self.alive = [x for x in self.alive if upper[x] >= best]
 
@@ -95,7 +95,7 @@ class BPE:
 
 @dataclass
 class SupKernelUCB:
-    """Index sets Ψ^(1) … Ψ^(S) as lists of arms and rewards; `pending[s]` counts in variances only."""
+    """Naive SupKernelUCB with index sets Ψ^(1) … Ψ^(S) as lists of arms and rewards; `pending[s]` affects variances only."""
 
     K: Array
     horizon: int
@@ -110,7 +110,7 @@ class SupKernelUCB:
         self.arms, self.rewards, self.pending = ([[] for _ in range(levels)] for _ in range(3))
 
     def choose(self, offered: Sequence[int]) -> tuple[list[int], int | None]:
-        """The arms, a single one except for ties, and the level that the pick joins (None for none)."""
+        """The best arms, a single arm except for ties, and the level that the pick joins, or None."""
         candidates = np.asarray(offered)
         for s in range(len(self.arms)):
             mean, std = posterior(self.K, self.arms[s] + self.pending[s], self.rewards[s], self.lam)

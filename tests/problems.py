@@ -1,4 +1,4 @@
-"""Random problems for package and oracles: arms, kernels in GPyTorch and in numpy, rewards from a fixed table.
+"""Random problems for package and oracles: arms, kernels in GPyTorch and in NumPy, and rewards from a fixed table.
 
 `POLICIES` is the registry that the law tests run over: every policy in it is covered by all of them.
 """
@@ -20,13 +20,13 @@ import torchbandits as tb
 
 NOISE_STD, NORM_BOUND, DELTA = 0.1, 1.0, 0.1
 
-# Of tests whose kernel or noise is far from the data on purpose; tests/test_scale.py has what is said of it.
+# For tests whose kernel or noise deliberately does not fit the data; tests/test_scale.py tests these warnings.
 OFF_SCALE = pytest.mark.filterwarnings(
     "ignore:.*(the noise, standard deviation|the kernel's variance|the rewards (have mean|differ by)|the dictionary holds one "
     "point|no arm has learned|to the kernel all arms):torchbandits.errors.DiagnosticWarning"
 )
 
-# name -> kernel(lengthscale) in GPyTorch and in numpy
+# Name -> kernel(lengthscale) in GPyTorch and in NumPy.
 KERNELS: dict[str, tuple[Callable[[float], gpytorch.kernels.Kernel], Callable[[float], oracles.KernelFunction]]] = {
     "rbf": (lambda ell: _with_lengthscale(gpytorch.kernels.RBFKernel(), ell), lambda ell: oracles.rbf(ell)),
     "matern12": (
@@ -81,7 +81,7 @@ def generator(seed: int) -> torch.Generator:
 
 
 def uniforms(seed: int) -> Callable[[int], np.ndarray]:
-    """The draws that a bandit given `generator(seed)` makes: one uniform per distinct pulled arm, after each tell."""
+    """The uniforms that a bandit with `generator(seed)` draws: one per distinct pulled arm, after each tell."""
     g = generator(seed)
     return lambda u: torch.rand(u, generator=g, dtype=torch.float64).numpy()
 
@@ -103,7 +103,7 @@ class Problem:
     def __post_init__(self) -> None:
         rng = np.random.default_rng(self.seed)
         self.arms = rng.uniform(size=(self.a, self.d))
-        # copies come from all over, and land all over, before and after their originals
+        # Copies come from random arms and are placed at random indices, before and after their originals.
         places = rng.permutation(self.a)
         sources, places = places[: self.a // 2], places[self.a // 2 :]
         for j in range(self.duplicates):
@@ -126,7 +126,7 @@ class Problem:
         return torch.tensor([self.reward(first_pull + j, int(i)) for j, i in enumerate(index)], dtype=torch.float64)
 
     def play(self, bandit: Any, horizon: int, **ask: Any) -> list[list[int]]:
-        """Ask and tell until `horizon` pulls are told; `ask` values that are callable get the number of the batch."""
+        """Ask and tell until `horizon` pulls are told; callable values of `ask` are called with the number of the batch."""
         picks: list[list[int]] = []
         told = 0
         while told < horizon:

@@ -25,7 +25,7 @@ from torchbandits import errors, sources
 
 def arms(kind: str = "plain") -> Tensor:
     x = torch.rand(530, 2, dtype=torch.float64, generator=generator(0))
-    if kind == "equal":  # on one rank, across two, and three times
+    if kind == "equal":  # equal arms on one rank, across two ranks, and three times
         x[7], x[500], x[501], x[502] = x[3], x[10], x[11], x[11]
         x[520] = x[20] + 1e-9
     if kind == "best is twice":
@@ -42,7 +42,7 @@ def rank() -> int:
 
 
 def share(x: Tensor) -> Any:
-    """This rank's arms, the shares of different sizes; the arms themselves for a plain bandit."""
+    """This rank's share of the arms (shares differ in size); all arms for a plain bandit."""
     if not dist.is_initialized():
         return x
     size = dist.get_world_size()
@@ -168,7 +168,7 @@ def lose(folder: Path) -> None:
         if rank() == 0:
             torch.save(b.state_dict(), folder / "lost.pt")
             (folder / "lost.json").write_text(json.dumps({"picks": picks, "error": str(error)}))
-    os._exit(0)  # the group is broken, nothing is left to tear down
+    os._exit(0)  # the group is broken, so that there is nothing to tear down
 
 
 def main() -> None:

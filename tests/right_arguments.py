@@ -1,4 +1,4 @@
-"""Right arguments of all public functions, by the argument's name, and by function where a name has several meanings."""
+"""Valid arguments of all public functions, by the argument's name, and by function if a name has several meanings."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ import torchbandits as tb
 from torchbandits import experiments
 from torchbandits.botorch import BanditModel, PolicyAcquisition
 
-Make = Callable[[Path], Any]  # of an empty folder
+Make = Callable[[Path], Any]  # a function of an empty folder
 
 ARMS = torch.rand(30, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
 REWARDS = ARMS.sum(dim=-1)
@@ -262,7 +262,7 @@ BY_NAME: dict[str, Make] = {
 }
 
 _REPORT = tb.Report(*(torch.ones(1, dtype=torch.float64) for _ in range(8)))
-BY_FUNCTION: dict[str, dict[str, Make]] = {  # optional arguments, too, without which the others mean nothing
+BY_FUNCTION: dict[str, dict[str, Make]] = {  # includes optional arguments that other arguments require
     "Bandit": {"arms": given(ARMS)},
     "Bandit.forget": {"selection": lambda _: bandit().ask().index},
     "Bandit.load_state_dict": {"state_dict": lambda _: bandit().state_dict()},
@@ -378,7 +378,7 @@ BY_FUNCTION: dict[str, dict[str, Make]] = {  # optional arguments, too, without 
     "experiments.load_records": {"folder": written},
 }
 
-OBJECTS: dict[str, Make] = {  # whose methods are called
+OBJECTS: dict[str, Make] = {  # objects whose methods are called
     "Bandit": lambda _: bandit(),
     "Campaign": lambda _: campaign(),
     "ContextualBandit": lambda _: contextual(),

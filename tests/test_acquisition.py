@@ -249,7 +249,7 @@ def test_the_incumbent_is_sought_among_the_arms_that_are_tabulated():
     tabulated = PolicyAcquisition(fixed_model().tabulate_(arms), ucb(acquisition="ei")).incumbent
     torch.testing.assert_close(tabulated, model.marginals(arms).mean.max())
     assert tabulated > observed
-    assert PolicyAcquisition(model, ucb()).incumbent.isnan().all()  # a score that does not look at it
+    assert PolicyAcquisition(model, ucb()).incumbent.isnan().all()  # UCB does not use the incumbent
 
 
 # ---------------------------------------------------------------------- widths
@@ -310,7 +310,7 @@ def test_pending_points_shrink_variances_and_leave_means(dictionary):
 @every_dictionary
 def test_one_after_the_other_is_all_at_once_and_the_way_back_is_exact(dictionary):
     model, x, pending = fixed_model(dictionary=of_dictionary(dictionary)), points(40).unsqueeze(-2), points(4, seed=5)
-    pending[3] = pending[1]  # pulled twice
+    pending[3] = pending[1]  # one point is pending twice
     acqf = PolicyAcquisition(model, ucb())
     values = [acqf(x)]
     for count in range(1, 5):
@@ -320,7 +320,7 @@ def test_one_after_the_other_is_all_at_once_and_the_way_back_is_exact(dictionary
     for count in (3, 2, 1):
         acqf.set_X_pending(pending[:count])
         assert torch.equal(acqf(x), values[count])
-    acqf.set_X_pending(pending.flip(0))  # others altogether
+    acqf.set_X_pending(pending.flip(0))  # the same points in another order
     torch.testing.assert_close(acqf(x), values[-1], rtol=1e-9, atol=1e-9)
     acqf.set_X_pending(None)
     assert acqf.X_pending is None
@@ -449,7 +449,7 @@ def test_draws_under_transforms_are_in_the_users_units():
     model = BanditModel(10 * X - 3, 100 * Y + 2000, kernel=rbf(), noise_std=1e-3, **options)
     policy = tb.thompson_sampling(rbf(), width=tb.widths.Constant(1.0), noise_std=1e-3)
     flipped = ScalarizedPosteriorTransform(torch.tensor([-1.0], dtype=torch.float64))
-    x = (10 * X - 3)[4:-1].unsqueeze(-2)  # where the rewards are known to the noise
+    x = (10 * X - 3)[4:-1].unsqueeze(-2)  # points whose rewards were observed
     torch.testing.assert_close(PolicyAcquisition(model, policy)(x), (100 * Y + 2000)[4:-1, 0], rtol=0, atol=5.0)
     torch.testing.assert_close(
         PolicyAcquisition(model, policy, posterior_transform=flipped)(x), -(100 * Y + 2000)[4:-1, 0], rtol=0, atol=5.0
@@ -534,7 +534,7 @@ def test_a_mock_and_a_posterior_transform_give_the_formula():
 
 @pytest.mark.parametrize("name", ["SingleTaskGP", "transforms", "known noise", "batch"])
 def test_pending_points_shrink_the_deviations_of_other_models_alone(name: str):
-    """Pending points act as if observed, by the dense formula, one by one or together, and can be removed."""
+    """Pending points reduce the variance as in the dense formula, one by one or together, and can be removed."""
     model, pending = OTHERS[name](), points(3, seed=9)
     policy, x = ucb(), points(5)
     acquisition, still = PolicyAcquisition(model, policy), PolicyAcquisition(model, ucb(width=0.0))
@@ -623,7 +623,7 @@ SCORING = {
     "lin_ucb",
     "lse",
 }
-FEATURES = {"cbrap", "soful", "rff_ucb"}  # whose posterior is that of features which only their bandit holds
+FEATURES = {"cbrap", "soful", "rff_ucb"}  # policies whose posterior uses features that only their bandit has
 
 
 @pytest.mark.parametrize("name", registry)

@@ -21,7 +21,7 @@ from torchbandits import errors
 from torchbandits.testing.play import differences
 
 EVERYTHING = 1e12  # oversampling that keeps every pulled point
-WIDTHS = {"practical": None, "constant": 2.0}  # times the norm bound
+WIDTHS = {"practical": None, "constant": 2.0}  # multiples of the norm bound; None for the practical width
 BOX = torch.tensor([[-0.5, 0.0], [1.0, 1.2]], dtype=torch.float64)
 
 
@@ -90,7 +90,8 @@ def test_picks_on_a_box_are_those_of_the_oracle(kernel: str, width: str, seed: i
     picks = play(bandit, f, 25)
     expected = oracle.play(25, lambda t, x: float(f(x) + f.noise[t]), constant(width, norm_bound), NOISE_STD, DELTA)
     assert picks == expected
-    oracle.pick(oracle.width(constant(width, norm_bound), NOISE_STD, DELTA))  # the package has split already
+    # The package has already split cells up to its next pick.
+    oracle.pick(oracle.width(constant(width, norm_bound), NOISE_STD, DELTA))
     np.testing.assert_allclose(bandit.arms, np.stack(oracle.points), rtol=0, atol=1e-12)
     leaves = sorted(oracle.root.leaves(), key=lambda leaf: leaf.representative)
     order = tree(bandit).place.argsort()
@@ -168,7 +169,7 @@ def test_the_depth_is_bounded_by_the_horizon():
     for horizon, dim, N, alpha, kernel in ((100, 1, 3, 1.0, "rbf"), (30, 2, 5, 0.5, "matern12"), (30, 2, 3, 1.0, "matern32")):
         box = torch.stack([torch.zeros(dim), torch.ones(dim)])
         theirs, ours = kernel_pair(kernel, 0.5)
-        # a width of almost nothing splits as deep as it may
+        # With a width near 0, cells are split down to the largest depth.
         bandit = tb.Bandit(policy(theirs, 0.05, horizon=horizon, num_children=N), bounds=box, generator=generator(0))
         limit = math.ceil(dim * math.log(horizon) / (2 * alpha * math.log(N)))
         assert tree(bandit).max_depth == limit
@@ -191,7 +192,7 @@ def test_few_of_many_arms_are_looked_at():
 
 @pytest.mark.parametrize("kernel", ["rbf", "matern12", "matern32", "matern52", "scaled"])
 def test_functions_of_the_space_vary_by_at_most_v_in_a_cell_of_a_box(kernel: str):
-    """The index is above the function in the whole leaf if the bound equals the function at the representatives."""
+    """If the bound equals the function at the representatives, the index is above the function in the whole leaf."""
     theirs, ours = kernel_pair(kernel, 0.4)
     lower, upper = BOX.numpy()
     for seed in range(2):
@@ -244,7 +245,7 @@ def test_functions_of_the_space_vary_by_at_most_v_in_a_cell_of_arms(name: str):
 @pytest.mark.parametrize("domain", ["box", "arms"])
 @pytest.mark.parametrize("norm_bound", [0.5, 4.0])
 def test_the_best_leaf_is_always_one_to_be_evaluated(domain: str, norm_bound: float):
-    """Checked by the public posterior before the first pull, after each pull, and after history of either kind."""
+    """Checked with the public posterior before the first pull, after each pull, and after history by index and by points."""
     f = Member(oracles.rbf(0.4), 2, *BOX.numpy())
     given = {"bounds": BOX} if domain == "box" else {"arms": arms_in_box(400)}
     bandit = tb.Bandit(policy(rbf(0.4), norm_bound=norm_bound), generator=generator(0), **given)

@@ -65,7 +65,7 @@ def unresolved(x: Fraction, y: Vector) -> Vector:
 )
 def test_wrong_arguments_and_results_are_refused(checker: Any, function: Any, right: Any, wrong: Any):
     checked = checker(function)
-    for _ in range(2):  # made at the first call, kept for the second
+    for _ in range(2):  # the wrapper is made at the first call and reused at the second
         checked(*right)
         with refused:
             checked(*wrong)
@@ -97,7 +97,7 @@ def test_the_package_is_checked_and_can_be_left_alone():
         tb.Marginals("nonsense", TWO)
     jaxtyping.config.update("jaxtyping_disable", True)
     try:
-        with pytest.raises(IndexError):  # of the function itself
+        with pytest.raises(IndexError):  # the error of the function itself
             staircase_product("nonsense", TWO, TWO, 0, [])
     finally:
         jaxtyping.config.update("jaxtyping_disable", False)

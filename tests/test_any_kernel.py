@@ -74,7 +74,7 @@ def tanimoto(x: np.ndarray, y: np.ndarray) -> np.ndarray:
 
 
 def spherical(lengthscale: float, constant: float) -> oracles.KernelFunction:
-    """By the angle between two points on the sphere, whose half has a sine that the plane gives."""
+    """Spherical kernel from the angle between two points on the sphere; the plane gives the sine of half the angle."""
 
     def kernel(x: np.ndarray, y: np.ndarray) -> np.ndarray:
         x, y = (x - 0.5) / lengthscale, (y - 0.5) / lengthscale
@@ -139,7 +139,7 @@ def problem_of(kernel_name: str) -> Problem:
 # ------------------------------------------------------------------------- policies
 
 START = {"initial": tb.starts.uniform(4)}
-# name -> factory's name, options, kernels it is for (None: all)
+# Name of each case -> name of the factory, options, and kernels that it is tested with (None: all).
 POLICIES: dict[str, tuple[str, dict[str, Any], list[str] | None]] = {
     "gp_ucb": ("gp_ucb", COMMON, None),
     "igp_ucb": ("igp_ucb", BOUNDED, None),
@@ -163,8 +163,8 @@ POLICIES: dict[str, tuple[str, dict[str, Any], list[str] | None]] = {
     "ada_bkb": ("ada_bkb", BOUNDED | {"horizon": None}, None),
     "pi_gp_ucb": ("pi_gp_ucb", BOUNDED | {"nu": 1.5, "horizon": 50}, STATIONARY),
 }
-SPECTRAL = {"rff_ucb"}  # takes kernels whose spectrum it knows, and refuses others
-OF_LENGTHSCALE = {"lb_gp_ucb"}  # takes RBF and Matérn kernels, and refuses others: see its own tests
+SPECTRAL = {"rff_ucb"}  # policies that refuse kernels without a known spectrum
+OF_LENGTHSCALE = {"lb_gp_ucb"}  # policies that refuse kernels other than RBF and Matérn: see their own tests
 UNIT_LAMBDA = {"igp_ucb", "pi_gp_ucb"}
 SAMPLED = {"bkb", "batch_bkb", "ada_bkb", "thompson_sampling nystrom"}
 NAIVE = ["gp_ucb", "igp_ucb", "gp_bucb", "bkb", "batch_bkb"]
@@ -194,7 +194,7 @@ def test_every_policy_with_a_kernel_is_here():
 
 @pytest.mark.parametrize("kernel_name", KERNELS)
 def test_the_oracles_speak_of_the_same_kernels(kernel_name):
-    """Kernels of package and oracle agree, also on single points, pairs, and points among themselves and others."""
+    """Kernels of package and oracle agree, also for single points, for pairs, and for a set of points with itself."""
     theirs, ours = KERNELS[kernel_name][0]().requires_grad_(False), KERNELS[kernel_name][1]
     x = problem_of(kernel_name).arms
     rtol = 1e-6 if kernel_name == "matern12" else 1e-9  # GPyTorch's distances lose half the digits near 0
@@ -209,7 +209,7 @@ def test_the_oracles_speak_of_the_same_kernels(kernel_name):
 
 
 def compressed_run(policy: str, kernel: oracles.KernelFunction, problem: Problem, picks: list[int]) -> Any:
-    """Run the naive loop on the given picks, which must equal its own once the uniform start is over."""
+    """Run the naive loop on the given picks, which must equal the loop's own picks after the uniform start."""
     acquisition = policy.partition(" ")[2] or "ucb"
     margin, lam = (NOISE_STD if acquisition == "pi" else 0.0), lambda_of(policy)
     threshold = oracles_compressed.threshold_of(0.1, lam)
@@ -223,7 +223,7 @@ def compressed_run(policy: str, kernel: oracles.KernelFunction, problem: Problem
 @pytest.mark.sweep
 @pytest.mark.parametrize(("policy", "kernel_name"), [pair for pair in PAIRS if pair.values[0] != "pi_gp_ucb"])
 def test_a_run_is_that_of_the_oracle(policy, kernel_name):
-    """The posterior at the end agrees, and so does every pick of a policy that has a naive loop."""
+    """The final posterior agrees, and so does every pick of a policy that has a naive loop."""
     problem, bandit, batches = run_of(policy, kernel_name)
     picks, copies = [arm for batch in batches for arm in batch], oracles.first_copies(problem.arms)
     assert all(copies[arm] == arm for arm in picks)
@@ -329,7 +329,7 @@ def test_spectral_features_refuse_kernels_without_a_known_spectrum(kernel_name):
 @pytest.mark.parametrize("kernel_name", ["matern12", "matern52", "ard", "linear", "cubic"])
 @pytest.mark.parametrize("policy", ["gp_ucb", "batch_bkb"])
 def test_single_precision(policy, kernel_name):
-    """float32 arms: factors stay float64, and the posterior is within 1e-4 of the prior variance of the oracle's."""
+    """float32 arms: factors stay float64, and the posterior differs from the oracle's by at most 1e-4 of the prior variance."""
     problem = problem_of(kernel_name)
     problem.arms = problem.arms.astype(np.float32).astype(float)
     name, options, _ = POLICIES[policy]

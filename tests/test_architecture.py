@@ -30,13 +30,14 @@ ROOMS = [
     "tasks",
     "spherical",  # a kernel
     "kernels", "embeddings",
-    "posteriors", "tabular", "environments", "arms", "widths", "memory", "batching", "scores", "starts", "constraints",
+    "posteriors", "tabular", "environments", "arms", "widths", "memory", "ratios", "batching",
+    "scores", "starts", "constraints",
     "fitting", "optimize",
     "aims",  # what is wanted of several outcomes
-    "policies",  # a policy starts, fits its kernel, and searches a box
+    "policies",  # starts, kernel fits and the search of a box are parts of a policy
     "ingredients", "forgetting", "outcomes",
     "figures", "history", "selections", "reporting", "loop", "journal",
-    "botorch",  # a bandit hands out its model
+    "botorch",  # a bandit returns its BoTorch model
     "explanation", "sets", "fronts", "stopping", "bandit", "outcome_bandit", "worker", "contextual", "evaluation",
     "running", "callbacks", "diagnostics", "files", "experiments",
     "campaigns", "plugins", "cli", "testing", "__init__", "__main__",
@@ -131,7 +132,7 @@ def test_imports_only_from_rooms_above(path):
 
 def test_no_import_cycles_within_a_room():
     graph = {module_name(p): {m for m, _ in imported_modules(p) if m != module_name(p)} for p in FILES}
-    # a package's __init__ gathers its files: what it imports is not an edge of the files that import the package
+    # A package's __init__ only collects its files: its imports are not edges of the files that import the package.
     graph = {m: {d for d in deps if room(d) == room(m)} for m, deps in graph.items()}
     try:
         list(TopologicalSorter(graph).static_order())
@@ -141,7 +142,7 @@ def test_no_import_cycles_within_a_room():
 
 @pytest.mark.parametrize("path", FILES, ids=identify)
 def test_only_what_is_slow_to_load_is_imported_inside_functions(path):
-    """Such imports count for the order of the rooms and for cycles like all others. Slow modules may also be missing."""
+    """Such imports count for the order of the rooms and for cycles like all others. Slow modules may be missing."""
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
             for inner in [n for n in ast.walk(node) if isinstance(n, ast.Import | ast.ImportFrom)]:
@@ -169,11 +170,11 @@ def test_randomness_is_an_argument(path):
         if (on_torch and name in draws) or name in in_place:
             assert any(k.arg == "generator" for k in node.keywords), f"{where} draws from the global generator"
         assert not (on_torch and name in {"manual_seed", "seed"}), f"{where} seeds the global generator"
-        if room(module_name(path)) != "experiments":  # whose worker processes are its own
+        if room(module_name(path)) != "experiments":  # has its own worker processes
             assert not (on_torch and name.startswith("set_")), f"{where} changes a process-wide setting"
 
 
-# Attributes with an underscore that belong to PyTorch, BoTorch, GPyTorch or the standard library.
+# Private attributes that belong to PyTorch, BoTorch, GPyTorch or the standard library.
 NOT_OURS = {
     "_apply", "_buffers", "_C", "_exit", "_fields", "_get_indices", "_getframe", "_getitem", "_load_from_state_dict", "_matmul",
     "_original_train_inputs", "_replace", "_set_grad_enabled", "_version", "_X_baseline", "_batch_shape", "_is_linear",
@@ -212,8 +213,9 @@ def test_inheritance_is_shallow(cls):
     """At most two ancestors, and no method is overridden twice: the code of a method is in the class or in one base class.
 
     A base class may be concrete, such as that of the sections of a configuration, which share a constructor: depth and
-    repeated overriding make a class hard to read, concrete bases do not. Errors form a tree of their own, and so do the
-    states: a family adds parts to those of a wider one, and extends the methods that restore or drop them by calls of super.
+    repeated overriding make a class hard to read, concrete bases do not. Errors and states are exempt. They form their own
+    trees: a family of states adds parts to those of a wider family, and extends the methods that restore or drop them by
+    calls of super.
     """
     if issubclass(cls, BaseException | tb.policies.State):
         return
@@ -222,7 +224,7 @@ def test_inheritance_is_shallow(cls):
     for name in {n for c in (cls, *ancestors) for n in vars(c) if not n.startswith("_") or n == "__call__"}:
         defined = [c for c in (cls, *ancestors) if callable(vars(c).get(name))]
         abstract = [c for c in defined if getattr(vars(c)[name], "__isabstractmethod__", False)]
-        overridden = len(defined) - max(1, len(abstract))  # declaring again what is abstract overrides nothing
+        overridden = len(defined) - max(1, len(abstract))  # declaring an abstract method again overrides nothing
         assert overridden <= 1, f"{name} is overridden twice: {[c.__qualname__ for c in defined]}"
 
 

@@ -34,7 +34,7 @@ def table(arms: int = 400, dim: int = 3, seed: int = 0) -> tuple[Tensor, Tensor]
 
 
 def play(bandit: tb.Bandit, f: Tensor, pulls: int, noise_std: float = 0.1, **ask: int) -> list[int]:
-    """Ask and tell, with noise that depends on the number of the pull alone."""
+    """Ask and tell, with noise that depends only on the number of the pull."""
     picks: list[int] = []
     while len(picks) < pulls:
         selection = bandit.ask(**ask)
@@ -48,7 +48,7 @@ def play(bandit: tb.Bandit, f: Tensor, pulls: int, noise_std: float = 0.1, **ask
 
 
 def scores_np(rewards: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """Normal scores of averages that stand for whole numbers of pulls, by writing every pull down."""
+    """Normal scores of averages with whole numbers of pulls, computed from a list with one entry per pull."""
     pulls = np.repeat(rewards, weights.astype(int))
     scores = scipy.stats.norm.ppf((scipy.stats.rankdata(pulls) - 0.375) / (len(pulls) + 0.25))
     scores = scores / scores.std()
@@ -56,7 +56,7 @@ def scores_np(rewards: np.ndarray, weights: np.ndarray) -> np.ndarray:
 
 
 def weighted_scores_np(rewards: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """The same for any weights, one reward after the other."""
+    """Normal scores for any weights, in a loop over the rewards."""
     ranks = np.array([weights[rewards < y].sum() + weights[rewards == y].sum() / 2 + 0.5 for y in rewards])
     scores = scipy.stats.norm.ppf((ranks - 0.375) / (weights.sum() + 0.25))
     return scores / np.sqrt(np.cov(scores, aweights=weights, ddof=0))
@@ -119,7 +119,7 @@ def matern52(x: np.ndarray, y: np.ndarray, scales: np.ndarray) -> np.ndarray:
 def test_the_posterior_at_a_fit_is_that_of_dense_numpy():
     x, f = table()
     bandit = tb.Bandit(tb.auto(), x, generator=generator(2))
-    picks = play(bandit, f, 41)  # the pull of a fit: 5, 8, 12, 17, 26, 38
+    picks = play(bandit, f, 41)  # fits take place at pulls 5, 8, 12, 17, 26 and 38
     bandit.fit_kernel_()
     process = bandit.loop.state.posterior
     u = list(dict.fromkeys(picks))
@@ -164,15 +164,15 @@ def test_nothing_depends_on_the_units_of_features_and_rewards():
 def test_constant_features_and_outliers_change_little():
     x, f = table()
     wide = torch.cat([x, torch.full((len(x), 1), 7.0)], dim=-1)
-    wide[0, 0] = 3.0  # one wrong entry, 300 times the range of its feature, must not stretch that
+    wide[0, 0] = 3.0  # one wrong entry, 300 times the range of its feature, must not stretch the range
     picks = play(tb.Bandit(tb.auto(), wide, generator=generator(4)), f, 30)
-    wide[0, 0] = 1e12  # nor break the arithmetic of the others
+    wide[0, 0] = 1e12  # nor spoil the arithmetic of the other features
     play(tb.Bandit(tb.auto(), wide, generator=generator(4)), f, 9)
     assert f[picks[15:]].mean() > f.mean() + f.std() / 2
 
 
 def test_rewards_without_noise_may_be_told_again_and_again():
-    """A run on twenty arms, a few of which are pulled many times, with equal rewards among them."""
+    """A run on twenty arms, in which a few arms are pulled many times and some rewards are equal."""
     x, f = table(20)
     f = f.round()
     bandit = tb.Bandit(tb.auto(), x, generator=generator(4))
@@ -209,7 +209,7 @@ def test_a_batch_holds_an_arm_once_and_goes_on_around_it():
 
 
 def play_contexts(bandit: tb.ContextualBandit, contexts: Tensor, scale: float) -> list[int]:
-    """Ask and tell at one context after the other; the best arm is where the context is, in units of `scale`."""
+    """Ask and tell at one context after the other. The best arm is at the position of the context, in units of `scale`."""
     picks: list[int] = []
     for t, context in enumerate(contexts):
         selection = bandit.ask(context=context)
@@ -221,7 +221,7 @@ def play_contexts(bandit: tb.ContextualBandit, contexts: Tensor, scale: float) -
 
 @pytest.mark.parametrize("kept", [1, 3, 40])
 def test_nothing_depends_on_the_units_of_contexts_that_come_one_by_one(kept: int):
-    """The first context alone says nothing of their range, and the first few too little."""
+    """The first context alone gives no range of the contexts, and the first few give too small a range."""
     rng = np.random.default_rng(5)
     arms, contexts = torch.as_tensor(rng.uniform(size=(60, 2))), torch.as_tensor(rng.uniform(size=(16, 2)))
     contexts[:4] *= 0.1
@@ -288,7 +288,7 @@ def test_a_dictionary_takes_over_where_memory_ends():
     assert f[bandit.best_arm()] > f.topk(25).values[-1]
     resumed = tb.Bandit(bandit.policy, x, generator=generator(7)).load_state_dict(bandit.state_dict())
     assert play(resumed, f, 20) == play(bandit, f, 20)
-    bandit.load_state_dict(before)  # and back
+    bandit.load_state_dict(before)  # to the state before
     assert not bandit.loop.state.posterior.sparse
     twin = tb.Bandit(bandit.policy, x, generator=generator(8)).load_state_dict(before)
     assert play(twin, f, 20) == play(bandit, f, 20)
@@ -297,7 +297,7 @@ def test_a_dictionary_takes_over_where_memory_ends():
 def test_fits_become_rarer():
     pulls = torch.arange(1, 5_000, dtype=torch.float64)
     fitted = pulls[1:][FromData()._fits_by(pulls).diff() > 0].tolist()
-    # The pulls grow by the factor 1.5 between two fits, and beyond 256 by its square.
+    # Between two fits the number of pulls grows by a factor of 1.5, and beyond 256 pulls by its square.
     assert fitted == [2, 3, 4, 5, 8, 12, 17, 26, 38, 57, 86, 129, 193, 325, 731, 1644, 3699]
 
 
@@ -350,7 +350,7 @@ def test_arms_are_up_to_date_after_a_tell_that_makes_a_fit_due(pulls: int):
 def test_an_update_that_fails_is_undone_whole(monkeypatch: pytest.MonkeyPatch):
     x, f = table(500)
     bandit = tb.Bandit(tb.auto(batch_size=4, memory_budget=500 * 8 * 17), x, generator=generator(6))
-    while bandit.loop.state.statistics.size < 14:  # the next four are too many
+    while bandit.loop.state.statistics.size < 14:  # the next four exceed the memory budget
         play(bandit, f, 1)
     selection, before = bandit.ask(), copy.deepcopy(bandit.state_dict())
     assert not bandit.loop.state.posterior.sparse
@@ -402,7 +402,7 @@ def test_it_explains_itself_in_five_lines(tmp_path):
 
 
 def noisy_run(signal: float, noise_std: float, seed: int, pulls: int) -> tb.Bandit:
-    """Auto on a smooth peak of standard deviation `signal` over 400 arms; what it warns of is left to the caller."""
+    """Run `auto` on a smooth peak of standard deviation `signal` over 400 arms. The caller handles its warnings."""
     rng = np.random.default_rng(seed)
     x = torch.as_tensor(rng.uniform(size=(400, 3)))
     f = -(x - 0.35).square().sum(-1)
@@ -589,10 +589,10 @@ def test_the_same_reward_told_thrice_has_the_score_of_one_told_once():
     bandit.tell(torch.tensor([0, 0, 0, 5, 10, 12, 15, 19]), rewards)
     units, statistics = bandit.loop.state.posterior.units, bandit.loop.state.statistics
     averages = units.averages(statistics)
-    assert averages[0] != averages[1]  # 0.7 + 0.7 + 0.7 over 3 has another last digit
+    assert averages[0] != averages[1]  # (0.7 + 0.7 + 0.7) / 3 differs from 0.7 in the last digit
     score = units.to_model(torch.cat([averages[:2], torch.tensor([0.75], dtype=torch.float64)]))
     assert score[0] == pytest.approx(float(score[1]), abs=1e-9)
-    assert abs(score[2] - score[0]) < 2 * units.scale  # and a little more is a little more
+    assert abs(score[2] - score[0]) < 2 * units.scale  # a slightly larger reward has a slightly larger score
 
 
 def test_equal_rewards_leave_the_kernel_as_it_is_however_often_they_are_told():

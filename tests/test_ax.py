@@ -62,7 +62,7 @@ def client_on(parameters, strategy, objective="-loss", constraints=(), threshold
 
 
 def play(client: Client, rounds: int, reward, together: int = 1, metric: str = "loss") -> list[dict]:
-    """Run rounds of `together` trials, each of which is told. Returns the parameters in order."""
+    """Run rounds of `together` trials and complete each of them. Returns the parameters in order."""
     played = []
     for _ in range(rounds):
         for index, parameters in client.get_next_trials(max_trials=together).items():
@@ -137,7 +137,7 @@ def test_arguments_that_do_not_fit_are_refused():
             ax_generator_spec(made, **options)
     with pytest.raises(ArgumentError, match="num_initial"):
         ax_generation_strategy(num_initial=0)
-    for policy in ("gp_ucb", made):  # its width counts the arms: said now, not when the first trials are over
+    for policy in ("gp_ucb", made):  # the width needs the number of arms: refused now, not after the first trials
         with pytest.raises(ArgumentError, match=r"Srinivas counts the arms.*beta=4"):
             ax_generation_strategy(policy)
     assert ax_generation_strategy("gp_ucb", beta=4.0) is not None
@@ -340,7 +340,7 @@ def custom_strategy(**configuration) -> GenerationStrategy:
     return GenerationStrategy(name="by hand", nodes=[initial, GenerationNode("torchbandits", [spec])])
 
 
-@pytest.mark.filterwarnings("ignore::torchbandits.errors.DiagnosticWarning")  # of fits to five rewards
+@pytest.mark.filterwarnings("ignore::torchbandits.errors.DiagnosticWarning")  # warnings of fits to five rewards
 @pytest.mark.parametrize(
     "configuration",
     [

@@ -22,7 +22,7 @@ PROBLEM = Problem(seed=1, a=20)
 
 @pytest.fixture(params=list(POLICIES))
 def bandit(request) -> tb.Bandit:
-    """A bandit with some pulls told and a batch open."""
+    """A bandit with some pulls told and an open batch."""
     bandit = tb.Bandit(POLICIES[request.param](rbf()), PROBLEM.tensor, generator=generator(2))
     PROBLEM.play(bandit, 12)
     bandit.ask(more=3)

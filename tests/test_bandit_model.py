@@ -24,7 +24,8 @@ from torchbandits.scores import PosteriorDraw
 from torchbandits.testing.play import everything
 
 NO_MODEL = {"pi_gp_ucb", "soful", "epsilon_greedy", "regularized_evolution", "uniform"}
-# What these draw, or read of all arms together, no acquisition function knows; `test_acquisition` holds that they are refused.
+# Policies whose scores are drawn, or depend on all arms together. No acquisition function can compute them, and
+# `test_acquisition` checks that they are refused.
 OF_ALL_ARMS = {"irgp_ucb", "kriging_believer", "lucb", "qpo"}
 SCORING = [
     case
@@ -55,7 +56,7 @@ def acquisition(bandit: tb.Bandit, pending: Tensor | None = None, **options: boo
 
 
 def settled(case: Case) -> tb.Bandit:
-    """A bandit after its first picks, with an arm that was pulled often."""
+    """A bandit after its first picks, with an arm that was pulled repeatedly."""
     bandit = case.bandit(14)
     bandit.tell(torch.tensor([3, 3, 3]), torch.tensor([0.3, 0.4, 0.2], dtype=torch.float64))
     return bandit
@@ -66,7 +67,7 @@ def settled(case: Case) -> tb.Bandit:
 def test_law_6_scores(case):
     bandit = settled(case)
     acqf, expected = acquisition(bandit), ranked(bandit)
-    torch.testing.assert_close(acqf(X_ARMS.unsqueeze(-2)), expected, rtol=1e-8, atol=1e-8)  # read off the table
+    torch.testing.assert_close(acqf(X_ARMS.unsqueeze(-2)), expected, rtol=1e-8, atol=1e-8)  # read from the table
     torch.testing.assert_close(acqf(X_ARMS.clone().unsqueeze(-2)), expected, rtol=1e-8, atol=1e-8)
     width = bandit.width if uses_width(bandit.policy) else torch.full_like(bandit.width, torch.nan)
     torch.testing.assert_close(acqf.width, width, rtol=1e-9, atol=1e-12, equal_nan=True)
@@ -86,7 +87,7 @@ def test_law_6_before_the_first_pull(case):
 @every_score
 def test_law_6_batches(case):
     bandit = settled(case)
-    if case.name == "auto":  # an acquisition does not know that a batch holds each arm once
+    if case.name == "auto":  # an acquisition function can't restrict a batch to distinct arms
         bandit.policy = bandit.loop.policy = replace(bandit.policy, batch_rule=FixedSize())
     waiting = bandit.ask(limit=1)
     acqf = acquisition(bandit, waiting.points)
@@ -198,7 +199,7 @@ def test_conditioning_goes_on_with_the_run(make):
     model, selection = bandit.model(), bandit.ask(limit=1)
     reward = torch.tensor([0.4], dtype=torch.float64)
     model = model.condition_on_observations(selection.points, reward.unsqueeze(-1))
-    if make is tb.bkb:  # the dictionary is the policy's to draw, and a model keeps its own
+    if make is tb.bkb:  # only the policy redraws the dictionary; a model keeps the one it has
         assert float(PolicyAcquisition(model, policy).width) > float(bandit.width)
         return
     bandit.tell(selection, reward)
@@ -224,7 +225,7 @@ def test_law_6_of_batch_rows(score):
     for given in (arms, arms[0]):
         policy = tb.bkb(rbf(), acquisition=score, **BOUNDED)
         bandit = tb.Bandit(policy, given, generator=[generator(1), generator(2)])
-        for t in range(8):  # the rows pull different numbers of distinct arms
+        for t in range(8):  # so that the rows pull different numbers of distinct arms
             limit = torch.tensor([1, t % 2])
             selection = bandit.ask(limit=limit)
             bandit.tell(selection, torch.randn(selection.index.shape, generator=generator(t), dtype=torch.float64))

@@ -114,7 +114,7 @@ def test_limits_are_results_and_points_that_ask_for_more_are_not_tried(tmp_path:
     assert [axes.get_xscale() for axes in figure.axes] == ["log"] * 3
 
 
-@pytest.mark.slow  # a process each, with the imports of every package
+@pytest.mark.slow  # starts one process per case, which imports every package
 @pytest.mark.parametrize(
     ("changes", "outcome"),
     [({"time_limit": 0.05, "clock": "processor"}, "over the time limit"), ({"memory_limit": 0.2}, "out of memory")],
@@ -193,4 +193,4 @@ def test_what_was_measured_is_written_before_the_end(tmp_path: Path, monkeypatch
     table = pd.read_parquet(config.folder / "results.parquet")
     assert table[["method", "arms"]].to_numpy().tolist() == [["torchbandits", 300], ["sgpr", 300], ["torchbandits", 2000]]
     assert "2,000" in (config.folder / "table.md").read_text()
-    assert config.folder / "arms.png" in running.write_benchmark(config, table)  # pictures of what there is
+    assert config.folder / "arms.png" in running.write_benchmark(config, table)  # figures are drawn of the results at hand

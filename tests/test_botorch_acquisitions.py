@@ -36,12 +36,13 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:Non-strict enforcement of botorch tensor conventions"),
     pytest.mark.filterwarnings(
         "ignore::botorch.exceptions.NumericsWarning"
-    ),  # plain EI and NEI are tested because they are used
+    ),  # plain EI and NEI are tested because they are in use
 ]
 PAIRS = [pytest.param(MODELS[name], reference, id=name) for name, reference in REFERENCES.items()]
 pairs = pytest.mark.parametrize(("make", "reference"), PAIRS)
-# For what differentiates a fantasy's covariance, or conditions on known noise where the model's is one number: there BoTorch's
-# own exact model holds the root of the covariance, and uses that noise for the covariance but not for the mean.
+# For functions that differentiate the covariance of a fantasy, or condition on known noise under a model with a single noise
+# variance: there BoTorch's own exact model keeps the root of the covariance fixed, and uses the known noise for the covariance
+# but not for the mean.
 dense_pairs = pytest.mark.parametrize(("make", "reference"), [pytest.param(MODELS[n], DENSE[n], id=n) for n in DENSE])
 BOUNDS = torch.tensor([[0.0] * DIM, [1.0] * DIM]).double()
 BEST = 2.0
@@ -76,7 +77,7 @@ NOISY: dict[str, Callable[..., acq.AcquisitionFunction]] = {
     "qNoisyExpectedImprovement": acq.qNoisyExpectedImprovement,
     "qLogNoisyExpectedImprovement": acq.qLogNoisyExpectedImprovement,
 }
-# Those that draw their own samples of the maximum: from torch's generator, seeded the same.
+# Acquisition functions that draw their own samples of the maximum, from torch's generator with the same seed.
 ENTROPIES: dict[str, Acquire] = {
     "qMaxValueEntropy": lambda m: qMaxValueEntropy(m, points(72, 60), num_mv_samples=5, num_fantasies=4),
     "qLowerBoundMaxValueEntropy": lambda m: qLowerBoundMaxValueEntropy(m, points(72, 60), num_mv_samples=5),
@@ -258,7 +259,7 @@ def test_optimize_one_point(make, reference, name):
 
 
 @pairs
-@pytest.mark.filterwarnings("ignore:A not p.d., added jitter")  # two points of a batch on their way to the same place
+@pytest.mark.filterwarnings("ignore:A not p.d., added jitter")  # two points of a batch that converge to the same place
 @pytest.mark.parametrize("sequential", [False, True])
 @pytest.mark.parametrize("name", ["qLogExpectedImprovement", "qUpperConfidenceBound"])
 def test_optimize_several_points(make, reference, name, sequential):
@@ -281,7 +282,7 @@ def test_optimize_the_knowledge_gradient(make, reference):
 
 
 @pairs
-@pytest.mark.filterwarnings("ignore:A not p.d., added jitter")  # a pick beside itself, pending
+@pytest.mark.filterwarnings("ignore:A not p.d., added jitter")  # a pick whose copy is pending
 @pytest.mark.parametrize("unique", [False, True])
 def test_optimize_over_a_finite_set(make, reference, unique):
     choices, picks = points(82, 70), []
@@ -320,7 +321,7 @@ def test_hypervolume(make, reference, kind, noisy):
 @pytest.mark.parametrize("name", [name for name in MODELS if name != "stock"])
 @pytest.mark.filterwarnings(
     "ignore:A not p.d., added jitter"
-)  # equal points have equal values: BoTorch adds jitter to sample them
+)  # BoTorch adds jitter to sample equal points, which have equal values
 @pytest.mark.parametrize("repeats", [0, 8])
 def test_repeated_pulls(name, repeats):
     """Noisy acquisition functions over a baseline with the same point many times: finite."""

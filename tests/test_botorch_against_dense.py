@@ -107,10 +107,11 @@ def test_after_fantasies(make, reference, known):
 
 @dense_pairs
 def test_hundreds_of_points(make, reference):
-    """From some hundreds of columns on, products with triangular matrices leave out zeros: also for a dictionary."""
+    """From some hundreds of columns on, products with triangular matrices skip zeros, with and without a dictionary."""
     X, Y = data(145, n=340)
     kernel = make_kernel()
-    kernel.base_kernel.lengthscale = torch.tensor([0.03, 0.05]).double()  # a matrix of 300 points that is not singular
+    # So short that the kernel matrix of 300 points is not singular.
+    kernel.base_kernel.lengthscale = torch.tensor([0.03, 0.05]).double()
     model, expected = make(X[:320], Y[:320], kernel=kernel), reference(X[:320], Y[:320], kernel=kernel)
     if make is MODELS["sparse"]:
         dictionary = points(146, 300)
@@ -172,7 +173,8 @@ def test_drawn_dictionaries(how, dtype):
     """A dictionary drawn from the data is kept while conditioning; given the same points, the dense model agrees."""
     X, Y = (t.to(dtype) for t in data(142, n=40, repeats=8))
     kernel = make_kernel().requires_grad_(False)
-    kernel.base_kernel.lengthscale = torch.tensor([1.2, 1.5]).double()  # so smooth that some of the points will do
+    # So long that some of the points suffice as a dictionary.
+    kernel.base_kernel.lengthscale = torch.tensor([1.2, 1.5]).double()
     model = MODELS["exact"](X[:30], Y[:30], dictionary=how, kernel=kernel, generator=torch.Generator().manual_seed(8))
     process = model.process()
     chosen = process.statistics.points[process.dictionary]
@@ -222,4 +224,4 @@ def test_two_thousand_points_one_at_a_time(make, reference):
                     torch.testing.assert_close(*pair, rtol=0.0, atol=1e-6)
     assert torch.equal(model.train_inputs[0], X)
     assert torch.equal(model.train_targets, Y.squeeze(-1))
-    assert len(model._blocks) < 100  # what a step looks at does not grow with the steps made
+    assert len(model._blocks) < 100  # the cost of a step does not grow with the number of steps

@@ -84,7 +84,7 @@ def test_what_it_is(make: Make):
     assert isinstance(model, FantasizeMixin)
     assert isinstance(model.likelihood, gpytorch.likelihoods.GaussianLikelihood)
     assert model.num_outputs == 1
-    arguments = inspect.getfullargspec(inspect.unwrap(type(model).__init__)).args  # keyword-only ones Ax does not see
+    arguments = inspect.getfullargspec(inspect.unwrap(type(model).__init__)).args  # Ax does not see keyword-only arguments
     assert {"train_X", "train_Y", "train_Yvar", "input_transform", "outcome_transform"} <= set(arguments)
 
 
@@ -233,7 +233,7 @@ def test_known_noise_goes_with_the_data(make: Make, batch_shape):
 
 @ours
 def test_known_noise_of_each_batch_row(make: Make):
-    """Where new points or their noise are given once for all rows, and where the noise is not given."""
+    """New points or their noise are given once for all rows, or the noise is not given."""
     X, Y = data(9, n=12, batch_shape=(3,))
     Yvar = 0.01 + 0.3 * torch.rand(Y.shape, generator=torch.Generator().manual_seed(2), dtype=Y.dtype)
     new_X, new_Y, noise = points(10, 2), torch.ones(2, 1).double(), torch.full((2, 1), 0.05).double()
@@ -277,7 +277,7 @@ def test_conditioning_is_refitting(make: Make, batch_shape, outcome, warm):
     new = model.condition_on_observations(X[..., 16:, :], Y[..., 16:, :])
     assert new is not model
     assert type(new) is type(model)
-    if outcome is not None:  # refitted with the statistics of the first data: conditioning does not standardize anew
+    if outcome is not None:  # refit with the statistics of the first data, because conditioning does not standardise again
         mean, std = Y[..., :16, :].mean(-2, keepdim=True), Y[..., :16, :].std(-2, keepdim=True)
         fresh = make(X, (Y - mean) / std)
         close(moments(new, held)[0], moments(fresh, held)[0] * std[..., 0] + mean[..., 0])
@@ -425,7 +425,7 @@ def test_gradients_through_a_fantasy(make: Make):
 
     def learned(new_X: Tensor) -> Tensor:
         new = model.fantasize(new_X, sampler(3), propagate_grads=True)
-        with botorch.settings.propagate_grads():  # as the knowledge gradient does
+        with botorch.settings.propagate_grads():  # as in the knowledge gradient
             posterior = new.posterior(held)
             return posterior.mean if make is MODELS["stock"] else torch.cat([posterior.mean, posterior.variance])
 
@@ -439,7 +439,7 @@ def test_gradients_of_a_posterior(make: Make):
 
     for q, batch_shape in ((1, (3,)), (3, ()), (3, (2,))):
         base = torch.randn(2, *batch_shape, q, generator=torch.Generator().manual_seed(4), dtype=torch.float64)
-        model.posterior(points(32, q))  # caches of an earlier call do no harm
+        model.posterior(points(32, q))  # caches of an earlier call must not matter
         X = points(33, *batch_shape, q).requires_grad_()
 
         def outputs(X: Tensor, base: Tensor = base) -> tuple[Tensor, Tensor, Tensor]:
@@ -480,7 +480,7 @@ def test_a_state_with_transforms(make: Make):
 
     big, small = model(24), model(9)
     if make is MODELS["stock"]:
-        small.train()  # in eval mode BoTorch's own keeps the points as the old transform had them
+        small.train()  # in eval mode BoTorch's own model keeps the points as transformed before
     small.load_state_dict(big.state_dict())
     Y_9 = (5 * Y[:9] - 5 * Y.mean()) / (5 * Y.std())
     low, high = X.amin(-2), X.amax(-2)
@@ -562,7 +562,7 @@ def test_fitting(make: Make, known):
     model = make(X, Y, torch.full_like(Y, NOISE_STD**2) if known else None, kernel=kernel)
     model.covar_module.requires_grad_(True)
     held = points(48, 200)
-    truth = MODELS["stock"](*data(47, n=30)).posterior(held).mean  # what the right lengthscales give
+    truth = MODELS["stock"](*data(47, n=30)).posterior(held).mean  # the prediction with the true lengthscales
     before = (model.posterior(held).mean - truth).square().mean().detach()
     mll = gpytorch.mlls.ExactMarginalLogLikelihood(model.likelihood, model)
     for _ in range(2):
@@ -576,7 +576,7 @@ def test_fitting(make: Make, known):
 
 
 def evidence(model: Model) -> Tensor:
-    """Log marginal likelihood an observation, in BoTorch's way, in training mode."""
+    """Log marginal likelihood per observation, computed as in BoTorch, in training mode."""
     mll = gpytorch.mlls.ExactMarginalLogLikelihood(model.likelihood, model).train()
     value = mll(model(*model.train_inputs), model.train_targets).detach()
     model.eval()
@@ -625,7 +625,7 @@ def test_fitting_a_list(make: Make):
 @models
 @pytest.mark.parametrize("kind", [ModelList, ModelListGP])
 def test_in_a_list_of_models(make: Make, kind):
-    """Row 21: independent outputs side by side, with transforms of their own; fantasies too."""
+    """Row 21: independent outputs side by side, each with its own transforms; fantasies too."""
     (X, Y), (X_2, Y_2) = data(50), data(51, n=14)
     one, two = make(X, Y, outcome_transform=Standardize(1)), make(X_2, Y_2)
     both, test = kind(one, two), points(52, 3, 2)
@@ -733,7 +733,7 @@ def test_transforms(make: Make, transform, outcome):
     if transform == "perturbed":
         risk = model.posterior(held, posterior_transform=ExpectationPosteriorTransform(n_w=3)) if outcome == "plain" else None
         assert risk is None or risk.mean.shape == (4, 1)
-        return  # a point stands for three: BoTorch does not say what conditioning on it is
+        return  # a point stands for three, and BoTorch does not define conditioning on it
     assert torch.equal(model.train_targets, plain.train_targets)
     new = model.condition_on_observations(new_X, new_Y)
     all_Y = torch.cat([targets, new_Y if outcomes is None else outcomes(new_Y)[0]])
@@ -770,7 +770,7 @@ def test_single_precision(make: Make):
 
 @ours
 def test_a_float32_candidate_never_changes_a_float64_model(make: Make):
-    """BoTorch's analytic acquisition functions cast whatever they hold to the candidate's dtype, in place."""
+    """BoTorch's analytic acquisition functions cast their model to the candidate's dtype, in place."""
     model, held = make(*data(65)), points(66, 5)
     state, expected = copy.deepcopy(model.state_dict()), [m.clone() for m in moments(model, held)]
     candidates = points(67, 4, 1).float()

@@ -32,7 +32,7 @@ def make(seed: int, n: int = 24, repeats: int = 4, near: int = 2) -> tuple[Tenso
 
 
 def dense(kernel, X: Tensor, Y: Tensor, T: Tensor, lam: float, dictionary: Tensor | None = None, weights: Tensor | None = None):
-    """Mean, variance and covariance of the oracle; every observation a row of its own, of noise λ/weight."""
+    """Mean, variance and covariance of the oracle. Every observation is one row, with noise variance λ/weight."""
     x, y, t = X.numpy(), Y.squeeze(-1).numpy(), T.numpy()
     n = np.ones(len(x)) if weights is None else weights.numpy()
     K_tt, diagonal = kernel(t, t), oracles.diagonal(kernel, t)
@@ -70,12 +70,12 @@ def test_construction_and_conditioning_equal_the_oracle(name, sparse, noise_std)
     model = BanditModel(X[:8], Y[:8], kernel=kernel, noise_std=noise_std, dictionary="all" if S is None else S)
     lam, atol = noise_std**2, 1e-8 if noise_std == 0.1 else 1e-6
     assert_posterior(model, dense(k, X[:8], Y[:8], T, lam, S), T, atol)
-    for a, b in ((8, 9), (9, 13), (13, 24)):  # single points, several, repeats of what was there
+    for a, b in ((8, 9), (9, 13), (13, 24)):  # a single point, several points, repeats of earlier points
         parent, model = model, model.condition_on_observations(X[a:b], Y[a:b])
         assert_posterior(model, dense(k, X[:b], Y[:b], T, lam, S), T, atol)
-        assert_posterior(parent, dense(k, X[:a], Y[:a], T, lam, S), T, atol)  # and the parent is as it was
+        assert_posterior(parent, dense(k, X[:a], Y[:a], T, lam, S), T, atol)  # the parent is unchanged
     fresh = copy.deepcopy(model)
-    fresh._posterior = None  # the same data, factorised at once
+    fresh._posterior = None  # factorises the same data at once
     assert_posterior(fresh, dense(k, X, Y, T, lam, S), T, atol)
 
 
@@ -136,7 +136,7 @@ def test_known_noise_counts_as_weights():
     variance = 0.01 + torch.rand(24, 1, dtype=torch.float64)
     T = torch.rand(5, D, dtype=torch.float64)
     model = BanditModel(X[:20], Y[:20], variance[:20], kernel=kernel)
-    lam = 0.3  # any: weights are λ / variance
+    lam = 0.3  # any value, because weights are λ / variance
     assert_posterior(model, dense(k, X[:20], Y[:20], T, lam, weights=lam / variance[:20, 0]), T)
     told = model.condition_on_observations(X[20:], Y[20:], noise=variance[20:])
     assert_posterior(told, dense(k, X, Y, T, lam, weights=lam / variance[:, 0]), T)
@@ -165,8 +165,8 @@ def test_tabulated_arms_are_brought_along(dictionary, memory_budget):
     arms = torch.rand(300, D, dtype=torch.float64)
     model = BanditModel(X, Y, kernel=kernel, noise_std=0.1, dictionary=dictionary).tabulate_(arms, memory_budget)
     g = torch.Generator().manual_seed(8)
-    for step in range(90):  # past the point where the model factorises anew
-        apart = arms.mT.contiguous().mT  # equal, but not laid out as tabulated arms are: computed
+    for step in range(90):  # enough steps for the model to be factorised again
+        apart = arms.mT.contiguous().mT  # equal to the tabulated arms with another memory layout, and therefore computed
         views = ((arms, apart), (arms.unsqueeze(-2), apart.unsqueeze(-2)), (arms[20:50], apart[20:50]))
         for view, same in views if step % 9 == 0 else ():
             torch.testing.assert_close(model.marginals(view).mean, model.marginals(same).mean, atol=1e-9, rtol=0)
@@ -177,7 +177,7 @@ def test_tabulated_arms_are_brought_along(dictionary, memory_budget):
         assert torch.equal(model.arms, arms)
     other = torch.rand(300, D, dtype=torch.float64)
     before = model.marginals(arms).mean.clone()
-    arms.copy_(other)  # written to: no longer the arms that were tabulated
+    arms.copy_(other)  # after this write they are no longer the tabulated arms
     torch.testing.assert_close(model.marginals(arms).mean, model.marginals(other).mean, atol=0, rtol=0)
     assert not torch.allclose(before, model.marginals(arms).mean)
 
@@ -317,6 +317,6 @@ def test_single_precision_points_never_touch_the_model():
     model = BanditModel(X, Y, kernel=kernel, noise_std=0.1)
     before = model.posterior(X).mean
     single = model.posterior(X.float())
-    assert single.mean.dtype == torch.float64  # the wider of the two
+    assert single.mean.dtype == torch.float64  # the wider of the two dtypes
     model.to(torch.float32)
     assert torch.equal(model.posterior(X).mean, before)

@@ -199,7 +199,7 @@ def test_double_precision_points_of_a_single_precision_model_under_a_transform()
         assert (
             posterior.mean.dtype == posterior.variance.dtype == posterior.distribution.covariance_matrix.dtype == torch.float64
         )
-        if n <= 5:  # of many points, it may take jitter to draw from it
+        if n <= 5:  # drawing from the joint posterior of more points may need jitter
             assert posterior.rsample(torch.Size([2])).dtype == torch.float64
         single = model.posterior(make(16, n)[0].float())
         assert single.mean.dtype == single.variance.dtype == single.distribution.covariance_matrix.dtype == torch.float32
@@ -230,7 +230,7 @@ def test_a_dictionary_is_drawn_anew_after_a_fit_whatever_was_done_before():
     model = BanditModel(X, Y, kernel=kernel, noise_std=0.1, dictionary="leverage")
     model.posterior(X)
     assert model.process().dictionary.sum() > 50
-    model = pickle.loads(pickle.dumps(model))  # the dictionary drawn, and no posterior
+    model = pickle.loads(pickle.dumps(model))  # keeps the drawn dictionary, but no posterior
     fit_gpytorch_mll(gpytorch.mlls.ExactMarginalLogLikelihood(model.likelihood, model))
     assert model.covar_module.lengthscale.item() > 0.5
     assert model.process().dictionary.sum() < 50

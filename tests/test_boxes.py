@@ -55,7 +55,7 @@ MAKERS: dict[str, Any] = {
     "soful": lambda kernel: tb.soful(sketch_size=1, **BOUNDED),
     "uniform": lambda kernel: tb.uniform(batch_size=3),
 }
-every_policy = pytest.mark.parametrize(  # the default tests run one form of each
+every_policy = pytest.mark.parametrize(  # the default tests run one form of each policy
     "name",
     [name if name in {*tb.policies.registry, "ts"} else pytest.param(name, marks=pytest.mark.exhaustive) for name in MAKERS],
 )
@@ -67,7 +67,7 @@ def f(points: Tensor) -> Tensor:
 
 @pytest.fixture
 def quick_search(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A search over few points, for tests that hold whichever point of the box is picked."""
+    """A search over few points, for tests that hold for any picked point of the box."""
     search = partial(box_picking.optimize_continuous, num_raw=64, num_restarts=3, max_iterations=6)
     monkeypatch.setattr(box_picking, "optimize_continuous", search)
 
@@ -212,7 +212,7 @@ def test_improvement_is_over_the_best_mean_of_the_points_pulled(acquisition: str
     grid = grid_of(BOX, 151)
     best = bandit.posterior(bandit.arms).mean[bandit.counts > 0].max()
     at = bandit.posterior(torch.cat([grid, bandit.ask().points]))
-    # the posterior counts the open pick as pending: variances of before come from a twin without it
+    # The posterior counts the open pick as pending; a twin without the pick gives the variances before it.
     twin = copy.deepcopy(bandit)
     twin.forget(twin.ask())
     at = twin.posterior(torch.cat([grid, bandit.ask().points]))
@@ -234,7 +234,7 @@ def test_a_thompson_pick_is_the_maximum_of_its_path(name: str):
     picks, grid = bandit.ask(more=3).points, grid_of(BOX, 121)
     for place in range(3):
         path = SamplePaths.draw(posterior, 1, [twin], num_features=features, width=bandit.width)
-        torch.randint(2**31, (), generator=twin)  # the seed of the sweep
+        torch.randint(2**31, (), generator=twin)  # advances the generator by the seed of the sweep
         assert float(path(picks[place : place + 1])) >= float(path(grid).max()) - 1e-7
     assert torch.equal(twin.get_state(), bandit.generators[0].get_state())
     assert len({tuple(x) for x in picks.tolist()}) == 3
@@ -266,7 +266,7 @@ def test_widths_are_fed_what_the_oracle_says():
         assert float(bandit.width) == pytest.approx(expected, rel=1e-8)
         play(bandit, 1)
     assert float(bandit.loop.state.progress(frozenset()).kappa2) == pytest.approx(2.5)
-    corner = float(BOX[1].square().sum())  # of a linear kernel k(x, x) is largest in a corner
+    corner = float(BOX[1].square().sum())  # k(x, x) of a linear kernel is largest in a corner
     assert float(bandit_of("lin_ucb").loop.state.progress(frozenset()).kappa2) == pytest.approx(corner)
 
 
@@ -384,7 +384,7 @@ def test_deep_copies_have_a_life_of_their_own(name: str):
 @pytest.mark.sweep(2)
 @pytest.mark.parametrize("name", ["gp_bucb", "batch_bkb", "ts, three", "lin_ucb", "uniform", "gp_ucb, start"])
 def test_rows_of_a_batch_are_singles(name: str):
-    """Rows with their own boxes and generators, whose batches end at different places, equal single runs."""
+    """Rows with their own boxes and generators, whose batches have different lengths, equal single runs."""
     boxes = torch.stack([BOX, 2 * BOX, BOX - 0.3])
     batch = bandit_of(name, bounds=boxes, generator=[generator(s) for s in range(3)])
     singles = [bandit_of(name, bounds=box, seed=s) for s, box in enumerate(boxes)]
@@ -533,7 +533,7 @@ def test_a_point_of_history_that_is_picked_keeps_its_pulls():
 @pytest.mark.parametrize("name", ["gp_ucb", "ts, three", "uniform"])
 def test_what_is_forgotten_does_not_add_up(name: str):
     bandit = bandit_of(name, pulls=3)
-    point = torch.tensor([0.31, 0.87], dtype=torch.float64)  # no search comes upon it again
+    point = torch.tensor([0.31, 0.87], dtype=torch.float64)  # a point that no search finds again
     size, stale = len(bandit.arms), bandit.ask(maximizer=lambda score: point)
     bandit.forget(stale)
     twin = copy.deepcopy(bandit)
@@ -552,7 +552,7 @@ def test_what_is_forgotten_does_not_add_up(name: str):
 
 @quickly
 def test_places_are_given_away_in_every_row_on_its_own():
-    """In random search in three boxes, with tells in parts and forgotten picks, the arms are the points asked for."""
+    """In random search in three boxes, with rewards told in parts and forgotten picks, the arms are the points asked for."""
     boxes, draw = torch.stack([BOX, 2 * BOX, BOX - 0.3]), generator(0)
     bandit = bandit_of("uniform", bounds=boxes, generator=[generator(s) for s in range(3)])
     told: list[dict[tuple[float, ...], float]] = [{}, {}, {}]
@@ -604,7 +604,7 @@ def test_the_state_grows_with_distinct_points_only():
     assert float(bandit.pulls) == 30
     bandit = bandit_of("gp_ucb", pulls=15)
     assert len(bandit.arms) == 15, "the centre is one of them"
-    assert isinstance(bandit.loop.state, BoxState)  # which tabulates nothing
+    assert isinstance(bandit.loop.state, BoxState)  # a state without a table
 
 
 @quickly
@@ -645,7 +645,7 @@ def test_the_regret_on_branin_falls(name: str, monkeypatch: pytest.MonkeyPatch):
         bandit.tell(selection, 2 + values / 40)
     level = (
         0.25 if name == "ts" else 0.1
-    )  # seeds 0 to 3 of TS end at 0.03 to 0.22 here, at 0.02 to 0.16 on a grid of 41 x 41 arms
+    )  # seeds 0 to 3 of TS end at 0.03 to 0.22 here, and at 0.02 to 0.16 on a grid of 41 x 41 arms
     assert min(regret) < level < min(regret[:8])
     assert name == "ei" or np.mean(regret[-8:]) < 0.2 * np.mean(regret[:15]), "EI explores on"
     assert min(regret) > -1e-5

@@ -59,7 +59,7 @@ def course(bandit: tb.Bandit, steps: int = 3) -> list[Tensor]:
     return [*found, bandit.best(2).points.cpu()]
 
 
-# The default tests run some, and one with batch rows.
+# The default tests run some policies, and one of them with batch rows.
 USUAL = [("gp_ucb", None), ("first picks", None), ("refitted", None), ("bkb", 2), ("ts", None), ("uniform", None)]
 CASES = [
     pytest.param(name, rows, marks=[] if (name, rows) in USUAL else pytest.mark.exhaustive)
@@ -76,7 +76,7 @@ def test_a_box_on_a_device_is_searched_as_one_on_the_host(name: str, rows: int |
 
     with emulated_device():
         there = run("cuda")
-    # Without a refit, which is made on the device, the same operations are done by the same processor.
+    # Without a refit, which takes place on the device, the same processor performs the same operations.
     close = {"rtol": 1e-6, "atol": 1e-6} if name == "refitted" else {"rtol": 0.0, "atol": 0.0}
     torch.testing.assert_close(there, run("cpu"), equal_nan=True, **close)
 
@@ -89,7 +89,7 @@ def test_a_step_in_a_box_asks_little_of_a_device(name: str):
             before = Asked(asked.launches, asked.waits)
             selection = bandit.ask(limit=1)
             bandit.tell(selection, torch.sin(torch.tensor([step], dtype=torch.float64)).cuda())
-        # One wait for the reward's own copy, made here.
+        # One of the waits is for the copy of the reward, which the test makes.
         assert asked.launches - before.launches <= 8
         assert asked.waits - before.waits <= 4
 
@@ -99,7 +99,7 @@ def test_a_large_posterior_is_searched_on_the_device(monkeypatch: pytest.MonkeyP
         return course(tb.Bandit(POLICIES["gp_ucb"](), bounds=BOX.to(device), generator=generator(0)))
 
     expected = run("cpu")
-    monkeypatch.setattr(state, "MOST", 3)  # so that it leaves the host in the midst of the run
+    monkeypatch.setattr(state, "MOST", 3)  # so that the state moves from the host to the device during the run
     with emulated_device() as asked:
         got = run("cuda")
         assert asked.launches > 500

@@ -1,4 +1,4 @@
-"""Memory for tables of arms: how much by default, and what happens where a device has no more."""
+"""Memory for tables of arms: the default budget, and the behaviour on a device that is out of memory."""
 
 from __future__ import annotations
 

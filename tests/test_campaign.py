@@ -66,7 +66,7 @@ def test_rows_come_back_with_their_ids_and_what_is_expected():
     plate = c.ask(8)
     assert list(plate.columns) == ["id", "temp", "conc", "solvent", "dry", "expected", "deviation", "rank"]
     assert plate["rank"].tolist() == list(range(1, 9))
-    assert plate["expected"].isna().all()  # nothing is known yet
+    assert plate["expected"].isna().all()  # no reward is known yet
     own = frame().set_index("id").loc[plate["id"]].reset_index()
     pd.testing.assert_frame_equal(plate[own.columns], own)
     pd.testing.assert_frame_equal(c.ask(8), plate)
@@ -144,7 +144,7 @@ def test_values_in_the_table_are_history_told_once(tmp_path: Path):
     assert int(c.bandit.pulls) == 5
     assert "yield" not in c.ask(1).columns
     c.close()
-    table.loc[7, "yield"] = 3.0  # filled in since
+    table.loc[7, "yield"] = 3.0  # filled in after the campaign began
     again = campaign(table, journal=path)
     assert int(again.bandit.pulls) == 6
 
@@ -219,7 +219,7 @@ def test_what_is_shown_of_equal_rows_can_be_forgotten_and_answered(tmp_path: Pat
     c.ask(1)
     c.forget(["A"])
     assert c.open == []
-    # A second measurement of the row has the same value by chance.
+    # The row was measured again, with the same value by chance.
     file = tmp_path / "results.csv"
     for further in ("C,2.0\n", ""):
         c.ask(1)
@@ -280,7 +280,7 @@ def test_every_kind_of_table_is_the_same_campaign(kind: str, tmp_path: Path):
         writer.write_table(arrow)
     table.to_csv(tmp_path / "semicolons.csv", index=False, sep=";", decimal=",", encoding="utf-8-sig")
 
-    class Views:  # as Polars and others do
+    class Views:  # as Polars and other libraries export texts
         def __arrow_c_stream__(self, requested_schema: object = None) -> object:
             texts = arrow["solvent"].cast(pa.string()).cast(pa.string_view())
             return arrow.set_column(3, "solvent", texts).__arrow_c_stream__(requested_schema)
@@ -326,7 +326,7 @@ def test_candidates_and_results_may_be_of_any_library_that_exports_arrow():
 def test_ids_may_be_numbers_an_index_or_the_number_of_the_row(tmp_path: Path):
     whole = frame().assign(id=range(100, 160))
     c = campaign(whole)
-    c.tell({"id": [100.0, 159.0], "yield": [1.0, 2.0]})  # as a spreadsheet makes them
+    c.tell({"id": [100.0, 159.0], "yield": [1.0, 2.0]})  # as a spreadsheet writes numbers
     assert sorted(c.best(2)["id"]) == [100, 159]
     indexed = frame().set_index("id")
     c = campaign(indexed)
@@ -414,7 +414,7 @@ def test_a_large_file_is_read_in_pieces_and_its_ids_are_not_held(tmp_path: Path,
 
     monkeypatch.setattr(ParquetRows, "batches", counted)
     taken = []
-    for rows in (250, 100_000, 200_000):  # at first packages are imported
+    for rows in (250, 100_000, 200_000):  # the first round also imports packages
         path, given = tmp_path / f"{rows}", large(tmp_path / f"{rows}.parquet", rows)
         c, began = traced(lambda: campaign(given, journal=path))  # noqa: B023
         assert read.count("id") == 1
@@ -450,7 +450,7 @@ def test_going_on_repeats_nothing_that_was_closed(tmp_path: Path, monkeypatch: p
         pd.testing.assert_frame_equal(again.ask(2), plate)
     again.tell(measured(plate))
     held = (tmp_path / "journal.checkpoint").read_bytes()
-    c.close()  # what another object went on with is not its own any more
+    c.close()  # must not overwrite the state of the object that continued the campaign
     assert (tmp_path / "journal.checkpoint").read_bytes() == held
     again.close()
     assert int(campaign(journal=path).bandit.pulls) == 11
@@ -471,7 +471,7 @@ def test_a_file_counts_once_and_may_grow(tmp_path: Path):
     c.close()
     c = campaign(journal=tmp_path / "journal")
     told = c.tell(path)
-    assert (told.measured, told.known) == (4, 4)  # the repeat of a value within the file is a repeat
+    assert (told.measured, told.known) == (4, 4)  # a value repeated within the file counts as a repeat
     assert "4 rows had been told before" in str(told)
     assert c.tell(path, again=True).measured == 8
     assert int(c.bandit.pulls) == 16
@@ -777,7 +777,7 @@ def test_predictions_on_the_page_are_those_without_the_row_itself():
 
 @pytest.mark.filterwarnings("ignore::torchbandits.errors.DiagnosticWarning")
 def test_predictions_of_auto_on_the_page_are_in_the_units_of_the_objective():
-    """Its model learns normal scores, and what it predicts was once taken for scores again."""
+    """The model of `auto` learns normal scores; its predictions were once treated as scores a second time."""
     c = campaign(minimize=True, policy=tb.auto())
     for _ in range(3):
         plate = c.ask(10)

@@ -23,7 +23,7 @@ RUNNER = CliRunner()
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with a table, in which commands run; with a policy that is fast."""
+    """A folder with a table, in which commands run, and a fast policy."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("torchbandits.campaigns.campaign.auto", policy)
     frame().to_csv("candidates.csv", index=False)
@@ -54,7 +54,7 @@ def test_a_campaign_from_the_table_to_the_report(folder: Path):
     assert "The campaign is in campaign." in said
     assert all(word in said for word in ("log", "3 different texts", "as told", "torchbandits campaign ask -n 8 > plate.csv"))
     first = run("ask", "-n", "4")
-    assert run("ask", "-n", "4") == first  # repeated, nothing changes
+    assert run("ask", "-n", "4") == first  # repeating the command changes nothing
     rows = plate(first)
     assert list(rows.columns)[-4:] == ["expected", "deviation", "rank", "yield"]
     assert rows["yield"].isna().all()
@@ -106,7 +106,7 @@ def test_a_filled_in_plate_is_not_overwritten(folder: Path):
     assert "plate.csv has values of 'yield'" in refused("ask", "-n", "3", "--output", "plate.csv")
     (folder / "plate.csv").write_bytes(b"\xff\xfe")
     assert "is no plate" in refused("ask", "-n", "3", "--output", "plate.csv")
-    assert len(plate(run("ask", "-n", "3"))) == 3  # nothing was asked for in vain
+    assert len(plate(run("ask", "-n", "3"))) == 3  # no row was asked for in vain
 
 
 def test_another_condition_is_refused_where_the_campaign_goes_on():
@@ -155,7 +155,7 @@ def test_a_parquet_file_is_read_where_it_is(folder: Path):
 
 def test_a_killed_beginning_is_begun_again(folder: Path):
     run("new", "candidates.csv", "--objective", "yield")
-    (folder / "campaign" / "journal").unlink()  # as if killed before the journal was there
+    (folder / "campaign" / "journal").unlink()  # as if the process had been killed before it created the journal
     (folder / "campaign" / "journal.checkpoint").unlink(missing_ok=True)
     run("new", "candidates.csv", "--objective", "yield")
     assert len(plate(run("ask", "-n", "3"))) == 3
@@ -206,7 +206,7 @@ def test_the_tutorial_is_a_session_that_works(folder: Path):
     assert "3 measurements and 1 failed evaluation told." in tell
     assert plate(best)["id"].iloc[0] == "A9"
     assert "Report: campaign/report.html" in report
-    # The section on several outcomes is a session of its own.
+    # The section on several outcomes is a separate session.
     shutil.rmtree("campaign")
     (results,) = re.findall(r"^```csv\n(.*?)^```", several, re.DOTALL | re.MULTILINE)
     (folder / "results.csv").write_text(results)

@@ -72,7 +72,7 @@ def test_each_kind_is_found_and_encoded():
         "few": standard(frame["few"]),
         "yes": frame["yes"].to_numpy(float),
         "day": standard(np.arange(N)),
-        "size": places - 1,  # the places of three categories have mean 1
+        "size": places - 1,  # the positions of three categories have mean 1
     }
     for name, values in expected.items():
         scale = found["size"].std() / values.std() if name == "size" else 1.0
@@ -163,7 +163,7 @@ def test_batches_make_no_difference(monkeypatch: pytest.MonkeyPatch):
     whole = decided(frame)
     monkeypatch.setattr("torchbandits.tabular.tables.BATCH", 7)
     assert decided(frame) == whole
-    monkeypatch.setattr(campaign_columns, "SAMPLE", 10)  # every fourth row tells mean and deviation
+    monkeypatch.setattr(campaign_columns, "SAMPLE", 10)  # mean and deviation come from every fourth row
     sampled = decided(frame)["number"]
     assert sampled.center == pytest.approx(frame["number"][::4].mean())
 

@@ -58,7 +58,7 @@ def test_a_warning_is_one_line_without_the_place_in_the_code(tmp_path: Path, mon
     def warns(*_: object, **__: object) -> None:
         with warnings.catch_warnings():
             warnings.simplefilter("always")
-            for deviation in (0.118, 6e-05):  # of two runs of one figure
+            for deviation in (0.118, 6e-05):  # warnings of two runs of one figure
                 warnings.warn(f"the features differ\n  in scale by {deviation}", DiagnosticWarning, stacklevel=1)
         raise ConfigError("enough")
 
@@ -101,7 +101,7 @@ def test_run_writes_records_table_and_figures_and_plot_draws_them_again(tmp_path
 
 
 def test_without_a_terminal_progress_is_a_line_now_and_then(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One line for a long run (here at once), one for each finished run, and no control characters."""
+    """Without a terminal there is one line for a long run (here at once), one per finished run, and no control characters."""
     monkeypatch.setattr("torchbandits.experiments.runner.SAY_EVERY", 0.0)
     said = RUNNER.invoke(app, ["run", str(write(tmp_path, policies=SMALL["policies"][:1], repetitions=1))]).stderr
     assert said.splitlines()[:40] == [f"uniform: {t} of 40 pulls" for t in range(1, 41)]
@@ -232,7 +232,7 @@ def rows_under(page: str, heading: str) -> list[str]:
 
 
 def test_the_choosing_page_shows_the_catalogue() -> None:
-    """To bring it up to date, paste what `torchbandits policies --markdown` prints."""
+    """To update the page, paste the output of `torchbandits policies --markdown`."""
     table = rows_under("docs/choosing.md", "All policies")
     assert "".join(table) == markdown_table() == RUNNER.invoke(app, ["policies", "--markdown"]).output
     assert {line.count("|") for line in table} == {8}, "a bar within a cell"

@@ -24,7 +24,7 @@ ARMS = PROBLEM.tensor
 
 
 class Column:
-    """A column as Polars has it: `to_numpy`, and no `columns`."""
+    """A column like Polars': it has `to_numpy`, and no `columns`."""
 
     def __init__(self, array: np.ndarray) -> None:
         self.array = array
@@ -34,7 +34,7 @@ class Column:
 
 
 class Frame:
-    """A table as Polars has it: columns by name, each with `to_numpy`."""
+    """A table like Polars': columns by name, each with `to_numpy`."""
 
     def __init__(self, array: np.ndarray) -> None:
         self.columns = [f"x{j}" for j in range(array.shape[1])]
@@ -67,7 +67,7 @@ KINDS = {
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_run_on_arrays_lists_and_tables_is_the_run_on_tensors(kind: str):
-    """Picks are the same for arms, indices, rewards, points, counts and costs of other kinds."""
+    """Picks are the same if arms, indices, rewards, points, counts and costs are arrays, lists or tables."""
     convert = KINDS[kind]
     bandits = [tb.Bandit(tb.gp_ucb(rbf(), **COMMON), arms, generator=generator(0)) for arms in (ARMS, convert(ARMS.numpy()))]
     assert torch.equal(bandits[1].arms, ARMS)

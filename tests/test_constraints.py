@@ -28,7 +28,7 @@ SUPPLIER = torch.tensor([f"s{j % 7}" == "s3" for j in range(40)]).long() + (torc
 
 
 def greedy(pulled: list[int], rewards: list[float], count: int, fits: Any) -> list[int]:
-    """Upper bounds with the exact variance given the picks before, over the arms that fit."""
+    """The dense greedy loop: upper bounds with the exact variance given the earlier picks, over the arms that fit."""
     kernel, lam, arms = oracles.rbf(0.4), NOISE_STD**2, PROBLEM.arms
     K, picks = kernel(arms, arms), []
     mean = oracles.exact_posterior(K[np.ix_(pulled, pulled)], K[pulled], K.diagonal(), np.array(rewards), lam).mean
@@ -69,7 +69,7 @@ def in_groups(size: int, labels: torch.Tensor, distinct: bool) -> Any:
     return fits
 
 
-FEW = torch.tensor([7 if arm < 3 else arm % 5 for arm in range(40)])  # three arms of label 7 are no group of four
+FEW = torch.tensor([7 if arm < 3 else arm % 5 for arm in range(40)])  # label 7 has three arms, too few for a group of four
 
 
 CASES_WITHIN: dict[str, tuple[int, list[Constraint], Any]] = {
@@ -163,7 +163,7 @@ def test_groups_are_full_and_the_last_one_goes_on():
 
 
 def brute(count: int, plates: list[Tensor], limits: list[tuple[Tensor, int]]) -> set[int]:
-    """The plates on which so many distinct arms keep all limits, by trying all sets of arms."""
+    """The plates on which this many distinct arms satisfy all limits, by trying all sets of arms."""
     found = set()
     for plate, arms in enumerate(plates):
         for chosen in itertools.combinations(arms.tolist(), count):
@@ -199,7 +199,7 @@ def test_a_value_that_leaves_too_few_arms_gives_way_to_another(seed: int) -> Non
 
 def test_groups_that_can_t_be_filled_give_way_to_others(tmp_path: Path) -> None:
     solvent = torch.arange(12) % 3
-    # The solvents 0 and 1 have one supplier each, so that only 2 has three arms of different suppliers.
+    # Solvents 0 and 1 have one supplier each, so that only solvent 2 has three arms of different suppliers.
     supplier = torch.tensor([0, 1, 0, 0, 1, 1, 0, 1, 2, 0, 1, 3])
     arms = torch.rand(12, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     within = [Distinct(), Groups(solvent, 3), AtMost(supplier, 1)]
@@ -222,7 +222,7 @@ def test_groups_that_can_t_be_filled_give_way_to_others(tmp_path: Path) -> None:
 
 
 class Spread(Constraint):
-    """One of a user's own: arms far from each other."""
+    """A user's own constraint: arms far from each other."""
 
     def allowed(self, picks: Tensor, offered: Tensor, room: int) -> Tensor:
         if not picks.shape[-1]:
@@ -344,7 +344,7 @@ def test_first_picks_are_followed_by_the_policy_s_own(name: str, tmp_path: Path)
     assert torch.equal(expected[:3], first)
     bandit = made(tmp_path / name)
     assert torch.equal(bandit.ask(exactly=10).index, expected)
-    bandit.loop.select(exactly=1)  # which fills caches and changes nothing
+    bandit.loop.select(exactly=1)  # fills caches, and changes nothing else
     before = everything(bandit)
     bandit.journal.close()
     again = made(tmp_path / name)

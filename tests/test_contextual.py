@@ -40,7 +40,7 @@ def order(length: int, contexts: int, seed: int = 0) -> list[int]:
 
 
 def compare(policy: Any, kept: int, most: int, length: int = 60) -> tb.ContextualBandit:
-    """Assert the same picks, points and reports as the plain bandit on all pairs that are asked for."""
+    """Assert the same picks, points and reports as those of the plain bandit on all pairs."""
     bandit = tb.ContextualBandit(policy, ARMS, CONTEXTS[:kept], max_contexts=most, generator=generator(0))
     plain = tb.Bandit(policy, joint(CONTEXTS), generator=generator(0))
     for t, c in enumerate(order(length, len(CONTEXTS))):
@@ -99,8 +99,8 @@ def test_a_context_seen_before_rebuilds_nothing(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_picks_open_at_several_contexts_wait_for_each_other():
-    """An ask at another context treats open picks as pending; rewards come in any order, and a failed pick is forgotten."""
-    kernel = rbf(10.0)  # so wide that a pull anywhere tells about everywhere
+    """An ask at another context treats open picks as pending. Rewards come in any order, and a failed pick is forgotten."""
+    kernel = rbf(10.0)  # so wide that a pull is informative about every arm and context
     policy = tb.gp_ucb(kernel, width=tb.widths.Constant(3.0), **COMMON)
     bandit = tb.ContextualBandit(policy, ARMS, CONTEXTS[:1], max_contexts=2)
     opened = [bandit.ask(context=CONTEXTS[c]) for c in range(4)]
@@ -335,14 +335,14 @@ def with_journal(path: Path | tb.Journal, policy: Any = None, **options: Any) ->
 
 
 def calls(bandit: tb.ContextualBandit, begin: int, end: int) -> list[list[int]]:
-    """Make every kind of call, by its number, so that a script can be restarted anywhere. Returns the picks."""
+    """Make every kind of call, chosen by its number, so that a script can be restarted anywhere. Returns the picks."""
     picks = []
     for t in range(begin, end):
         context = CONTEXTS[order(40, len(CONTEXTS))[t]]
         if t % 7 == 3:
             bandit.observe(torch.tensor([t % 25]), torch.tensor([2.0]), torch.tensor([0.5]), context=CONTEXTS[t % 12])
         if t % 7 == 5:
-            bandit.best(context=CONTEXTS[(t + 5) % 12])  # enters a context too
+            bandit.best(context=CONTEXTS[(t + 5) % 12])  # this call also enters a context
         if t % 9 == 4:
             bandit.forget(bandit.ask(context=context, more=1)[:1])
         selection = bandit.ask(limit=3, context=context, available=torch.arange(25) % 5 != t % 5)
@@ -360,7 +360,7 @@ def state_of(bandit: tb.ContextualBandit) -> dict[str, Any]:
 
 
 def small(found: list[str]) -> bool:
-    """Rounding alone: factors are not saved in checkpoints."""
+    """Whether all differences are rounding errors, which arise because factors are not saved in checkpoints."""
     return all(float(line.rsplit("by ")[-1]) < 1e-11 for line in found)
 
 
@@ -378,7 +378,7 @@ def test_a_journal_resumes_exactly_wherever_the_run_ended(name: str, tmp_path: P
     plain = tb.ContextualBandit(POLICIES[name](), ARMS, CONTEXTS[:2], max_contexts=3, generator=generator(0))
     expected, before = calls(plain, 0, 14), 0
     path = tmp_path / "run.journal"
-    for end in (1, 4, 9, 14):  # with the checkpoint of then, and without
+    for end in (1, 4, 9, 14):  # with the checkpoint of that time, and without
         bandit = with_journal(tb.Journal(path, every=5, durable=False), POLICIES[name]())
         assert bandit.journal.path == path
         assert calls(bandit, before, end) == expected[before:end]

@@ -1,4 +1,4 @@
-"""The tour in CONTRIBUTING.md is correct: its files exist, and a pick and a reward enter those it names."""
+"""The tour in CONTRIBUTING.md is correct: its files exist, and a pick and a reward pass through the files it names."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ def costs_of(seed: int, a: int = A) -> torch.Tensor:
 def oracle_picks(
     problem: Problem, costs: np.ndarray, horizon: int, acquisition: str, exponent: float, baseline: float
 ) -> list[int]:
-    """Picks of a dense GP whose scores are recomputed at every step and divided by the cost."""
+    """Picks of a dense GP whose scores are computed again at every step and divided by the cost."""
     kernel = kernel_pair("matern52")[1]
     K, lam, picks, rewards = kernel(problem.arms, problem.arms), 0.01, [], []
     for t in range(horizon):
@@ -55,7 +55,7 @@ def oracle_picks(
 )
 @pytest.mark.parametrize("seed", range(3))
 def test_picks_are_those_of_a_plain_loop(seed: int, acquisition: str, exponent: float, baseline: float):
-    """With a baseline of 3 every arm is below it, where expensive arms have lower scores."""
+    """With a baseline of 3 every arm is below the baseline, where expensive arms have lower scores."""
     problem, costs = Problem(seed=seed, a=A), costs_of(seed)
     policy = tb.per_cost(
         tb.gp_ucb(kernel_pair("matern52")[0], acquisition=acquisition, **COMMON), exponent=exponent, baseline=baseline
@@ -117,7 +117,7 @@ def test_costs_matter_and_rows_have_their_own(name: str):
 
 
 def test_a_batch_per_cost_is_what_full_recomputation_picks():
-    """Lazy picks among leaders against a dense loop with hallucinated variances, fixed batches."""
+    """Lazy picks among leaders equal those of a dense loop with hallucinated variances, in batches of fixed size."""
     theirs, ours = kernel_pair("matern32")
     for seed in range(3):
         problem, costs = Problem(seed=seed, a=A, near_duplicates=6), costs_of(seed)

@@ -28,7 +28,7 @@ from torchbandits.linalg.roots import append_row, inverse_root
 from torchbandits.testing.play import differences, everything, proceed_rows
 
 KERNEL = kernel_pair("matern32", 0.3)[0]
-BOX = [[-0.3, 0.1], [0.7, 1.3]]  # numbers that float32 rounds
+BOX = [[-0.3, 0.1], [0.7, 1.3]]  # numbers that are not exact in float32
 POINTS = [[0.1, 0.2], [0.3, 0.7], [0.9, 0.6]]
 REWARDS = [0.1, -0.3, 0.7]
 
@@ -48,9 +48,9 @@ class NothingInSinglePrecision(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
-        if func is torch.ops.aten._to_copy.default:  # asked for, as by .float()
+        if func is torch.ops.aten._to_copy.default:  # an explicit conversion, such as .float()
             return out
-        literal = func is torch.ops.aten.lift_fresh.default  # torch.tensor(0.5)
+        literal = func is torch.ops.aten.lift_fresh.default  # a literal such as torch.tensor(0.5)
         given = () if literal else tree_leaves((args, kwargs))
         if any(is_single(t) for t in tree_leaves(out)) and not any(is_single(t) for t in given) and not in_a_library():
             raise AssertionError(f"{func} took its dtype from torch's default.")
@@ -229,7 +229,7 @@ def test_numbers_in_lists_are_not_rounded():
         assert differences(everything(lists), everything(tensors)) == []
         return [everything(lists)]
 
-    same_under_both(lambda: None, work, guard=False)  # Python's numbers are read once to see that they are no integers
+    same_under_both(lambda: None, work, guard=False)  # Python numbers are read once to check that they are no integers
     corners = [[0.12345678901234, -0.3], [0.7, 1.1]]
     with default_dtype(torch.float32):
         made = tb.pi_gp_ucb(KERNEL, nu=1.5, horizon=10, bounds=corners)
@@ -316,7 +316,7 @@ def test_environments_are_the_same(name):
         draws = environment.sample(index, [generator(3)])
         return [environment.arms, environment.means, environment.norm_bound if name == "rkhs" else None, draws]
 
-    same_under_both(PROBLEMS[name], work, guard=name != "logistic regression")  # which trains in float32
+    same_under_both(PROBLEMS[name], work, guard=name != "logistic regression")  # logistic regression trains in float32
 
 
 def test_kernels_of_experiments_are_the_same():

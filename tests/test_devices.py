@@ -170,7 +170,7 @@ def test_arms_of_the_host_are_sent_to_a_device_piece_by_piece(lane: Lane, kind, 
             before = asked.waits
             for _ in read(5):
                 pass
-            # Copies from pinned memory are not waited for.
+            # The host does not wait for copies from pinned memory.
             assert asked.waits == before
 
 
@@ -231,14 +231,14 @@ def test_a_bandit_moves_between_devices_and_picks_what_it_picked(lane: Lane, cas
     with lane():
         bandit = case.bandit()
         picks = _proceed(bandit, 1)
-        bandit.ask(limit=4)  # it moves in the midst of a batch
+        bandit.ask(limit=4)  # the bandit moves in the middle of a batch
         picks += _proceed(bandit.to("cuda"), 2)
         bandit.ask(limit=4)
         for value in (bandit.best().index, bandit.best_arm(), bandit.counts, bandit.pulls):
             assert value.device == bandit.device == DEVICE
         loaded = case.bandit(seed=9).load_state_dict(bandit.state_dict())
         rest = _proceed(bandit.to("cpu"), 2)
-        assert _proceed(loaded, 2) == rest  # a state that was saved on the device goes on anywhere
+        assert _proceed(loaded, 2) == rest  # a state that was saved on the device can be continued anywhere
     assert picks + rest == expected
 
 
@@ -344,7 +344,7 @@ def _modelled(device: str) -> list[Tensor]:
         model, points = bandit.model(), _arms(device).unsqueeze(-2)
         moved = copy.deepcopy(model).to("cpu")
         found += [PolicyAcquisition(model, policy)(points), PolicyAcquisition(moved, policy)(points.cpu())]
-        bandit.to("cpu")  # shares nothing with its models
+        bandit.to("cpu")  # models must not move with the bandit
         assert model.arms.device == points.device
         assert model.posterior(points[:5]).rsample(torch.Size([2])).device == points.device
         found += [model.posterior(points).variance, bandit.model().to(device).posterior(points).mean]
@@ -392,7 +392,7 @@ RULES = (
 
 
 def _stopped(device: str, folder: Path) -> list[Tensor]:
-    """Every rule of a bandit, of batch rows, of a run and of a worker."""
+    """Decisions of every stopping rule for a bandit, batch rows, a run and a worker."""
     bandit, decided = _learned(device, policies.gp_ucb(rbf(), noise_std=0.1)), []
     for _ in range(6):
         bandit.tell(bandit.ask(), _value(bandit.ask().points))
@@ -432,7 +432,7 @@ def _sorted(device: str) -> list[Tensor]:
 
 
 def _weighted(device: str) -> list[Tensor]:
-    """Noise variances of rewards, known, fitted and of history, and rewards that are forgotten or implausible."""
+    """Known and fitted noise variances of rewards and of history, and rewards that are forgotten or implausible."""
     arms, found = _arms(device), []
     names = ["a" if place % 2 else "b" for place in range(20)]
     index = torch.arange(20, device=arms.device)
@@ -469,7 +469,7 @@ def _plated(device: str) -> list[Tensor]:
     bandit.tell(longer, _value(longer.points))
     fours = bandit.ask(exactly=6, within=[constraints.Distinct(), constraints.Groups(groups, 3)])
     bandit.forget(fours)
-    # A value that leaves too few arms gives way to another; and first picks are followed by the policy's own.
+    # A value that leaves too few arms is replaced by another value, and first picks are followed by the policy's own picks.
     few = [constraints.Distinct(), constraints.Same(groups), constraints.AtMost((torch.arange(size) // 4) * (groups == 1), 1)]
     other = bandit.ask(exactly=3, within=few)
     started = policies.gp_ucb(rbf(), noise_std=0.1, initial=tb.starts.uniform(2))
@@ -494,7 +494,7 @@ def _explained(device: str) -> list[Tensor]:
 
 
 def _balanced(device: str) -> list[Tensor]:
-    """One candidate lengthscale of several, and picks while others are waited for."""
+    """One candidate lengthscale of several, and picks while other picks are pending."""
     bandit = tb.Bandit(policies.lb_gp_ucb(rbf(), horizon=20, noise_std=0.1), _arms(device), generator=generator(0))
     for _ in range(3):
         bandit.ask()
@@ -527,7 +527,8 @@ PROGRAMS = {
 }
 
 
-# The place of a maximum is known to the root of the rounding of its value, which is not the same on both.
+# The location of a maximum is only determined up to the square root of the rounding error of its value, and rounding differs
+# between the two devices.
 MAXIMISED = {"box": 1e-7}
 
 

@@ -36,10 +36,11 @@ LAM, EXACT = NOISE_STD**2, VARIANCE[torch.float64]
 
 
 def told(policy, problem: Problem, pulls: int = 40, seed: int = 0) -> tb.Bandit:
-    """A bandit that was told random pulls, arms repeated."""
+    """A bandit that was told the rewards of random pulls with repeated arms."""
     bandit = tb.Bandit(policy, problem.tensor, generator=generator(seed))
     index = torch.as_tensor(np.random.default_rng(seed).integers(problem.a // 2, size=pulls))
-    for part in (slice(0, pulls // 2), slice(pulls // 2, pulls)):  # the second draws a dictionary with what the first told
+    # In two parts, so that the second draws a dictionary by leverages given the first.
+    for part in (slice(0, pulls // 2), slice(pulls // 2, pulls)):
         bandit.tell(index[part], problem.rewards(part.start, index[part]))
     return bandit
 
@@ -93,7 +94,7 @@ def test_leave_one_out_with_near_duplicates_and_little_noise(noise_std):
 
 
 def test_leave_one_out_of_an_arm_that_no_other_tells_about():
-    """There 1 − h cancels, and the result is the prior to eps·n·k/λ."""
+    """For such an arm 1 − h cancels, and the result is the prior up to eps·n·k/λ."""
     arms = torch.arange(6, dtype=torch.float64).unsqueeze(-1) * 1e3
     bandit = tb.Bandit(tb.gp_ucb(rbf(), noise_std=1e-4), arms)
     index = torch.arange(6).repeat(50)
@@ -248,7 +249,7 @@ MOST_ALARMS = 6
     [
         (tb.gp_ucb, {}, 1000, 0.3, 0.3, 40),
         (tb.gp_ucb, {"initial": tb.starts.uniform(20)}, 1000, 0.5, 0.1, 20),
-        (tb.bkb, {"oversampling": 1.0}, 300, 0.3, 0.1, 25),  # a poor dictionary, which is not the kernel's fault
+        (tb.bkb, {"oversampling": 1.0}, 300, 0.3, 0.1, 25),  # the dictionary is poor, which must not be blamed on the kernel
     ],
     ids=["adaptive", "uniform", "sparse"],
 )
@@ -265,7 +266,7 @@ def test_right_models_raise_few_alarms(make, options, rows, lengthscale, noise_s
     for record in (outside, left):
         alarms = ((record.coverage < record.lower) | (record.coverage > record.upper)).any(dim=-1)
         assert int(alarms.sum()) <= MOST_ALARMS
-        # all rows together: mean square 1, coverage as the levels say, within four standard errors
+        # Over all rows, the mean square is 1 and the coverage equals the levels, within four standard errors.
         worth = float(1 / (1 / record.effective_size).mean()) * rows
         assert abs(float(record.mean_square.mean()) - 1) < 4 * math.sqrt(2 / worth)
         for level, coverage in zip(record.levels, record.coverage.mean(dim=0).tolist(), strict=True):
@@ -295,7 +296,8 @@ def played(kernel, noise_std: float, seed: int, *, truth: float = 0.3, pulls: in
 
 @pytest.mark.parametrize("seed", range(5))
 def test_silent_on_a_right_model(seed):
-    """Warnings are errors here. Six tests at one in a thousand: five seeds fail once in thirty worlds, and these do not."""
+    """Warnings are errors here. With six tests of level 1/1000 and five seeds, a false alarm has probability 1/30; these seeds
+    give none."""
     bandit, held, rewards = played(rbf(0.3), 0.1, seed)
     report = diagnostics.diagnose(bandit, held_out=(held, rewards))
     assert report.warnings == []
@@ -316,7 +318,7 @@ def test_a_lengthscale_too_long_is_told(seed):
         diagnostics.widths(bandit)
     with pytest.warns(DiagnosticWarning, match=r"look much the same.*kernel is too wide"):
         diagnostics.effective_dimension(bandit)
-    assert not diagnostics.noise(bandit).warnings  # which needs no kernel
+    assert not diagnostics.noise(bandit).warnings  # the noise diagnostic needs no kernel
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -345,7 +347,7 @@ def test_wrong_noise_is_told(believed, word, seed):
     with pytest.warns(DiagnosticWarning, match=f"repeated pulls show noise .* {word}"):
         found = diagnostics.noise(bandit)
     assert float(found.lower) < 0.1 < float(found.upper)
-    diagnostics.noise(bandit, noise_std=0.1)  # silent
+    diagnostics.noise(bandit, noise_std=0.1)  # must not warn
 
 
 def test_few_features_are_told():
@@ -475,7 +477,7 @@ def test_after_the_noise_was_fitted_repeats_are_compared_with_the_fitted_noise(m
     with pytest.warns(DiagnosticWarning, match="noise_std is 0.5: too large"):
         assert diagnostics.noise(bandit).believed == 0.5
     report = bandit.fit_kernel_(noise=True)
-    found = diagnostics.noise(bandit)  # silent
+    found = diagnostics.noise(bandit)  # must not warn
     assert found.believed == pytest.approx(math.sqrt(report.noise_variance))
     assert found.believed == pytest.approx(NOISE_STD, rel=0.3)
     with pytest.warns(DiagnosticWarning, match="too large"):
@@ -485,11 +487,11 @@ def test_after_the_noise_was_fitted_repeats_are_compared_with_the_fitted_noise(m
 def test_history_without_squares_says_nothing_of_the_noise():
     bandit = tb.Bandit(tb.gp_ucb(rbf(), **COMMON), Problem(1).tensor)
     bandit.observe(torch.arange(20), torch.full((20,), 10.0), torch.linspace(0.1, 3, 20))
-    found = diagnostics.noise(bandit)  # silent, though the spread is zero
+    found = diagnostics.noise(bandit)  # must not warn, although the spread is zero
     assert any("without squares" in note for note in found.notes)
     assert found.estimate.isnan()
     assert float(found.without_spread) == 200
-    # and with some pulls that do tell: zero spread must not pull the upper end down
+    # Further pulls have a spread. The pulls of spread zero must not lower the upper end.
     index = torch.arange(20, 40).repeat(3)
     bandit.tell(index, Problem(1).rewards(0, index))
     mixed = diagnostics.noise(bandit)
@@ -517,7 +519,7 @@ def test_every_policy_is_diagnosed_or_says_why(case: Case):
         warnings.simplefilter("ignore", DiagnosticWarning)
         report = diagnostics.diagnose(bandit)
     expected = set() if case.keeps_posterior else {"Effective dimension", "Widths", "Leave one arm out", "Dictionary"}
-    if case.name in ("ada_bkb", "bpe", "lb_gp_ucb", "reds", "sup_kernel_ucb"):  # whose widths are of a tree, or of phases
+    if case.name in ("ada_bkb", "bpe", "lb_gp_ucb", "reds", "sup_kernel_ucb"):  # their widths belong to a tree or to phases
         expected = {"Widths"}
     if case.name == "pi_gp_ucb":
         expected = {"Widths", "Leave one arm out", "Dictionary"}
@@ -612,11 +614,11 @@ def test_a_warning_names_the_batch_row():
 
 @pytest.mark.parametrize("make", [tb.gp_ucb, tb.bkb], ids=lambda make: make.__name__)
 def test_points_from_outside_the_arms_count(make):
-    """Told as points, rewards weigh as those of arms at the same places do."""
+    """Rewards told as points have the same weight as rewards of arms at the same positions."""
     problem = Problem(2)
     index = torch.arange(30)
     counts, sums, squares = (torch.full((30,), 2.0), 2 * problem.rewards(0, index), torch.full((30,), 9.0))
-    options = COMMON | {"width": tb.widths.Constant(2.0)}  # others count the arms
+    options = COMMON | {"width": tb.widths.Constant(2.0)}  # other widths depend on the number of arms
     by_index = tb.Bandit(make(rbf(), **options), problem.tensor, generator=generator(1))
     by_index.observe(index, counts, sums, squares)
     by_points = tb.Bandit(make(rbf(), **options), problem.tensor[40:], generator=generator(1))
@@ -763,7 +765,7 @@ def test_nothing_is_said_of_the_noise_where_rewards_count_with_weights():
 
 
 def scaled_up(bandit: tb.Bandit, pulls: int = 90) -> tuple[torch.Tensor, torch.Tensor]:
-    """Tell a bandit of `auto` rewards around 1,000, some arms twice, and return held-out ones."""
+    """Tell a bandit of `auto` rewards around 1,000, some arms twice, and return held-out rewards."""
     arms, g = bandit.arms, generator(3)
     order = torch.randperm(len(arms), generator=g)
     f = 1000 + 50 * torch.sin(4 * arms[:, 0]) + 30 * arms[:, 1]

@@ -50,7 +50,7 @@ def test_a_selection_is_a_table_of_its_picks():
     assert title == "Selection of 3 picks"
     assert header.split() == ["arm", "features"]
     assert [int(line.split()[0]) for line in lines] == selection.index.tolist()
-    assert all(line.endswith(", …") for line in lines)  # eight features
+    assert all(line.endswith(", …") for line in lines)  # the eight features do not fit the line
     assert repr(selection[:1]).startswith("Selection of 1 pick\n")
     longer = tb.Selection(ARMS, torch.arange(40), torch.ones(40, dtype=torch.bool))
     assert repr(longer).splitlines()[-1] == "  … and 30 more"

@@ -28,11 +28,11 @@ BASH = re.compile(r"^```bash\n(.*?)^```", re.DOTALL | re.MULTILINE)
 FENCED = re.compile(r"^```.*?^```", re.DOTALL | re.MULTILINE)
 # Packages that the blocks of a page need, and that the development environment may lack.
 NEEDED = {"plugins/optuna.md": ("optuna",), "plugins/baybe.md": ("baybe",)}
-NEED_DATA = {"tutorials/nas_bench.md"}  # pages that read a data set which is not in the repository
+NEED_DATA = {"tutorials/nas_bench.md"}  # these pages read a data set that is not in the repository
 WITH_CODE = [page for page in PAGES if PYTHON.search(page.read_text())]
 
-# Each page runs in its own process, forked from one that has only imported the libraries: this is equivalent to a fresh
-# interpreter, without seconds of imports per page. Warnings are errors, except those of a deliberately wrong model.
+# Each page runs in its own process, forked from a process that has only imported the libraries. This is equivalent to a fresh
+# interpreter, without seconds of imports per page. Warnings are errors, except those about a deliberately wrong model.
 SERVER = """
 import contextlib, json, os, sys, traceback, warnings
 import botorch.acquisition, botorch.fit, botorch.optim, gpytorch, matplotlib.pyplot, torch
@@ -89,7 +89,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     errors.close()
 
 
-# The blocks of tutorials run as notebooks too.
+# Tutorials are exhaustive tests here, because their blocks also run as notebooks.
 BY_TIER = [pytest.param(p, marks=pytest.mark.exhaustive) if p.parent.name == "tutorials" else p for p in WITH_CODE]
 
 
@@ -103,9 +103,9 @@ def test_the_blocks_of_a_page_run_in_order(page: Path, server: Any, tmp_path: Pa
     status = server(tmp_path)
     said = (tmp_path / "said.txt").read_text() if (tmp_path / "said.txt").exists() else ""
     assert status == "0", said[-3000:] or status
-    if page.name == "index.md" and page.parent == DOCS:  # the first page leads to a plot
+    if page.name == "index.md" and page.parent == DOCS:  # the first page ends with a plot
         assert (tmp_path / "first_run.png").stat().st_size > 20_000
-        # What the page says that it prints.
+        # The lines that the page shows as printed output.
         printed = [line for line in said.splitlines() if "expected reward" in line or " pulls in " in line]
         assert len(printed) == 3, said
         assert all(line in page.read_text() for line in printed), said
@@ -212,7 +212,7 @@ def documented(thing: Any) -> list[str]:
 
 
 def test_docstrings_describe_one_parameter_a_line_and_only_those_that_exist():
-    """What else stands there is a warning of mkdocs, and ends the strict build of the site."""
+    """Any other text under `Args:` is a warning of mkdocs, which fails the strict build of the site."""
     api = load(ROOT / "scripts" / "public_api.py")
     faults = []
     for path in api.MODULES:

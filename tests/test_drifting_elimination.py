@@ -1,4 +1,4 @@
-"""REDS where the function drifts: its width against many orders of one design, and its periods against a dense oracle."""
+"""REDS on a drifting function: its width against many orders of one design, and its periods against a dense oracle."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_the_width_holds_for_the_average_of_a_drifting_function_and_no_smaller_o
 
 
 def test_in_the_order_of_time_the_same_design_lies_outside():
-    """What random draws are for: three arms, sixty pulls each, while their expected rewards rise and fall. No noise."""
+    """The reason for random draws: three arms, sixty pulls each, while their expected rewards rise and fall. No noise."""
     steps, lam, delta = 180, 0.01, 0.1
     K, time = np.eye(3) + 1e-6, np.linspace(0, 2 * math.pi, steps)
     f = 0.5 * np.stack([np.sin(time), np.cos(time), np.sin(time + 1)], axis=-1)
@@ -74,7 +74,7 @@ def test_in_the_order_of_time_the_same_design_lies_outside():
 
 @pytest.mark.parametrize("seed", [0, 1])
 def test_each_period_is_that_of_the_oracle(seed: int):
-    """Draws, survivors and certificates; all arms are back after the horizon, and what was learned goes with the next tell."""
+    """Draws, survivors and certificates. After the horizon all arms are back, and the next tell drops the observations."""
     problem, T, width, lam = Problem(seed=seed, a=50), 30, 0.8, 0.01
     policy = tb.reds(rbf(), horizon=T, first_batch=5, width=Constant(width), regularization=lam, drift=0.5, **COMMON)
     bandit, draws = tb.Bandit(policy, problem.tensor, generator=generator(3)), generator(3)

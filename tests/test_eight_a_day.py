@@ -1,4 +1,4 @@
-"""The three programs of the tutorial "Eight experiments a day": each runs, and has as many lines as the page says."""
+"""The three programs of the tutorial "Eight experiments a day": each runs, and has the number of lines that the page states."""
 
 from __future__ import annotations
 

@@ -95,7 +95,8 @@ def test_posteriors_agree_with_120_digits(policy: str, name: str):
 
 
 def test_a_dictionary_that_can_not_hold_the_mean_is_refused():
-    """A point outside the dictionary, told otherwise than its equals inside: 3e-5 off, where 1e-5 is promised."""
+    """A point outside the dictionary whose rewards differ from those of equal points inside: the error would be 3e-5, and 1e-5
+    is promised."""
     arms, lengthscale, noise, scale, repeats, _, _ = EXTREMES[REFUSED[0]]
     with pytest.raises(errors.NumericalError, match="noise_std"):
         told(REFUSED[1], arms, lengthscale, noise, scale, repeats)
@@ -103,8 +104,9 @@ def test_a_dictionary_that_can_not_hold_the_mean_is_refused():
 
 @pytest.mark.parametrize("pulls", [10.0, 1e4, 1e6])
 def test_a_smooth_kernel_that_float64_takes_for_nearly_singular(pulls: float):
-    """120 points whose kernel matrix has eigenvalues at rounding, pulled often: at other points too, the posterior is that of
-    (K + λ/n) α = y to nine digits; without the directions below 1e-10 λ it would be to seven down to five."""
+    """120 points, pulled repeatedly, whose kernel matrix has eigenvalues of the size of rounding errors. At other points too,
+    the posterior is that of (K + λ/n) α = y to nine digits; without the directions below 1e-10 λ it would be to seven down to
+    five digits."""
     points = torch.rand(420, 2, dtype=torch.float64, generator=generator(4))
     kernel = gpytorch.kernels.RBFKernel().double()
     kernel.lengthscale = 0.3
@@ -152,7 +154,7 @@ def soak() -> Any:
 
 @pytest.mark.exhaustive
 def test_a_short_soak():
-    """Checks the factors after 600 steps; memory is checked by the long form."""
+    """Checks the factors after 600 steps; the long form of the test also checks memory."""
     for name in ("gp_ucb", "batch_bkb"):
         assert list(soak().soak(name, 600).values())[3] < 1e-6
 

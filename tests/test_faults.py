@@ -139,7 +139,7 @@ class AgainstANaiveModel(RuleBasedStateMachine):
     @rule()
     def load(self) -> None:
         if not torch.equal(self.saved[1], self.arms):
-            return  # a state of other arms of the same number: the caller's to know
+            return  # a state of as many other arms, which the caller has to know
         self.bandit.load_state_dict(self.saved[0])
         self.counts, self.sums, self.open = (counter.copy() for counter in self.saved[2:])
 
@@ -201,7 +201,7 @@ def test_some_kills_and_some_wrong_calls(faults: Any, tmp_path: Path):
     assert (kills.kills, kills.lost, kills.identical) == (3, 0, 3)
     limits = resource.getrlimit(resource.RLIMIT_AS)
     found = faults.fuzz(250, random.Random(1))
-    assert resource.getrlimit(resource.RLIMIT_AS) == limits  # other tests start programs that map more
+    assert resource.getrlimit(resource.RLIMIT_AS) == limits  # restored, because other tests start programs that map more memory
     assert found.wrong == []
     assert found.changed == 0
     assert found.accepted >= 10
@@ -234,7 +234,8 @@ def test_all_kills_and_all_wrong_calls(faults: Any):
 def in_a_fork(faults: Any, work: Callable[[], None]) -> None:
     """Run work in a child process with its own limits or rights."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # of forks beside threads: the child calls nothing but this
+        # Python warns of forks beside threads. The child runs only this work.
+        warnings.simplefilter("ignore", DeprecationWarning)
         child = faults.in_a_fork(work)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
@@ -249,7 +250,7 @@ def test_a_disk_that_fills_up(faults: Any, tmp_path: Path):
     path = tmp_path / "run.journal"
 
     def work() -> None:
-        warnings.simplefilter("ignore", errors.JournalWarning)  # checkpoints do not fit either
+        warnings.simplefilter("ignore", errors.JournalWarning)  # checkpoints do not fit on the disk either
         bandit = bandit_on(path)
         limit = path.stat().st_size + 3_000
         resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
@@ -287,7 +288,7 @@ def test_a_folder_that_is_read_only(faults: Any, visible: Path):
 
     def work() -> None:
         if os.getuid() == 0:
-            os.setuid(65534)  # nothing is read-only to root
+            os.setuid(65534)  # for root, nothing is read-only
         for path in (folder / "new.journal", held):
             with pytest.raises(errors.DataError, match="opened"):
                 bandit_on(path)

@@ -294,7 +294,7 @@ def test_a_journal_of_the_first_form_opens_and_is_compared_as_it_was(tmp_path: P
         bandit = greedy(lambda t: 1 / t)
         bandit.tell(bandit.ask(), torch.ones(1))
         bandit.journal.close()
-    for epsilon in (lambda t: 1 / t, lambda t: 0.5 / t):  # it says no more than the name of the function
+    for epsilon in (lambda t: 1 / t, lambda t: 0.5 / t):  # a lambda is described by its name alone
         again = greedy(epsilon)
         assert float(again.pulls) == 1
         again.journal.close()
@@ -344,7 +344,7 @@ def test_a_run_does_not_go_on_in_another_environment(tmp_path: Path, own: str, o
     assert torch.equal(mine.get_state(), state)
     history = tb.run(policy, known[own](), 6, generator=generator(9), journal=path)
     assert history.pulls["arm"][:4].tolist() == before.pulls["arm"].tolist()
-    bandit = tb.Bandit(policy, ARMS, journal=path)  # to look at it: a bandit knows no environment
+    bandit = tb.Bandit(policy, ARMS, journal=path)  # a bandit without the environment can read the journal
     assert float(bandit.pulls) == 6
     bandit.journal.close()
 
@@ -371,7 +371,7 @@ def test_the_description_of_a_policy_says_its_form():
     ],
 )
 def test_an_option_that_came_later_is_described_where_it_is_given(plain: Policy, given: Policy, name: str):
-    """Journals of before, which do not know it, are of the policy without it, and of no other."""
+    """Older journals, which lack the option, belong to the policy without the option and to no other."""
     before, after = describe_policy(plain), describe_policy(given)
     assert name not in before
     assert name in after

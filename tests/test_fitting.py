@@ -90,7 +90,7 @@ def test_a_lengthscale_a_feature_and_the_scale(wrong: float):
 
 @pytest.mark.parametrize("wrong", [0.1, 1.0, 10.0])
 def test_what_no_smooth_function_explains_leaves_the_lengthscale_alone(wrong: float):
-    """A smooth function with offsets of each point's own, three times the noise."""
+    """A smooth function plus an independent offset of each point, three times the noise."""
     x, y = drawn(7, 0.5, u=150, pulls=2)
     y = y + 3 * NOISE_STD * np.random.default_rng(0).normal(size=(150, 1))
     found = []
@@ -160,7 +160,7 @@ def test_priors_constraints_and_parameters_that_are_held():
     log_prior = own.lengthscale_prior.log_prob(own.lengthscale).sum()
     K = oracles.rbf(lengthscale_of(believed).numpy(), float(believed.kernel.outputscale))(x, x)
     expected = dense_log_evidence(K, y[:, 0], NOISE) + float(log_prior)
-    assert float(report.after) == pytest.approx(expected, abs=1e-5)  # of terms in the hundreds
+    assert float(report.after) == pytest.approx(expected, abs=1e-5)  # the terms of the sum are in the hundreds
 
 
 def test_few_points_and_kernels_without_parameters():
@@ -431,7 +431,7 @@ def test_everything_is_relearned_with_the_fitted_kernel(name: str, problem: Prob
     marginals = posterior.set_pending_(posterior.pending_points[..., :0, :], posterior.pending[..., :0])(
         problem.tensor.expand(*bandit.batch_shape, -1, -1)
     )
-    for _ in range(3):  # at once, and after further updates of the table
+    for _ in range(3):  # directly after the fit, and after further updates of the table
         torch.testing.assert_close(state.arm_mean(), marginals.mean, rtol=1e-6, atol=1e-8)
         torch.testing.assert_close(posterior.regularization * state.arm_leverage(), marginals.variance, rtol=1e-5, atol=1e-9)
         diagonal = posterior.kernel(problem.tensor.expand(*bandit.batch_shape, -1, -1), diag=True)
@@ -449,7 +449,8 @@ def test_everything_is_relearned_with_the_fitted_kernel(name: str, problem: Prob
 @pytest.mark.sweep(3)
 @pytest.mark.parametrize("name", MAKERS)
 def test_saved_after_a_fit_it_goes_on_alike(name: str):
-    """A state saved after a fit loads into a fresh bandit without a kernel batch shape, and an unfitted one into a fitted."""
+    """A state saved after a fit loads into a fresh bandit without a kernel batch shape, and an unfitted state into a fitted
+    bandit."""
     for rows in (0, 2):
         policy = MAKERS[name](rbf(0.1))
         bandit, fresh = played(policy, PROBLEM, rows=rows), played(policy, PROBLEM, pulls=2, rows=rows)

@@ -1,4 +1,4 @@
-"""The sweep in one Triton kernel: where it is used, and (`-m cuda`, on a card with Triton) that it computes what the others do.
+"""The sweep in one Triton kernel: where it is used, and (`-m cuda`, on a card with Triton) that it agrees with other sweeps.
 
 Triton's interpreter runs the same kernel on the CPU: `bash scripts/check_fused.sh`.
 """

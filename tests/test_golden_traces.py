@@ -19,7 +19,7 @@ TRACES = golden.load()
 
 @pytest.fixture(scope="module")
 def player() -> Iterator[ProcessPoolExecutor]:
-    """A process in which nothing wraps the package: enforced annotations would triple the time of these many short steps."""
+    """A process without enforced annotations, which would triple the time of these many short steps."""
     spawn = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(1, mp_context=spawn, initializer=torch.set_num_threads, initargs=(1,)) as pool:
         yield pool

@@ -36,7 +36,7 @@ def test_without_a_gpu_it_says_so_in_one_line(tmp_path):
 
 
 def test_a_part_over_its_limit_is_ended_and_leaves_what_it_wrote(gpu, tmp_path):
-    for limit in (1, 5, 25, 125):  # until the machine was fast enough for a shell to say a word
+    for limit in (1, 5, 25, 125):  # until the limit suffices for a shell to print its line on this machine
         slow = gpu.ran(gpu.Part("slow", ["sh", "-c", "echo so far; exec sleep 3600"], float(limit)), tmp_path)
         assert (slow.status, slow.outcome) == (None, f"ended at its limit of {limit} s")
         assert limit <= slow.seconds < 3600

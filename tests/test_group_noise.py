@@ -27,7 +27,7 @@ def rewards_of(seed: int, n: int = 90, repeats: bool = True) -> tuple[np.ndarray
     points = distinct[rng.integers(len(distinct), size=n)] if repeats else distinct
     K = oracles.rbf(0.4)(points, points)
     f = np.linalg.cholesky(K + 1e-9 * np.eye(n)) @ rng.normal(size=n)
-    if repeats:  # the same expected reward at the same point
+    if repeats:  # repeated points have the same expected reward
         _, first, own = np.unique(points, axis=0, return_index=True, return_inverse=True)
         f = f[first][own.reshape(-1)]
     groups = [str(name) for name in rng.choice(list(TRUE), n)]

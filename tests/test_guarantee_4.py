@@ -1,7 +1,7 @@
 """Guarantee 4: f of known RKHS norm lies inside mean ± width · std on all arms, at all times, in 1 − δ of the runs.
 
-Twenty functions are the rows of one batch, each with its exact norm, played by the policy whose theorem the width is from. The
-bounds are far from tight, as theorems are: see the worst ratios of |f − mean| to width · std at the tests.
+Twenty functions are the rows of one batch, each with its exact norm, played by the policy whose theorem gives the width. The
+bounds of the theorems are far from tight: the tests state the worst ratios of |f − mean| to width · std.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ NOISE = 0.5  # R: the noise is uniform on [−R, R], so it is R-sub-Gaussian
 
 
 class Functions:
-    """Random functions of the Matérn RKHS on one grid, `means` `RUNS x A`, each of its own exact norm."""
+    """Random functions of the Matérn RKHS on one grid, `means` `RUNS x A`, each with its exact norm."""
 
     def __init__(self, dim: int, points_per_dim: int, nu: float) -> None:
         self.nu, self.lengthscale = nu, 0.2
@@ -50,7 +50,7 @@ PROBLEMS = {"1-d": functools.cache(lambda: Functions(1, 50, 1.5)), "2-d": functo
 
 def play(policy: Policy, problem: Functions, pulls: int) -> Iterator[tuple[tb.Bandit, Tensor, Tensor]]:
     """The bandit before the first pull, in the middle of batches and after each tell, with the picks just told (−1 where
-    padded) and their rewards. In the middle all picks but the last are pending: that one may break the batch's rule."""
+    padded) and their rewards. In the middle all picks but the last are pending, because the last may break the batch rule."""
     bandit = tb.Bandit(policy, problem.arms, generator=[generator(100 + run) for run in range(RUNS)])
     noise = generator(7)
     nothing = torch.zeros(RUNS, 0, dtype=torch.float64)
@@ -112,7 +112,7 @@ def theory(name: str, problem: Functions, lam: float) -> Policy:
     ("MartingaleMixture", "2-d", 1.0), ("MartingaleMixture", "2-d", 10.0), ("mini_gp_ucb", "1-d", NOISE**2),
 ])  # fmt: skip
 def test_guarantee_4_f_lies_inside_the_bounds(name, problem, lam):
-    """Of the width this much would have been enough in all 20 runs: IGP 0.68, kernel UCB 0.62, BKB 0.34, BBKB 0.16."""
+    """These fractions of the width would have sufficed in all 20 runs: IGP 0.68, kernel UCB 0.62, BKB 0.34, BBKB 0.16."""
     inside = worst_ratio(theory(name, PROBLEMS[problem](), lam), PROBLEMS[problem]()) <= 1
     assert inside.mean() >= 1 - DELTA
 
@@ -130,8 +130,9 @@ def test_guarantee_4_is_not_vacuous(problem):
 
 
 def test_guarantee_4_in_every_cell_of_a_cover():
-    """π-GP-UCB: below the upper bound of an arm, and above every lower bound, of the cells that hold it. The bounds are those
-    of the oracle, told the picks and rewards of the policy, and the policy's are held to them; at every tenth pull."""
+    """π-GP-UCB: f is below the upper bound of an arm and above every lower bound, over the cells that contain the arm. The
+    bounds are those of the oracle, told the picks and rewards of the policy, and the policy's bounds must equal them. Checked
+    at every tenth pull."""
     problem, pulls, lam = PROBLEMS["1-d"](), 100, 1.0
     kernel, arms = oracles.matern(problem.nu, problem.lengthscale), problem.arms.numpy()
     naive = [

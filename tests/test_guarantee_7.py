@@ -16,7 +16,7 @@ import torchbandits as tb
 
 LAM = NOISE_STD**2
 MARGINS = {"ucb": None, "ei": 0.05, "pi": 0.05}
-TIE = 1e-9  # picks whose scores agree so far are equally good, relative to the score
+TIE = 1e-9  # picks whose scores agree up to this relative difference are equally good
 
 
 def compressed(kernel, acquisition: str, leverage: float, lam: float = LAM):
@@ -61,7 +61,7 @@ def assert_same(bandit: tb.Bandit, naive: oracle.Compressed, problem: Problem) -
 @pytest.mark.parametrize("kernel_name", ["rbf", "matern32", "scaled"])
 @pytest.mark.parametrize("acquisition", ["ucb", "ei", "pi"])
 def test_whole_runs_equal_the_naive_loop(acquisition, kernel_name, leverage):
-    """Eighty pulls, duplicates among the arms. The oracle learns what the bandit picked, so that a tie would split no run."""
+    """Eighty pulls, duplicates among the arms. The oracle learns the bandit's picks, so that a tie can't split the runs."""
     problem = Problem(seed=17, duplicates=10)
     bandit, naive = pair(problem, kernel_name, acquisition, leverage, seed=3)
     twin, distinct = generator(3), np.unique(naive.copies)
@@ -107,7 +107,7 @@ def test_a_batch_is_learned_one_pull_after_the_other(leverage, seed):
 @pytest.mark.parametrize("outside", [False, True], ids=["arms", "points"])
 @pytest.mark.parametrize("leverage", [0.031, 0.7, 11.3])
 def test_history_is_learned_as_that_many_pulls(leverage, outside):
-    """n pulls of one arm: the first ⌈1/τ − 1/lev⌉ are kept, with their share of the rewards; at arms, and at points."""
+    """Of n pulls of one arm, the first ⌈1/τ − 1/lev⌉ are kept, with their share of the rewards; at arms, and at points."""
     problem = Problem(seed=23)
     bandit, naive = pair(problem, "rbf", "ucb", leverage)
     index = torch.tensor([4, 11, 60, 11, 4, 33])
@@ -201,7 +201,7 @@ def size_of(bandit: tb.Bandit) -> int:
 
 
 @pytest.mark.sweep(1)
-@pytest.mark.usefixtures("annotations_not_enforced")  # thousands of steps
+@pytest.mark.usefixtures("annotations_not_enforced")  # the test makes thousands of steps
 @pytest.mark.parametrize(
     ("acquisition", "leverage", "horizon"), [("ucb", 10.0, 1000), ("ucb", 0.05, 3000), ("ei", 0.5, 1000), ("pi", 0.1, 1000)]
 )
@@ -220,7 +220,7 @@ def test_guarantee_7_the_dictionary_stops_growing(acquisition, leverage, horizon
     assert (kept, size_of(bandit)) == halfway
     assert 0 < kept < 500
     assert int(bandit.pulls) == horizon
-    # what bounds it: each pull kept tells at least ½ log(1 + τ)
+    # The bound: each pull that is kept gains at least ½ log(1 + τ).
     assert kept * math.log1p(leverage) <= 2 * float(report.information_gain) * (1 + 1e-9)
 
 

@@ -35,10 +35,10 @@ def dictionary_of(bandit: tb.Bandit) -> np.ndarray:
 @pytest.mark.parametrize(("oversampling", "alpha", "share"), [(2.0, 4.0, 0.9), (8.0, 1.05, 1.0)])
 @pytest.mark.parametrize("lam", [1.0, 0.1])
 def test_guarantee_1_leverages_are_accurate_and_the_dictionary_small(oversampling, alpha, share, lam):
-    """Theorem 1 of BKB, where it could fail: only while S is below half the distinct arms, which are pulled once each.
+    """Theorem 1 of BKB where it could fail: while S has less than half of the distinct arms, which are pulled once each.
 
-    The theorem speaks of high probability. At q̄ = 2 a direction that n pulls share evenly is missed with probability
-    (1 − 2/n)ⁿ ≈ e⁻², and then the ratio is large; at q̄ = 8 it is e⁻⁸. So a share of the states is held to α.
+    The theorem holds with high probability. At q̄ = 2 a direction that n pulls share evenly is missed with probability
+    (1 − 2/n)ⁿ ≈ e⁻², and then the ratio is large; at q̄ = 8 this probability is e⁻⁸. So a share of the states must satisfy α.
     """
     worst = []
     for seed in range(4):
@@ -77,8 +77,8 @@ def run_to(policy, problem: Problem, pulls: int, seed: int) -> tb.Bandit:
 
 @given(seed=st.integers(0, 10_000), kernel_name=st.sampled_from(["rbf", "matern12", "matern32"]), size=st.integers(1, 25))
 def test_guarantee_2_lemmas_1_and_3(seed, kernel_name, size):
-    """Frozen dictionary: lev_fb/lev_t ≤ 1 + Σc²/lev_fb at every x, ≤ 1 + Σ lev_fb(x_s); local ≤ global. No tolerance
-    beyond rounding, at arms and elsewhere, for batches far past any threshold."""
+    """Frozen dictionary: lev_fb/lev_t ≤ 1 + Σc²/lev_fb at every x, ≤ 1 + Σ lev_fb(x_s); local ≤ global. Holds up to rounding
+    errors, at arms and elsewhere, for batches far beyond any threshold."""
     problem = Problem(seed=seed, a=50)
     kernel, kernel_np = kernel_pair(kernel_name)
     bandit = run_to(tb.batch_bkb(kernel, oversampling=1.0, ratio_threshold=1.5, **BOUNDED), problem, 40, seed)
@@ -178,10 +178,10 @@ def test_guarantee_3_the_effective_dimension_is_at_most_the_log_determinant(seed
 @pytest.mark.parametrize("pulls", [6, 63, 215])
 @pytest.mark.parametrize("lam", [1.0, 1e-2, 1e-4])
 def test_guarantee_5_dtc_does_not_starve(seed, pulls, lam):
-    """Figure 1 of BKB: data only in [0, ½]; beyond ½ + 3ℓ DTC keeps 0.99 of the prior, SoR at most 0.05.
+    """Figure 1 of BKB: data only in [0, ½]; beyond ½ + 3ℓ DTC keeps 0.99 of the prior variance, SoR at most 0.05.
 
-    The variance that SoR keeps there is the part of the prior that S explains by extrapolation: at λ = 1e-4 a long dictionary
-    extrapolates further, so its number is tested at λ = 1, and elsewhere against a fifth of DTC's.
+    The variance that SoR keeps there is the part of the prior that S explains by extrapolation. At λ = 1e-4 a long dictionary
+    extrapolates further, so the bound of 0.05 is tested at λ = 1, and elsewhere a fifth of the variance of DTC is the bound.
     """
     rng = np.random.default_rng(seed)
     ell, kernel_np = 0.1, oracles.rbf(0.1)
@@ -203,7 +203,7 @@ def test_guarantee_5_dtc_does_not_starve(seed, pulls, lam):
 
 
 def batch_growth(arms: torch.Tensor, rewards: torch.Tensor, horizon: int, lengthscale: float, seed: int) -> None:
-    """At most 20 % of the batches start after T/2, the dictionary grows 1.2-fold there at most, a batch has T/10."""
+    """At most 20 % of the batches start after T/2, the dictionary grows at most 1.2-fold there, and a batch has T/10 picks."""
     policy = tb.batch_bkb(
         rbf(lengthscale), noise_std=0.01, norm_bound=1.0, delta=1 / horizon, oversampling=2.0, ratio_threshold=2.0
     )

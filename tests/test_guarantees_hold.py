@@ -1,4 +1,4 @@
-"""What docs/guarantees.md says of single policies: counterexamples and bounds that can be computed."""
+"""Statements of docs/guarantees.md on single policies: counterexamples and bounds that can be computed."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def linear_regret(seed: int, pulls: int) -> tuple[int, np.ndarray]:
 
 @OFF_SCALE
 def test_cub_with_the_printed_numbers_can_learn_nothing_and_have_linear_regret():
-    """The first picks are random; then the same arm is pulled for ever, and the regret of a step is a constant."""
+    """The first picks are random; then the same arm is pulled forever, and the regret per step is constant."""
     assert math.exp(2 * PRINTED_EPSILON) / (2 * math.pi * math.e) > PRINTED_LAM + OUTPUTSCALE
     slopes = []
     for seed in range(10):

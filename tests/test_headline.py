@@ -19,7 +19,7 @@ RUNNER = CliRunner()
 
 
 def quickstart() -> dict:
-    """The one that comes along, made small."""
+    """The built-in quickstart experiment, made small."""
     values = yaml.safe_load((configs_folder() / "quickstart.yaml").read_text(encoding="utf-8"))
     values["environment"]["options"]["num_arms"] = 300
     return values | {"horizon": 10, "repetitions": 2}
@@ -54,7 +54,7 @@ def test_a_headline_decides_no_number_and_needs_uniform() -> None:
 
 
 def test_where_all_arms_are_the_same_there_is_no_headline(tmp_path: Path) -> None:
-    """All arms are the same: there is no way from the average to the best, and the usual figures are drawn."""
+    """If all arms are equal, there is no gap between the average and the best arm, and the usual figures are drawn."""
     values = quickstart() | {"horizon": 5, "repetitions": 1, "policies": [{"name": "uniform"}]}
     values["environment"] = {"name": "rkhs", "options": {"dim": 1, "points_per_dim": 1, "noise_std": 0.1}}
     result = run_experiment(parse_config(values, "flat"), tmp_path)

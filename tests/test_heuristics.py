@@ -18,7 +18,8 @@ import torchbandits as tb
 from torchbandits import errors
 from torchbandits.testing.play import differences
 
-evolution = importlib.import_module("torchbandits.policies.regularized_evolution")  # the name is also the function's
+# Imported by name, because the function has the name of its module.
+evolution = importlib.import_module("torchbandits.policies.regularized_evolution")
 ROUNDS = 60
 
 
@@ -96,8 +97,8 @@ def nearest(problem: Problem, count: int) -> Callable[[int], list[int]]:
 
 
 def follow(bandit: tb.Bandit, naive: NaiveGreedy | NaiveEvolution, problem: Problem, seed: int = 0) -> list[int]:
-    """Batches of 1 to 5, arms on offer in two rounds of three, rewards told in parts and out of order, picks added to open
-    ones: the same picks throughout."""
+    """Assert the same picks throughout: batches of 1 to 5, arms on offer in two rounds of three, rewards told in parts and out
+    of order, and picks added to open batches."""
     rng, told, flat = np.random.default_rng(seed), 0, []
     for number in range(ROUNDS):
         offered = rng.uniform(size=problem.a) < 0.5 if number % 3 else None
@@ -141,7 +142,7 @@ def test_it_explores_as_often_as_it_says():
     index = torch.tensor([60])
     bandit.tell(index, torch.ones(1, dtype=torch.float64))
     picks = bandit.ask().index
-    explored = (picks != 60).double().mean()  # the best arm is explored too
+    explored = (picks != 60).double().mean()  # exploration also draws the best arm
     assert abs(float(explored) - 0.2 * 0.99) < 4 * math.sqrt(0.2 * 0.8 / 5_000)
     counts = torch.bincount(picks[picks != 60], minlength=100)
     assert counts[torch.arange(100) != 60].min() >= 1
@@ -149,7 +150,7 @@ def test_it_explores_as_often_as_it_says():
 
 
 def test_t_is_the_number_of_the_pick():
-    """Those told and pending are counted, weights of history too; a new t for every place of a batch."""
+    """Picks told and pending count, and weights of history too. Every place of a batch has its own t."""
     asked: list[float] = []
 
     def epsilon(t: float) -> float:
@@ -239,7 +240,7 @@ def test_evolution_is_the_naive_loop(given, population, tournament):
 
 
 def chain(problem: Problem) -> Callable[[int], list[int]]:
-    """Every arm has one neighbour, the next one: a mutant names its parent."""
+    """The next arm is the only neighbour of each arm, so that a mutant identifies its parent."""
     return lambda arm: [(arm + 1) % problem.a]
 
 
@@ -255,7 +256,7 @@ def tell(bandit: tb.Bandit, *pulls: tuple[int, float]) -> None:
 
 
 def parent(bandit: tb.Bandit) -> int:
-    """The winner of the next tournament."""
+    """The winner of the next tournament, which is the arm before its mutant."""
     pick = int(bandit.ask().index)
     bandit.forget(bandit.ask())
     return pick - 1
@@ -265,16 +266,17 @@ def test_the_best_member_is_mutated_until_it_dies_of_age():
     bandit = evolving(Problem(seed=16, a=30))
     tell(bandit, (4, 1.0), (10, 9.0), (20, 2.0))
     assert parent(bandit) == 10
-    tell(bandit, (6, 3.0))  # 4 dies
+    tell(bandit, (6, 3.0))  # arm 4 dies
     assert parent(bandit) == 10
-    tell(bandit, (7, 4.0), (8, -1.0))  # 10 and 20 die, however good
+    tell(bandit, (7, 4.0), (8, -1.0))  # arms 10 and 20 die, however good they are
     assert parent(bandit) == 7
-    tell(bandit, (1, 0.0), (2, -2.0), (3, -3.0), (5, -1.5))  # more than there is room for: the first of them too
+    # More evaluations than there is room for: the first of them dies too.
+    tell(bandit, (1, 0.0), (2, -2.0), (3, -3.0), (5, -1.5))
     assert parent(bandit) == 5
 
 
 def test_a_member_is_an_evaluation_not_an_arm():
-    """An arm may be a member twice with different rewards: the higher evaluation wins, independent of the average."""
+    """An arm may be a member twice with different rewards. The higher evaluation wins, whatever the average is."""
     bandit = evolving(Problem(seed=17, a=30))
     tell(bandit, (4, 5.0), (4, -9.0), (12, 1.0))
     assert parent(bandit) == 4
@@ -283,7 +285,7 @@ def test_a_member_is_an_evaluation_not_an_arm():
 
 
 def test_age_is_the_order_of_telling():
-    """Members age in the order of tells, not of asks; forgotten picks are no members."""
+    """Members age in the order of tells, not of asks; forgotten picks are not members."""
     problem = Problem(seed=18, a=30)
     bandit = evolving(problem, batch_size=4)
     opened = bandit.ask()
@@ -344,10 +346,10 @@ def test_mutants_are_on_offer():
 
 @pytest.mark.parametrize("chunk", [7, 1 << 16])
 def test_the_nearest_arms_are_those_of_a_sort(monkeypatch, chunk):
-    """Duplicates count once, ties go to the lowest index, fewer arms than asked for are all of them."""
+    """Duplicates count once, and ties go to the lowest index. If there are fewer arms than asked for, all are returned."""
     monkeypatch.setattr(evolution, "_CHUNK", chunk)
     problem = Problem(seed=22, a=60, duplicates=15)
-    arms = torch.round(problem.tensor * 4) / 4  # a grid: plenty of ties and of duplicates
+    arms = torch.round(problem.tensor * 4) / 4  # a grid has many ties and duplicates
     problem.arms = arms.numpy()
     bandit = tb.Bandit(tb.uniform(), arms, generator=generator(0))
     own = np.unique(oracles.first_copies(problem.arms))
@@ -368,7 +370,7 @@ def test_one_arm_is_enough():
 
 
 def test_a_state_of_a_population_of_another_size_is_refused():
-    """States saved before they named their policy are still loaded: of those the youngest members survive."""
+    """States from before they named their policy are still loaded, and their youngest members survive."""
     problem = Problem(seed=23, a=30)
     bandit = evolving(problem, population=5)
     tell(bandit, (4, 1.0), (10, 9.0), (20, 2.0), (21, 3.0))

@@ -47,12 +47,12 @@ SMALL = {
 
 
 def safe(text: str) -> bool:
-    """Whether a terminal shows the text as it is."""
+    """Whether a terminal shows the text unchanged."""
     return all(char.isprintable() or char == "\n" for char in text)
 
 
 def refused(*arguments: str) -> str:
-    """Run, and expect exit code 2 and one line that a terminal shows as it is; return the line."""
+    """Run, and expect exit code 2 and one line that a terminal shows unchanged; return the line."""
     result = RUNNER.invoke(app, list(arguments))
     assert isinstance(result.exception, SystemExit), repr(result.exception)
     assert result.exit_code == 2, result.output
@@ -104,7 +104,8 @@ def test_text_in_pictures_is_literal():
 
 
 def test_a_hostile_label_is_shown_literally_everywhere(tmp_path: Path):
-    """In the terminal, with and without progress; in the figures, whose text is no mathematics; in the table; on the page."""
+    """In the terminal, with and without progress; in the figures, where it is not read as mathematics; in the table; on the
+    page."""
     assert not safe(LABEL)
     done = RUNNER.invoke(app, ["run", str(write(tmp_path))], env={"COLUMNS": "300"})
     assert done.exit_code == 0, done.output
@@ -390,7 +391,7 @@ def test_a_run_of_no_length_is_one_line(seeds: dict, played: Path, tmp_path: Pat
 
 
 def test_an_arm_that_is_not_there_is_shown_and_not_learned(tmp_path: Path):
-    """Read-only views have no arms to compare with; a bandit that resumes refuses the arm, in any record."""
+    """Read-only views have no arms to compare with. A bandit that resumes refuses the arm, in any record."""
     path, policy = tmp_path / "run.journal", tb.gp_ucb(rbf(), **COMMON)
     environment = tb.environments.Table(ARMS, MEANS, noise_std=0.3, name="hills")
     tb.run(policy, environment, 4, generator=generator(1), journal=tb.Journal(path, durable=False))
@@ -485,7 +486,7 @@ def test_ctrl_c_says_what_is_kept_and_resume_runs_the_rest(tmp_path: Path, monke
     assert len(result.stderr.splitlines()) == 1
     assert f"kept in {tmp_path / 'results' / 'records'}" in result.stderr
     assert "--resume" in result.stderr
-    kept.pop()  # the last run alone is missing
+    kept.pop()  # only the last run is missing
     result = RUNNER.invoke(app, ["run", str(path), "--quiet", "--resume"])
     assert result.exit_code == 0, result.output
     assert len(kept) == 3

@@ -36,7 +36,7 @@ KINDS = [
     "thompson_sampling",
     "soful",
     "regularized_evolution",
-]  # one of each
+]  # one policy of each kind
 every_kind = pytest.mark.parametrize(
     "case",
     [pytest.param(case, marks=() if case.name in KINDS and not case.mode else pytest.mark.exhaustive) for case in CASES],
@@ -50,7 +50,7 @@ def checkpoints_whatever_they_take(monkeypatch: pytest.MonkeyPatch):
 
 
 def step(bandit: tb.Bandit, steps: int) -> list[list[int]]:
-    """Ask and tell until a number of pulls is told, as a user's script that may be restarted."""
+    """Ask and tell until `pulls` rewards are told, like a user's script that may be restarted."""
     picks = []
     while int(bandit.pulls) < steps:
         told = int(bandit.pulls)
@@ -86,7 +86,7 @@ def resumed(case: Case, path: Path) -> tb.Bandit:
 
 @every_kind
 def test_cut_anywhere_a_run_goes_on_as_if_undisturbed(case: Case, tmp_path: Path):
-    """Cuts at random bytes, checkpoints there or not: every told reward is kept, and every later pick is the same."""
+    """After cuts at random bytes, with checkpoints or without, every told reward is kept, and every later pick is the same."""
     plain = tb.Bandit(case.policy(), PROBLEM.tensor, generator=generator(5))
     expected = step(plain, 2 * STEPS)
     path = tmp_path / "run.journal"
@@ -111,7 +111,8 @@ def test_cut_anywhere_a_run_goes_on_as_if_undisturbed(case: Case, tmp_path: Path
             == expected[-len(expected) :][len([p for p in expected if p[0] < lengths[done[-1]][1]]) if done else 0 :]
         )
         found = differences(everything(plain), everything(other))
-        assert all(checkpoint and float(line.rsplit("by ")[-1]) < 1e-11 for line in found), found  # factors are not saved
+        # Only rounding errors, which arise because checkpoints omit factors.
+        assert all(checkpoint and float(line.rsplit("by ")[-1]) < 1e-11 for line in found), found
 
 
 def all_calls(bandit: tb.Bandit, steps: int) -> None:
@@ -143,7 +144,7 @@ def all_calls(bandit: tb.Bandit, steps: int) -> None:
             bandit.tell(selection, rewards)
 
 
-@pytest.mark.filterwarnings("ignore::torchbandits.errors.DiagnosticWarning")  # of a fit to few rewards
+@pytest.mark.filterwarnings("ignore::torchbandits.errors.DiagnosticWarning")  # warnings of a fit to few rewards
 @pytest.mark.parametrize("every", [1, 4, 1000])
 def test_every_kind_of_call_is_repeated(tmp_path: Path, every: int):
     case, path = Case("gp_ucb", ""), tmp_path / "run.journal"
@@ -244,7 +245,7 @@ def test_run_goes_on_with_its_noise_its_budget_and_its_history(tmp_path: Path):
             np.testing.assert_array_equal(expected.pulls[name], found.pulls[name])
         for name in set(expected.batches) - {"seconds"}:
             np.testing.assert_allclose(expected.batches[name], found.batches[name], rtol=1e-12, atol=1e-12)
-        assert play(path) == play(path)  # a run that is over is over
+        assert play(path) == play(path)  # resuming a finished run changes nothing
 
 
 # ------------------------------------------------------------------------- what is refused, what is dropped
@@ -345,7 +346,7 @@ def test_two_at_once_are_refused(tmp_path: Path):
     twin = copy.deepcopy(bandit)
     assert twin.journal is None
     step(twin, 7)
-    del bandit  # gives the lock back
+    del bandit  # releases the lock
     assert int(journaled(Case("gp_ucb", ""), path).pulls) == 5
 
 
@@ -362,7 +363,7 @@ def test_what_was_closed_can_not_be_told(tmp_path: Path):
 def test_a_fork_can_not_write(tmp_path: Path):
     bandit = journaled(Case("gp_ucb", ""), tmp_path / "run.journal")
     step(bandit, 3)
-    bandit.journal._lines._process += 1  # what a fork sees
+    bandit.journal._lines._process += 1  # as after a fork
     with pytest.raises(errors.StateError, match="fork"):
         bandit.tell(torch.tensor([3]), torch.tensor([0.1]))
 
@@ -371,7 +372,7 @@ def test_a_fork_can_not_write(tmp_path: Path):
 
 
 def test_a_full_disk_costs_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """Writes that fail half-way, and a disk that does not confirm: nothing is learned, and the file is as before."""
+    """Writes that fail half-way, and a disk that does not confirm: nothing is learned, and the file stays unchanged."""
     path = tmp_path / "run.journal"
     bandit = tb.Bandit(tb.gp_ucb(rbf(), **COMMON), PROBLEM.tensor, generator=generator(5), journal=path)
     step(bandit, 4)
@@ -507,7 +508,7 @@ def test_resuming_repeats_only_what_came_after_the_checkpoint(tmp_path: Path, mo
 
 
 def test_picks_that_come_out_otherwise_are_kept_as_they_were(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """As on another machine that breaks a tie differently: recorded picks stay open."""
+    """Recorded picks stay open if a replay picks other arms, as on a machine that breaks a tie differently."""
     path, case = tmp_path / "run.journal", Case("gp_ucb", "")
     bandit = journaled(case, path)
     step(bandit, 5)
@@ -573,7 +574,7 @@ def test_generators_are_followed():
 
 @every_policy
 def test_what_a_policy_is_described_by_is_stable(case: Case):
-    """The same for equal ones, before and after a run, and it holds no address."""
+    """Equal policies have the same description, before and after a run, and it contains no memory address."""
     one, other = case.policy(), case.policy()
     assert describe(one) == describe(other)
     assert describe(one) == describe(tb.Bandit(one, PROBLEM.tensor).policy)

@@ -1,4 +1,4 @@
-"""Journals that were damaged, lost, swapped, inherited or interrupted: a state that was written, or one clear refusal."""
+"""Journals that were damaged, lost, swapped, inherited or interrupted: either a state that was written, or one clear error."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def written_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class Reopened:
-    """Opens bytes as the journal of the run that they are of."""
+    """Writes bytes to a file and opens it as the journal of the run that they come from."""
 
     def __init__(self, source: Path, folder: Path) -> None:
         self.whole, self.path = source.read_bytes(), folder / "again.journal"
@@ -90,13 +90,13 @@ class Reopened:
         self.described = self.records[0]["of"]
 
     def at(self, byte: int) -> tuple[int, int]:
-        """Number and first byte of the line that a byte is in."""
+        """Number and first byte of the line that contains a byte."""
         line = bisect.bisect_right(self.starts, byte) - 1
         return line + 1, self.starts[line]
 
     def places(self, every: int = 1) -> list[int]:
-        """Every byte, or one of every `every`, with all of those near the ends of lines and some of the long states in the
-        header."""
+        """Positions of bytes: every one, or one of every `every`, with all bytes near the ends of lines and some bytes of the
+        long states in the header."""
         first = self.whole.index(b'"generators"') + 20
         near = {start + k for start in self.starts for k in range(-4, 12)}
         chosen = [k for k in range(len(self.whole)) if k % every == 0 or k in near]
@@ -114,7 +114,7 @@ class Reopened:
             journal.discard()
 
     def refused(self, content: bytes, line: int, byte: int, *, read_only: bool = False) -> None:
-        """An error that names line and byte, to writers and to readers, and a file that is as it was."""
+        """Assert that writers and readers raise an error that names line and byte, and that the file stays unchanged."""
         where = rf"line {line} \(byte {byte}\)"
         if read_only:
             self.path.write_bytes(content)
@@ -143,7 +143,7 @@ def test_every_byte_that_changes_is_damage_at_its_line(again: Reopened):
 
 
 def test_cut_at_every_byte_it_goes_on_with_the_whole_records(again: Reopened):
-    """A record that lacks its newline only is whole; of any other last line nothing is learned."""
+    """A record that only lacks its newline is whole; any other incomplete last line is ignored."""
     for length in [*again.places(11)[1:], len(again.whole)]:
         whole = sum(end - 1 <= length for end in again.starts[1:])
         with warnings.catch_warnings(record=True) as caught:
@@ -156,7 +156,7 @@ def test_cut_at_every_byte_it_goes_on_with_the_whole_records(again: Reopened):
 
 
 def test_zeros_are_damage_wherever_they_begin(again: Reopened):
-    """As some file systems leave them after a loss of power: in place of what was written, or after it."""
+    """Some file systems leave zeros after a loss of power, in place of the data or after them."""
     whole = again.whole
     for start in again.places(3):
         again.refused(whole[:start].ljust(len(whole), b"\0"), *again.at(start), read_only=start % 29 > 0)
@@ -177,7 +177,7 @@ def test_lines_that_are_doubled_swapped_or_gone_are_damage(again: Reopened):
 
 
 def test_a_bandit_refuses_damage_and_goes_on_from_a_torn_line(again: Reopened, tmp_path: Path):
-    """Through a bandit, refused files stay unchanged, and the message names the part to cut."""
+    """Files that a bandit refuses stay unchanged, and the message names the part to cut."""
     path, whole = tmp_path / "run.journal", again.whole
     path.write_bytes(whole[:-1] + b"J")
     with pytest.raises(errors.DataError, match=rf"line 21 .*truncate -s {again.starts[-2]} ") as caught:
@@ -228,7 +228,7 @@ def test_ragged_rows_are_an_error_of_their_line(again: Reopened, tmp_path: Path)
 
 
 def beside(source: Path, folder: Path, journal: bytes | None) -> Path:
-    """These bytes as a journal, with the checkpoint of the source beside it."""
+    """A journal with these bytes, and the checkpoint of the source beside it."""
     path = folder / source.name
     Path(f"{path}.checkpoint").write_bytes(Path(f"{source}.checkpoint").read_bytes())
     if journal is not None:
@@ -284,7 +284,7 @@ def test_a_checkpoint_of_another_run_is_moved_aside(written_once: Path, tmp_path
 
 
 def test_a_checkpoint_holds_no_more_than_what_is_on_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """The journal is synced before its checkpoint is: the other order may lose lines that the checkpoint has."""
+    """The journal is synced before its checkpoint, because the other order may lose lines that the checkpoint has."""
     monkeypatch.setattr("torchbandits.journal.journal._PATIENCE", 0)
     bandit, synced, sync = opened(tmp_path / "run.journal", every=2), [], os.fsync
     monkeypatch.setattr(os, "fsync", lambda fd: (synced.append(os.readlink(f"/proc/self/fd/{fd}")), sync(fd))[1])
@@ -308,7 +308,7 @@ def test_a_link_in_the_place_of_a_checkpoint_is_not_followed(tmp_path: Path, mon
 
 
 def bomb(size: int) -> bytes:
-    """A checkpoint of a declared size, which is correct."""
+    """A checkpoint whose declared size is correct."""
     return to_bytes({"state": torch.zeros(size // 8, dtype=torch.float64), "open": None})
 
 
@@ -338,7 +338,7 @@ def test_no_more_is_inflated_than_is_said_to_be_there(monkeypatch: pytest.Monkey
 
 
 def test_a_checkpoint_with_compressed_entries_is_refused():
-    """torch would inflate such entries to any size; its own files store entries uncompressed."""
+    """PyTorch would inflate such entries to any size; the files that it writes store entries uncompressed."""
     with zipfile.ZipFile(io.BytesIO(bomb(1 << 20).partition(b"\n")[2])) as archive:
         held = {name: archive.read(name) for name in archive.namelist()}
     buffer = io.BytesIO()
@@ -420,7 +420,7 @@ def test_a_file_that_is_discarded_is_removed_while_it_is_locked(tmp_path: Path, 
     def opening(name: Any, *flags: int) -> int:
         fd = real(name, *flags)
         if not opens:
-            path.unlink()  # discarded by the process that created it, before the lock was taken
+            path.unlink()  # the process that created the file discards it before the lock is taken
         opens.append(fd)
         return fd
 
@@ -449,7 +449,7 @@ def test_what_is_no_regular_file_is_no_journal(tmp_path: Path):
 
 
 def test_what_could_not_be_taken_back_is_not_denied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """Sync and truncation both fail: the record may be there, which is said; and the file opened again tells."""
+    """If both sync and truncation fail, the record may be there. The error says so, and reopening the file settles it."""
     path = tmp_path / "run.journal"
     bandit = opened(path, durable=True)
     step(bandit, 3)
@@ -493,7 +493,7 @@ def test_a_cut_that_fails_after_a_full_disk(tmp_path: Path, monkeypatch: pytest.
 
 
 def test_generators_stay_in_step_with_records_that_failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """Noise that was drawn before a record that could not be written is told by the next one."""
+    """Noise that was drawn before a record that could not be written is accounted for by the next record."""
     path, noise = tmp_path / "run.journal", generator(1)
     bandit = opened(path)
     bandit.journal.ride([noise])
@@ -562,7 +562,7 @@ def leads_to(fd: str, path: Path) -> bool:
 
 
 def test_a_fork_that_outlives_its_parent_holds_nothing(tmp_path: Path):
-    """By multiprocessing; the parent's lock is released when the parent closes, while the child lives."""
+    """With multiprocessing, the parent's lock is released when the parent closes, while the child lives."""
     path = tmp_path / "run.journal"
     bandit = opened(path)
     step(bandit, 3)
@@ -602,7 +602,7 @@ if __name__ == "__main__":
 
 
 def ended(process: subprocess.Popen[str], pids: Path) -> None:
-    """End a process and the workers that wrote their numbers."""
+    """End a process, and the workers that wrote their process ids."""
     process.kill()
     process.wait()
     if process.stdout is not None:
@@ -614,7 +614,7 @@ def ended(process: subprocess.Popen[str], pids: Path) -> None:
 
 @pytest.mark.exhaustive
 def test_a_run_whose_workers_outlive_it_can_be_resumed_at_once(tmp_path: Path):
-    """kill -9 of run(executor=ProcessPoolExecutor, journal=): its workers wait for work for ever, without the lock."""
+    """After kill -9 of run(executor=ProcessPoolExecutor, journal=) its workers wait for work forever, without the lock."""
     path, pids = tmp_path / "run.journal", tmp_path / "pids"
     code = POOL.format(tests=TESTS, path=str(path), pids=str(pids))
     process = subprocess.Popen([sys.executable, "-W", "ignore", "-c", code], stdout=subprocess.PIPE, text=True)
@@ -635,7 +635,7 @@ def test_a_run_whose_workers_outlive_it_can_be_resumed_at_once(tmp_path: Path):
 
 
 def test_ctrl_c_ends_a_run_that_the_same_call_resumes(tmp_path: Path):
-    """While the traceback is kept, as in a notebook: the lock is released, and no other exception is chained."""
+    """Although a notebook keeps the traceback, the lock is released, and no other exception is chained."""
     environment = tb.environments.Table(PROBLEM.tensor, torch.as_tensor(PROBLEM.f), noise_std=0.1)
     path, interrupts = tmp_path / "run.journal", [2, 5, 9]
     sample = type(environment).sample
@@ -684,7 +684,10 @@ TRACED = ("torchbandits/loop.py", "journal/recorder.py", "journal/format.py", "j
 
 
 def interrupted(call: Callable[[], Any], at: int) -> int | None:
-    """Make a call, with a KeyboardInterrupt at an instruction of what keeps bandit and journal together; how many it has."""
+    """Make a call with a KeyboardInterrupt at instruction `at` of the code that keeps bandit and journal together.
+
+    Returns the number of such instructions of a call that was not interrupted, and otherwise None.
+    """
     passed = 0
 
     def trace(frame: Any, event: str, _: Any) -> Any:
@@ -700,7 +703,7 @@ def interrupted(call: Callable[[], Any], at: int) -> int | None:
         return trace
 
     before = sys.gettrace()
-    gc.disable()  # what it would finalise has instructions of its own, which are not of this call
+    gc.disable()  # finalisers would add instructions that do not belong to this call
     sys.settrace(trace)
     try:
         call()
@@ -745,7 +748,7 @@ def agree_after(path: Path, at: int, name: str) -> int | None:
 @pytest.mark.parametrize("name", ["tell", "ask", "load"])
 def test_an_interrupt_at_any_instruction_leaves_bandit_and_journal_agreed(tmp_path: Path, name: str):
     """A call is both done and written, or neither, also if the rollback itself is interrupted."""
-    agree_after(tmp_path / "cold", 0, name)  # fills caches, which takes instructions of its own
+    agree_after(tmp_path / "cold", 0, name)  # fills caches, which takes further instructions
     total = agree_after(tmp_path / "warm", 0, name)
     assert total > 300
     points = int(os.environ.get("TORCHBANDITS_INTERRUPTS", "25"))

@@ -21,7 +21,7 @@ from torchbandits.widths import Constant
 
 @dataclass
 class Late:
-    """A naive run: what was picked in the batch, what has come in, and what is still out, of this batch and of earlier ones."""
+    """A naive run: the picks of the batch, the rewards told, and the picks still pending, of this and of earlier batches."""
 
     bpe: oracles_phased.BPE
     lengths: list[int]
@@ -31,7 +31,7 @@ class Late:
     out: list[int] = field(default_factory=list)
 
     def candidates(self) -> list[int]:
-        """The survivors of the largest variance given the rewards of the batch and all that is out at survivors."""
+        """The survivors of the largest variance given the rewards of the batch and all pending picks of survivors."""
         return self.bpe.largest([arm for arm, _ in self.told] + [arm for arm in self.out if arm in self.bpe.alive])
 
     def pick(self, arm: int) -> None:
@@ -74,7 +74,8 @@ def test_batches_are_longer_by_the_delay_and_add_up_to_the_horizon():
     ("seed", "delay", "slowest", "width"), [(0, 4, 4, 1.0), (1, 8, 8, 0.5), (2, 3, 12, 1.0), (3, 5, 5, None)]
 )
 def test_picks_and_survivors_are_the_oracle_s(kernel_name: str, seed: int, delay: int, slowest: int, width: float | None):
-    """Delays within the given one, and longer ones: what is late is waited for no longer, and counts towards a later batch."""
+    """With delays up to the given one, and longer ones. Rewards that are later than it are not waited for, and count towards a
+    later batch."""
     problem, T, lam = Problem(seed=seed, a=40), 90, 0.01
     kernel, ours = kernel_pair(kernel_name)
     wide = None if width is None else Constant(width)
@@ -195,7 +196,7 @@ def test_a_run_that_was_cut_goes_on_the_same(how: str, tmp_path: Path):
         waiting = []
         got = play(first, waiting, range(cut))
         if how == "journal":
-            first.posterior(problem.tensor[:2])  # reading changes nothing that a resumed run would lack
+            first.posterior(problem.tensor[:2])  # reading must not change a state that a resumed run needs
             first.journal.close()
             other = made(journal=tb.Journal(path, durable=False))
         else:
@@ -207,7 +208,7 @@ def test_a_run_that_was_cut_goes_on_the_same(how: str, tmp_path: Path):
 
 @OFF_SCALE
 def test_however_late_rewards_are_the_best_arm_stays():
-    """10 functions of known norm, theory's width, delays with a heavy tail: δ = 0.1 allows 1 failure."""
+    """10 functions of known norm, the width of the theorem, delays with a heavy tail: δ = 0.1 allows 1 failure."""
     failures, left, ended = 0, [], []
     for seed in range(10):
         environment = tb.environments.rkhs(dim=1, generator=generator(seed))

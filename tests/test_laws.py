@@ -61,7 +61,7 @@ def observed(policy: Any, problem: Problem, pulls: int = 60, most: int = 40, see
 def oracle_at(
     points: np.ndarray, problem: Problem, kernel: oracles.KernelFunction, stats: tuple, lam: float, S=None, pending=None
 ):
-    """Exact where `S` is None, else Nyström on the arms `S`; at any points."""
+    """Exact posterior if `S` is None, otherwise Nyström on the arms `S`; at any points."""
     u, n, s = stats
     x_u = problem.arms[u]
     k = oracles.diagonal(kernel, points)
@@ -146,7 +146,7 @@ def test_law_1_with_duplicates_and_near_duplicates(kernel_name, lam):
         got = bandit.posterior(problem.tensor)
         assert_close(got.variance, expected.variance, TWINS, scale, what=f"{name} variance")
         assert_close(got.mean, expected.mean, Tolerance(1e-5, 1e-6), what=f"{name} mean")
-        # exact duplicates: one entry, whose pulls they share
+        # Exact duplicates are one entry and share its pulls.
         counts = np.zeros(problem.a)
         counts[stats[0]] = stats[1]
         np.testing.assert_array_equal(bandit.counts.numpy(), counts[oracles.first_copies(problem.arms)])
@@ -172,7 +172,7 @@ def test_law_1_after_a_run_of_one_step_updates(name, kernel_name):
 
 @pytest.mark.parametrize("name", WITH_POSTERIOR)
 def test_law_1_in_single_precision(name):
-    """float32 arms, λ = 1e-2·k ≥ 1e-4·k: variances within 1e-4·k of the float64 oracle, and float32 out."""
+    """float32 arms, λ = 1e-2·k ≥ 1e-4·k: variances differ from the float64 oracle by at most 1e-4·k and are float32."""
     problem = Problem(seed=8, a=60)
     kernel, kernel_np = kernel_pair("rbf")
     arms = problem.tensor.float()
@@ -225,14 +225,14 @@ def test_law_1_with_history_from_outside_the_arms(name):
     assert_close(got.variance, expected.variance, F64)
     assert_close(got.mean, expected.mean, MEAN)
     std = np.sqrt(expected.variance)
-    # what `ask` ranks is the same as what `posterior` says
+    # `ask` ranks arms by the same numbers that `posterior` returns.
     scores = expected.mean + float(bandit.width) * std
     pick = int(bandit.ask(limit=1).index[0])
     assert scores[pick] >= scores.max() * (1 - 1e-9)
 
 
 def _play_on(problem: Problem, bandit: tb.Bandit, told: int, pulls: int) -> list[list[int]]:
-    """Continue a run whose first `told` pulls are told, with the rewards that come next in the table."""
+    """Continue a run whose first `told` pulls are told, with the next rewards of the table."""
     picks: list[list[int]] = []
     until = told + pulls
     while told < until:
@@ -333,7 +333,7 @@ def test_law_3_hallucination_and_its_undo(name, kernel_name):
     assert torch.equal(undone.mean, before.mean)
     assert torch.equal(undone.variance, before.variance)
     assert differences(statistics_only(bandit.state_dict()), statistics_only(state)) == []
-    # and what follows is as if the batch had never been
+    # Later picks are as if the batch had never been asked for.
     twin = tb.Bandit(POLICIES[name](kernel), problem.tensor, generator=generator(13))
     twin.load_state_dict(state)
     assert problem.play(bandit, 40) == problem.play(twin, 40)
@@ -433,7 +433,7 @@ def test_law_4_every_batch_rule_equals_the_naive_loop(embedding, rule, threshold
 @pytest.mark.parametrize("rule", BATCH_RULES)
 @pytest.mark.parametrize("embedding", ["exact", "nystrom"])
 def test_law_4_under_caps_masks_and_duplicates(embedding, rule):
-    """max_pulls=1, max_batch_size, limits, arms on offer, exact duplicates that share an entry: all at once."""
+    """max_pulls=1, max_batch_size, limits, arms on offer, and exact duplicates that share an entry, all at once."""
     problem = Problem(seed=33, a=100, duplicates=20)
     kernel, kernel_np = kernel_pair("matern52", 0.5)
     mask = np.random.default_rng(34).uniform(size=(HORIZON, problem.a)) < 0.4
@@ -473,7 +473,7 @@ def test_law_4_with_near_duplicates_every_pick_is_a_best_arm(embedding, rule, se
     picks = problem.play(bandit, HORIZON)
     led = oracle_run(name, problem, kernel_np, HORIZON, seed, rule=rule, ratio_threshold=2.0, follow=picks)
     assert max(led.gap) <= 1e-7, f"a pick scores {max(led.gap):.3g} (relative) below the best arm"
-    # every batch ended where the rule broke, and not before (the last is cut by the horizon)
+    # Every batch ends where the rule breaks, and not before (the last batch is cut by the horizon).
     ends = np.cumsum([len(b) for b in picks]) - 1
     statistic = np.array(led.statistic)
     inside = np.delete(np.arange(HORIZON), ends)
@@ -497,7 +497,7 @@ def test_law_4_in_batches_of_hundreds(rule, horizon):
 @pytest.mark.parametrize("name", WITH_POSTERIOR)
 @pytest.mark.parametrize("rule", [None, *BATCH_RULES])
 def test_law_4_a_batch_without_a_limit_ends(name, rule):
-    """From the prior, on one arm, on equal arms, on a zero arm of a linear kernel: `ask()` returns, time after time."""
+    """From the prior, on one arm, on equal arms, on a zero arm of a linear kernel: every call of `ask()` returns."""
     if (rule is None) == (name in ("gp_bucb", "batch_bkb")):
         return
     for kernel_name, arms in (
@@ -666,7 +666,7 @@ def test_law_5_a_batch_is_as_many_singles(name, shared_arms):
             assert_close(together.mean[r], apart.mean, MEAN)
 
 
-@pytest.mark.filterwarnings("ignore:batch row 1. :torchbandits.errors.DiagnosticWarning")  # garbage on purpose
+@pytest.mark.filterwarnings("ignore:batch row 1. :torchbandits.errors.DiagnosticWarning")  # row 1 gets garbage on purpose
 @pytest.mark.parametrize("name", WITH_POSTERIOR)
 def test_law_5_rows_do_not_leak(name):
     """Row 0 picks the same arms for any arms, rewards and availability of row 1."""
@@ -806,7 +806,7 @@ def test_law_7_answers_may_come_one_by_one_in_any_order(name):
 
 @pytest.mark.parametrize("name", POLICIES)
 def test_law_7_asking_for_nothing_and_telling_nothing_change_nothing(name):
-    """`limit=0` is how a loop that is full asks; an empty tell is how it answers."""
+    """A loop that is full asks with `limit=0`, and answers with an empty tell."""
     problem = Problem(seed=97)
     bandit = tb.Bandit(POLICIES[name](rbf(0.5)), problem.tensor, generator=generator(98))
     problem.play(bandit, 10)
@@ -882,12 +882,13 @@ def test_law_9_the_state_does_not_grow_with_pulls(name):
     available = torch.zeros(problem.a, dtype=torch.bool)
     available[[3, 20, 41, 60, 77]] = True
     bandit = tb.Bandit(policy, problem.tensor, generator=generator(93))
-    sizes = []  # after every twenty pulls: a table may hold some updates before it sweeps anew, a bounded number
+    # Sizes after every twenty pulls. A table may hold a bounded number of updates before its next sweep.
+    sizes = []
     for _ in range(50):
         problem.play(bandit, 20, available=available)
         sizes.append(size_of(bandit.state_dict()))
     assert max(sizes[25:]) <= max(sizes[:25])
-    # and nothing has drifted: the table still says what a refit would
+    # Nothing has drifted: the table still agrees with a refit.
     selection = bandit.ask(limit=1, available=available)
     report = bandit.tell(selection, problem.rewards(1000, selection.index))
     u = np.nonzero(bandit.counts.numpy())[0]

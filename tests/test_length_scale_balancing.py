@@ -1,4 +1,4 @@
-"""Length-scale balancing against a naive run of Algorithm 1 in NumPy, pull for pull, and what it is for."""
+"""Length-scale balancing against a naive run of Algorithm 1 in NumPy, pull for pull, and on the problem that motivates it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ D = 2
 
 @dataclass
 class Naive:
-    """Candidates with a list of their own pulls each; every posterior from scratch."""
+    """Candidates, each with a list of its own pulls; every posterior is computed from scratch."""
 
     kind: str
     arms: np.ndarray

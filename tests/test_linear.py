@@ -31,7 +31,7 @@ F64 = VARIANCE[torch.float64]
 
 @dataclass
 class Linear:
-    """Arms in the unit ball, θ of norm 0.3, so that many arms are worth a look, and a table of noise."""
+    """Arms in the unit ball, θ of norm 0.3, so that many arms are competitive, and a table of noise."""
 
     seed: int
     a: int = 50
@@ -68,7 +68,7 @@ def tell(bandit: tb.Bandit, problem: Linear, index: list[int]) -> tb.Report:
 
 
 def follow(bandit: tb.Bandit, dense: oracle.LinearBandit, problem: Linear, pulls: int) -> None:
-    """Every pick is the oracle's, and so are width and information gain."""
+    """Assert that every pick, the width and the information gain equal the oracle's."""
     for t in range(pulls):
         scores = dense.scores()
         pick = bandit.ask().index.tolist()
@@ -80,7 +80,7 @@ def follow(bandit: tb.Bandit, dense: oracle.LinearBandit, problem: Linear, pulls
 
 
 def assert_same_posterior(bandit: tb.Bandit, dense: oracle.LinearBandit, problem: Linear, lift: Any = None) -> None:
-    """On the arms (the table and the posterior) and off them."""
+    """Assert equal posteriors on the arms (in the table and by `posterior`) and at other points."""
     lift = lift or (lambda x: x)
     points = np.concatenate([problem.arms, np.random.default_rng(0).normal(size=(10, problem.d))])
     mean, variance = dense.marginals(lift(points))
@@ -227,7 +227,7 @@ def test_frequent_directions_keep_their_guarantee(seed: int, m: int, d: int, dec
 
 
 def test_batch_rows_fill_and_shrink_by_themselves():
-    """Rows with other weights of zero, and so with shrinks at other times, are the sketches of singles."""
+    """Rows with different zero weights, which therefore shrink at different times, equal the sketches of single runs."""
     rng = np.random.default_rng(0)
     A, weights = rng.normal(size=(4, 5, 3, 7)), rng.integers(0, 3, size=(4, 5, 3)) * (rng.uniform(size=(4, 5, 3)) < 0.6)
     batch = Sketch(2, 7, (5,))
@@ -250,10 +250,10 @@ def test_batch_rows_fill_and_shrink_by_themselves():
 def test_low_rank_precision_is_the_dense_one(scale: float, shape: tuple[int, ...]):
     g, lam = generator(0), 0.3
     S = scale * torch.randn(*shape, 5, 9, generator=g, dtype=torch.float64)
-    S[..., 3:, :] = 0  # rows not yet used
+    S[..., 3:, :] = 0  # rows that are not yet used
     S[..., 2, :] = S[..., 1, :]
     precision, z = LowRankPrecision(S, lam), torch.randn(*shape, 9, 4, generator=g, dtype=torch.float64)
-    # By singular values: V itself, with a condition number of 10⁹, would be no reference.
+    # From singular values, because V itself, with a condition number of 10⁹, would not be a reference.
     _, values, directions = torch.linalg.svd(S, full_matrices=True)
     ridge = lam + torch.nn.functional.pad(values, (0, 4)).square()
     inverse = directions.mT @ (directions / ridge.unsqueeze(-1))
@@ -264,7 +264,7 @@ def test_low_rank_precision_is_the_dense_one(scale: float, shape: tuple[int, ...
     torch.testing.assert_close(
         z.mT @ z / lam - (precision.explained @ z).mT @ (precision.explained @ z), z.mT @ inverse @ z, **close
     )
-    rounding = 1e-15 * float(ridge.max()) / lam  # of an eigenvalue that is 0, in units of λ
+    rounding = 1e-15 * float(ridge.max()) / lam  # the rounding error of a zero eigenvalue, in units of λ
     torch.testing.assert_close(precision.log_det, ridge.log().sum(dim=-1), rtol=1e-12, atol=rounding)
     assert precision.size == 9
 
@@ -308,13 +308,16 @@ def test_arms_that_span_few_dimensions_lose_nothing():
 
 
 def covered(policy: Composed, rows: int, pulls: int, d: int, m: int | None) -> tuple[np.ndarray, list[np.ndarray]]:
-    """Runs with their own θ on the sphere and noise: whether f was inside the bounds on every arm all along; regret after the
-    first picks, and twice the half-widths of the bounds where it was made."""
+    """Runs, each with its own θ on the sphere and its own noise.
+
+    Returns whether f was always inside the bounds on every arm; the regret after the first picks; and twice the half-widths of
+    the bounds at the picks.
+    """
     rng = np.random.default_rng(7)
     arms = Linear(1, a=60, d=d, decay=0.8).tensor
     theta = torch.as_tensor(rng.normal(size=(rows, d)))
     f = (theta / theta.norm(dim=-1, keepdim=True)) @ arms.mT
-    policy = replace(policy, initial=tb.starts.uniform(40))  # arms of every kind, for the sketch to lose
+    policy = replace(policy, initial=tb.starts.uniform(40))  # diverse arms, of which the sketch loses information
     bandit = tb.Bandit(policy, arms, generator=[generator(r) for r in range(rows)])
     inside, regret, spent = torch.ones(rows, dtype=torch.bool), torch.zeros(rows), torch.zeros(rows)
     for pull in range(pulls):
@@ -411,7 +414,7 @@ def test_float32_arms_have_a_float64_posterior(name: str, lam: float):
     got, expected = single.posterior(problem.tensor), double.posterior(problem.tensor)
     tolerance, k = VARIANCE[torch.float32], float(double.loop.state.table.kappa2.max())
     assert_close(got.variance, expected.variance, tolerance, scale=k)
-    assert_close(got.mean, expected.mean, tolerance)  # on the scale of the rewards, which is 1
+    assert_close(got.mean, expected.mean, tolerance)  # on the scale of the rewards, 1
     state = single.loop.state
     assert state.arm_leverage().dtype == torch.float64
     assert_close(lam * state.arm_leverage(), expected.variance, tolerance, scale=k)
@@ -460,7 +463,7 @@ def test_rows_with_other_numbers_of_pulls_are_singles(name: str, own_arms: bool)
 
 
 def test_a_shrink_changes_no_other_row():
-    """One row is told enough to shrink while the other is told nothing: its table and sketch keep their bits."""
+    """One row is told enough to shrink. The other row is told nothing, and its table and sketch keep their bits."""
     problem = Linear(6)
     bandit = tb.Bandit(MAKERS["soful"](), problem.tensor, generator=[generator(0), generator(1)])
     bandit.tell(torch.tensor([[1], [2]]), torch.tensor([[0.1], [0.2]], dtype=torch.float64))
@@ -510,7 +513,7 @@ def test_pending_picks_shrink_variances_and_are_undone(name: str):
 
 
 def test_a_saved_projection_goes_with_the_state():
-    """Loaded into a bandit that drew another one, before the first pull and after some."""
+    """The state is loaded into a bandit that drew another projection, before the first pull and after some pulls."""
     problem = Linear(9)
     for pulls in (0, 7):
         bandit, other = (tb.Bandit(MAKERS["cbrap"](), problem.tensor, generator=generator(seed)) for seed in (1, 2))

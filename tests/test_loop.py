@@ -1,4 +1,4 @@
-"""The loop under a bandit: changes that are made whole or not at all."""
+"""The loop under a bandit: every change is made completely or not at all."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_a_change_that_fails_leaves_the_loop_as_it_was():
 
 
 def test_a_change_that_was_left_half_way_is_undone_by_the_next():
-    """As by a second interrupt, which ends the undoing of the first."""
+    """A second interrupt can end the rollback after the first one."""
     loop = loop_of()
     before, attempts = known_of(loop), []
 
@@ -74,7 +74,7 @@ def test_a_change_that_was_left_half_way_is_undone_by_the_next():
 
 @pytest.mark.parametrize("journal", [True, False])
 def test_the_next_call_begins_with_what_was_left_half_way(tmp_path, journal: bool):
-    """Whatever that call reads of the loop, it reads after the undoing."""
+    """The next call reads the loop only after the rollback."""
     path = tmp_path / "journal" if journal else None
     made = [tb.Bandit(tb.gp_ucb(rbf(), **COMMON), PROBLEM.tensor, generator=generator(0), journal=p) for p in (path, None)]
     bandit, other = made
@@ -125,7 +125,7 @@ def test_selecting_changes_nothing():
 
 @every_policy
 def test_gathered_calls_are_those_made_one_by_one(case):
-    """Whatever is open after them is open in the same order."""
+    """The open picks after them are in the same order."""
     one, other = case.bandit(3).loop, case.bandit(3)
     if not one.policy.learns_together(one.state):
         return

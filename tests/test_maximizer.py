@@ -17,7 +17,7 @@ START = torch.rand(30, 2, generator=generator(0), dtype=torch.float64)
 
 
 def ascend(score: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
-    """Gradient ascent in the unit square from the best of a few points."""
+    """Gradient ascent in the unit square from the best of several points."""
     values = score(START.expand(*score(START).shape[:-1], -1, -1) if score(START).dim() > 1 else START)
     x = START[values.argmax(dim=-1)].clone()
     for _ in range(40):

@@ -72,7 +72,7 @@ def test_a_larger_ratio_switches_less():
 
 
 def test_within_a_batch_the_variance_shrinks_by_at_most_the_ratio():
-    """The promise of the rule: σ²_fb(x) / σ²_t(x) ≤ C² up to the last pull, at every arm."""
+    """The bound of the rule: σ²_fb(x) / σ²_t(x) ≤ C² up to the last pull, at every arm."""
     kernel, problem = kernel_pair("matern52")[0], Problem(seed=2)
     policy = tb.mini_gp_ucb(kernel, noise_std=NOISE_STD, norm_bound=F, delta=DELTA, ratio_threshold=1.5)
     bandit = tb.Bandit(policy, problem.tensor)

@@ -1,4 +1,4 @@
-"""Campaigns over a column of SMILES: recognised or declared, refused where a cell is none, and continued by file."""
+"""Campaigns over a column of SMILES: recognised or declared, refused if a cell is not SMILES, and continued from a file."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def value(smiles: str) -> float:
 
 
 def test_a_column_of_smiles_is_found_and_its_fingerprints_are_the_arms(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """Also where the fingerprints are kept in a file, from which the campaign goes on."""
+    """Also if the fingerprints are kept in a file, from which the campaign continues."""
     monkeypatch.setattr(molecules, "KEPT", 10)
     frame().to_csv(tmp_path / "molecules.csv", index=False)
     c = tb.Campaign(tmp_path / "molecules.csv", objective="value", journal=tmp_path / "journal")
@@ -87,7 +87,7 @@ def test_molecules_stand_alone():
     assert list(c.ask(2).columns[:3]) == ["id", "smiles", "weight"]
     with pytest.raises(ArgumentError, match="no room for other features, such as 'weight'"):
         tb.Campaign(table, objective="value", columns={"smiles": "molecule", "weight": "number"})
-    few = frame(solvent=["CCO", "CO"] * 24)  # few different texts are categories, molecules or not
+    few = frame(solvent=["CCO", "CO"] * 24)  # a column of few different texts is categorical, even if they are SMILES
     assert tb.Campaign(few[["id", "solvent"]], objective="value").columns["solvent"].kind == "category"
 
 

@@ -43,7 +43,7 @@ DRUGS = {
 
 
 def features(n: int, dim: int, counts: bool = False, seed: int = 0) -> np.ndarray:
-    """Random fingerprints, and those that are hardest: empty, full, equal, and of one feature."""
+    """Random fingerprints, and edge cases: empty, full, equal, and with a single feature."""
     rng = np.random.default_rng(seed)
     x = (rng.random((n, dim)) < 0.1).astype(np.uint8)
     if counts:
@@ -313,9 +313,9 @@ def test_a_botorch_model_takes_the_kernel_and_fits_it(counts: bool):
     points, kernel = torch.from_numpy(x).double(), scaled(0.8)
     y = torch.from_numpy(np.random.default_rng(1).standard_normal((30, 1)))
     model = BanditModel(points[:30], y, kernel=kernel, noise_std=0.3).tabulate_(points)
-    # The kernel's own number, since 0.8 is rounded in it.
+    # The kernel's outputscale is read back, because 0.8 is rounded in it.
     K = kernel.outputscale.item() * torch.from_numpy(oracles.tanimoto(x, x))
-    # Equal fingerprints are one arm for the model, and two lines of the dense formula.
+    # Equal fingerprints are one arm of the model, and two rows of the dense formula.
     V = K[:30, :30] + 0.09 * torch.eye(30, dtype=F64)
     posterior = model.posterior(points)
     torch.testing.assert_close(posterior.mean[:, 0], K[:, :30] @ torch.linalg.solve(V, y[:, 0]), rtol=1e-8, atol=1e-10)
@@ -365,7 +365,7 @@ def test_auto_compares_fingerprints_by_a_fitted_tanimoto_kernel(counts: bool):
         (targets / scale - np.average(targets / scale, weights=np.sqrt(n))) ** 2, weights=np.sqrt(n)
     ) == pytest.approx(1)
     s = posterior.kernel.outputscale.item()
-    assert s / scale**2 != pytest.approx(1, rel=1e-3)  # it was fitted
+    assert s / scale**2 != pytest.approx(1, rel=1e-3)  # the outputscale was fitted
     K, k = s * oracles.tanimoto(x[u], x[u]), s * oracles.tanimoto(x[u], x)
     solved = np.linalg.solve(K + np.diag(1 / n), np.c_[targets, k])
     state = bandit.loop.state
@@ -427,7 +427,7 @@ def test_fingerprints_are_those_of_rdkit():
 def _library(folder: Path) -> Path:
     lines = [f"{text} {name}" for name, text in DRUGS.items()]
     lines[2:2] = ["C1CC nonsense", "", "not-a-molecule\tx"]
-    lines[-1] += "\t"  # as spreadsheets end a line
+    lines[-1] += "\t"  # spreadsheets may end a line with a tab
     (folder / "library.smi").write_text("\n".join(lines) + "\n")
     return folder / "library.smi"
 
@@ -534,7 +534,7 @@ def test_wrong_columns_are_refused(columns: dict, message: str, tmp_path: Path):
 
 
 def test_a_mask_is_no_index():
-    """Its True would be read as arm 1."""
+    """True in a mask would be read as arm 1."""
     source = Fingerprints(np.packbits(features(12, 60), axis=1), 60, ids=[f"M{i}" for i in range(12)])
     for mask in (torch.arange(12) > 9, [True, False]):
         with pytest.raises(errors.ArmIndexError, match="indices of 0 … 11, got"):
@@ -543,7 +543,7 @@ def test_a_mask_is_no_index():
 
 
 def test_a_file_with_a_byte_order_mark_keeps_its_first_molecule(tmp_path: Path):
-    """As spreadsheet programs write them, with their ends of lines."""
+    """Spreadsheet programs write such files, with their own line ends."""
     (tmp_path / "library.smi").write_bytes("\ufeffCCO one\r\nCCN two\r\n".encode())
     source = from_smiles(tmp_path / "library.smi")
     assert source.ids(range(2)) == ["one", "two"]

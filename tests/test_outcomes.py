@@ -1145,7 +1145,7 @@ def test_less_is_better_in_tables_pictures_and_regret(name: str, tmp_path: Path)
         page = write_page(source).read_text()
         listed = re.findall(r"<tr><td>(\d+)</td><td>", page.partition("<h3>cost</h3>")[2])
         assert [int(arm) for arm in listed[:2]] == order[:2]
-        assert "(of cost, of which less is better, the lowest mean plus its standard error)" in page
+        assert "(for cost, where smaller values are better, the lowest mean plus its standard error)" in page
         record = Record(1, "cost", 0, history.row(1))
         np.testing.assert_allclose(best_so_far(frozenset(["cost"]), record, np.arange(1, 9)), np.minimum.accumulate(costs))
     reading = Reading(tmp_path / "run.journal")

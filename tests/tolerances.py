@@ -1,8 +1,8 @@
-"""One table of tolerances, keyed by dtype. `k` is the prior variance; the numbers are for posterior variances.
+"""Tolerances of posterior variances by dtype. `k` is the prior variance.
 
-The issue fixes them: 1e-8 relative + 1e-12·k in float64, 1e-5 + 1e-10·k there with duplicate and near-duplicate arms
-(distance 1e-7), 1e-4·k absolute in float32 with λ ≥ 1e-4·k. Means are held to the same relative number, and to the
-same absolute one on the scale of the rewards.
+The requirements fix them: 1e-8 relative + 1e-12·k in float64, 1e-5 + 1e-10·k in float64 with duplicate and near-duplicate arms
+(distance 1e-7), 1e-4·k absolute in float32 with λ ≥ 1e-4·k. Means have the same relative tolerance, and the same absolute
+tolerance on the scale of the rewards.
 """
 
 from __future__ import annotations

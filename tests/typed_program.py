@@ -1,4 +1,4 @@
-"""What a user would write, with types: a test checks this file by `mypy --strict`."""
+"""A typed program as a user would write it; a test checks this file by `mypy --strict`."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Gaussian-process bandits and Bayesian optimisation over very large candidate sets.
 
-Choose a policy (`gp_ucb` while arms pulled are few, `batch_bkb` for long runs and batches, `thompson_sampling` for workers that
-come free at different times; `torchbandits policies` lists all), hand it to `Bandit` with your arms, and `ask` and `tell`; or
-`run` it in one of the `environments`.
+Choose a policy (`gp_ucb` while few arms are pulled, `batch_bkb` for long runs and batches, `thompson_sampling` for workers that
+become free at different times; `torchbandits policies` lists all of them). Pass it to `Bandit` with your arms, and call `ask`
+and `tell`; or `run` it in one of the `environments`.
 """
 
 # isort: off

@@ -15,7 +15,7 @@ except ModuleNotFoundError as error:
 
 
 def main() -> None:
-    """Run the command line, or say in one line how to install it."""
+    """Run the command line, or print in one line how to install its packages."""
     if _missing:
         sys.stderr.write(f"torchbandits: {_missing}\n")
         sys.exit(2)

@@ -109,7 +109,7 @@ class Bandit:
             self.loop = Loop.fresh(policy, domain, generators, batch_shape, costs=costs, box=bounds is not None)
             self.recorder = Recorder(self.loop, described, journal)
             self.recorder.resume()
-        self._set_aside = False  # whether the user was warned that `exactly` sets a batch rule aside
+        self._set_aside = False  # whether the user was warned that `exactly` overrides a batch rule
 
     # ------------------------------------------------------------------ ask and tell
 
@@ -129,10 +129,10 @@ class Bandit:
         Args:
             limit: Maximum number of picks, one number or one per batch row (`batch_shape`). It applies only to a new batch.
             more: Number of picks per row by which to extend the open selection, regardless of the batch rule, with all open
-                picks as pending. The whole open selection is returned, earlier picks first. As long as there are first picks
-                (`initial=`) left, only first picks are added, possibly fewer than asked for.
-            exactly: Number of picks per row of a new batch, in place of the batch rule. If fewer first picks (`initial=`) are
-                left, the policy fills the batch with its own picks, with the first picks as pending.
+                picks as pending. The whole open selection is returned, earlier picks first. As long as first picks (`initial=`)
+                remain, only first picks are added, possibly fewer than requested.
+            exactly: Number of picks per row of a new batch, in place of the batch rule. If fewer first picks (`initial=`)
+                remain, the policy fills the batch with its own picks, with the first picks as pending.
             within: With `exactly` or `more`, constraints of `torchbandits.constraints` on all open picks, including earlier
                 ones. Each pick is then selected conditional on all picks before it, with the exact posterior.
             available: `A` or `batch_shape x A` booleans, the arms on offer; by default all arms.

@@ -16,10 +16,7 @@ from torch import Tensor
 from torchbandits.arms import Lookahead
 from torchbandits.checks import at_least, check_whole
 from torchbandits.errors import UnsupportedError, nearest, require
-from torchbandits.posteriors import Conditioning
-
-# Maximum number of entries of the covariances between leaders and all arms that are measured together on a device.
-_MEASURED = 1 << 25
+from torchbandits.ratios import RatioMeter, ratio_meter
 
 
 class Meter:
@@ -35,92 +32,13 @@ class Meter:
         self.spent = torch.zeros(lookahead.num_rows, dtype=torch.float64)
         self.budget = torch.full_like(self.spent, budget)
 
-    def gain(self, lookahead: Lookahead, leaders: Tensor) -> Tensor:
+    def gain(self, leverage: Tensor) -> Tensor:
         """Leverage at the batch start, `rows x k`."""
-        return self.scale * lookahead.across.at(leaders, lookahead.start)[0]
+        return leverage if self.scale == 1 else self.scale * leverage
 
     def broke(self, lookahead: Lookahead, rows: Tensor) -> Tensor:
         """Whether the batch has ended. An additive rule ends it as soon as the budget is exceeded."""
         return rows
-
-
-class RatioMeter:
-    r"""The meter of local rules: `max_x Σ_s c_s(x)² / lev_fb(x)`, measured only when it may have exceeded the budget.
-
-    A pick of arm j raises the maximum by at most b_j = max_x c_j(x)²/lev_fb(x), which is known once j has been measured. The
-    sweep over the arms therefore runs a few times per batch instead of once per pick, with the same decisions.
-    """
-
-    dynamic, additive = False, False
-
-    def __init__(self, lookahead: Lookahead, ratio_threshold: float, *, then: bool, exact: bool) -> None:
-        self.spent = torch.zeros(lookahead.num_rows, dtype=torch.float64)
-        self.budget = torch.full_like(self.spent, ratio_threshold - 1)
-        self.exact, self.then = exact, torch.full_like(self.spent, then, dtype=torch.bool)
-        self.bound = torch.full_like(lookahead.start, torch.inf)
-        self.sums = [torch.zeros_like(lookahead.start) for _ in range(2)]
-
-    def gain(self, lookahead: Lookahead, leaders: Tensor) -> Tensor:
-        """The bound b_j of each leader (infinite before it is measured); its leverage while the global rule holds."""
-        if leaders.device.type != "cpu" and not bool(self.then.all()):
-            self._measure(lookahead, leaders)
-        bound = self.bound.gather(-1, leaders)
-        if not bool(self.then.any()):
-            return bound
-        return torch.where(self.then.unsqueeze(-1).to(bound.device), lookahead.start.gather(-1, leaders), bound)
-
-    def _measure(self, lookahead: Lookahead, leaders: Tensor) -> None:
-        """Compute the bounds of leaders before they are picked, for as many leaders as fit the memory. A device passes over all
-        arms for many leaders in as few operations as for one, and without a bound every first pick of an arm would end a
-        round."""
-        start = lookahead.start
-        leaders = leaders[:, : max(1, _MEASURED // start.numel())]
-        columns = lookahead.table.columns_between(lookahead.rows_first(leaders))
-        squares = [lookahead.flat(c, 2).square() for c in columns]
-        bound = _ratio(torch.maximum(*squares), start.unsqueeze(-2)).amax(dim=-1)
-        self.bound = self.bound.scatter(-1, leaders, bound)
-
-    def broke(self, lookahead: Lookahead, rows: Tensor) -> Tensor:
-        """Measure the ratio over all arms."""
-        if not bool(rows.any()):
-            return rows
-        start = lookahead.start
-        index, counts = lookahead.take_recent()
-        if index.shape[-1]:
-            # Add the squared columns of the picks since the last measurement: c² with the dictionary frozen, and k̃².
-            columns = lookahead.table.columns_between(lookahead.rows_first(index))
-            squares = [lookahead.flat(c, 2).square() for c in columns]
-            for total, square in zip(self.sums, squares, strict=True):
-                total += (counts.unsqueeze(-2) @ square).squeeze(-2)
-            bound = _ratio(torch.maximum(*squares), start.unsqueeze(-2)).amax(dim=-1)
-            # Store b_j of the picked arms; padded picks write to a spare column.
-            spare = torch.nn.functional.pad(self.bound, (0, 1))
-            slot = torch.where(index >= 0, index, start.shape[-1])
-            self.bound = spare.scatter(-1, slot, bound)[:, :-1].contiguous()
-        ratio = _ratio(torch.maximum(*self.sums), start).amax(dim=-1).cpu()
-        broken = rows & (ratio > self.budget)
-        if self.exact and bool(broken.any()):
-            broken = broken & (self._exact_ratio(lookahead).cpu() - 1 > self.budget)
-        self.spent = torch.where(rows | ~self.then, ratio, self.spent)
-        self.then = self.then & ~rows
-        return broken
-
-    def _exact_ratio(self, lookahead: Lookahead) -> Tensor:
-        """The ratio max_x lev_fb(x) / lev_t(x), `rows`, by a sweep over the arms: the larger of the ratio with the frozen
-        dictionary and the ratio with k̃. The former alone might never end a batch, because a frozen dictionary never reduces
-        the residual."""
-        index, counts = (lookahead.rows_first(x) for x in lookahead.distinct())
-        ratios = []
-        for columns in lookahead.table.columns_between(index):
-            slot = index.clamp_min(0).unsqueeze(-2).expand(*columns.shape[:-1], index.shape[-1])
-            directions = Conditioning.on(columns.gather(-1, slot), counts).directions(columns)
-            left = lookahead.start - lookahead.flat(directions.square().sum(dim=-2), 1)
-            ratios.append(_ratio(lookahead.start, left.clamp_min(torch.finfo(torch.float64).tiny)).amax(dim=-1))
-        return torch.stack(ratios).amax(dim=0)
-
-
-def _ratio(top: Tensor, bottom: Tensor) -> Tensor:
-    return torch.where(bottom > 0, top / bottom, 0.0)
 
 
 @dataclass(frozen=True)
@@ -306,7 +224,7 @@ class Local(_Threshold):
 
     def meter(self, lookahead: Lookahead) -> RatioMeter:
         """Squared covariances with the picks."""
-        return RatioMeter(lookahead, self.ratio_threshold, then=False, exact=False)
+        return ratio_meter(lookahead, self.ratio_threshold, exact=False)
 
 
 @dataclass(frozen=True)
@@ -315,7 +233,7 @@ class GlobalThenLocal(_Threshold):
 
     def meter(self, lookahead: Lookahead) -> RatioMeter:
         """Leverages first, then squared covariances."""
-        return RatioMeter(lookahead, self.ratio_threshold, then=True, exact=False)
+        return ratio_meter(lookahead, self.ratio_threshold, exact=False)
 
 
 @dataclass(frozen=True)
@@ -324,7 +242,7 @@ class ExactRatio(_Threshold):
 
     def meter(self, lookahead: Lookahead) -> RatioMeter:
         """Squared covariances as a bound, then the ratio itself."""
-        return RatioMeter(lookahead, self.ratio_threshold, then=False, exact=True)
+        return ratio_meter(lookahead, self.ratio_threshold, exact=True)
 
 
 RULES: dict[str, type[_Threshold]] = {

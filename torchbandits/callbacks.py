@@ -5,7 +5,7 @@
     writer = SummaryWriter("runs/first")
     tb.run(policy, environment, 1_000, callbacks=[tb.callbacks.LogScalars(writer.add_scalar)])
 
-Any function of a name, a number and a step will do: `lambda name, value, step: wandb.log({name: value}, step=step)`.
+Any function of a name, a number and a step can be used: `lambda name, value, step: wandb.log({name: value}, step=step)`.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ _REPORTED = ("batch_size", "distinct_arms", "dictionary_size", "width", "informa
 class LogScalars:
     """Log the state after each tell, one number per call of `log`.
 
-    The step is the number of pulls told. Logged are batch size, distinct arms, dictionary size, width, information gain (nats),
-    certificate, the mean of the rewards just told, and posterior mean and standard deviation of the recommended arm (reward
-    units); numbers that a policy does not compute are left out. With several batch rows, those of each row are logged under
-    `PREFIX/ROW/NAME`.
+    The step is the number of pulls told. The numbers are batch size, distinct arms, dictionary size, width, information gain
+    (nats), certificate, the mean of the latest rewards, and posterior mean and standard deviation of the recommended arm
+    (reward units). Numbers that a policy does not compute are left out. With several batch rows, the numbers of each row are
+    logged under `PREFIX/ROW/NAME`.
 
     Args:
         log: The logging function, called as `log(name, value, step)`, such as `SummaryWriter.add_scalar`.
@@ -52,7 +52,7 @@ class LogScalars:
         self._tells = 0
 
     def __call__(self, bandit: Bandit, selection: Selection, rewards: Tensor, report: Report) -> None:
-        """Log the state after a tell; the arguments are those that `run` hands to its callbacks."""
+        """Log the state after a tell; the arguments are those that `run` passes to its callbacks."""
         kinds = {"bandit": (bandit, Bandit), "selection": (selection, Selection), "rewards": (rewards, Tensor)}
         for name, (value, kind) in (kinds | {"report": (report, Report)}).items():
             require(isinstance(value, kind), f"{name} must be a {kind.__name__}, got {type(value).__name__}.")
@@ -60,7 +60,7 @@ class LogScalars:
         if self._tells % self._every:
             return
         values = {name: getattr(report, name) for name in _REPORTED} | {"mean_reward": _mean(rewards, selection.mask)}
-        # Evaluations that failed and were forgotten leave nothing to recommend.
+        # If all evaluations so far failed and were forgotten, there is no arm to recommend.
         if bool((report.pulls > 0).any()):
             best = bandit.best()
             values |= {"best_mean": best.mean[..., 0], "best_std": best.variance[..., 0].sqrt()}

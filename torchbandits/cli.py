@@ -1,8 +1,8 @@
 """The command line: `torchbandits run`, `reproduce`, `plot`, `report`, `watch`, `bench`, `policies`, `data …`, `campaign …`.
 
-Every expected error is one line on standard error with exit code 2; Ctrl-C is one line with exit code 130. No control character
-of a file, a name or an argument reaches the terminal. Commands import their packages when they are called, since pandas,
-Matplotlib and BoTorch take seconds to load and no command needs all of them.
+Every expected error is printed as one line on standard error, with exit code 2; Ctrl-C prints one line, with exit code 130.
+Control characters in a file, a name or an argument are never printed. Commands import their packages when they are called,
+because pandas, Matplotlib and BoTorch take seconds to load and no command needs all of them.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from torchbandits.experiments.reproduction import ReproductionConfig
     from torchbandits.experiments.results import Result
 
-# Click's errors by a name that Typer exports: newer versions of Typer carry a Click of their own.
+# The base class of Click's errors, through a class that Typer exports: newer versions of Typer include a copy of Click.
 ClickException = cast("type[typer.BadParameter]", typer.BadParameter.__mro__[2])
 BENCH = Path("scripts", "benchmarks", "bench.py")
 """The benchmarks in the repository, which the deprecated command `bench` runs."""
@@ -58,7 +58,7 @@ class OneLineErrors(TyperGroup):
         **extra: Any,
     ) -> Any:
         """Run a command and end the process with its exit code."""
-        # A name that the terminal's encoding lacks must not end a command that has done its work.
+        # A character that the terminal's encoding lacks must not make a finished command fail.
         if isinstance(sys.stdout, io.TextIOWrapper):
             sys.stdout.reconfigure(errors="backslashreplace")
         try:
@@ -88,7 +88,7 @@ class OneLineErrors(TyperGroup):
         except MemoryError as error:
             complain(f"not enough memory: {error}")
         except RuntimeError as error:
-            # On the host PyTorch reports a lack of memory in words only.
+            # On the host PyTorch reports a lack of memory only in the message of a RuntimeError.
             if not isinstance(error, torch.OutOfMemoryError) and not any(words in str(error) for words in OUT_OF_MEMORY):
                 raise
             complain(f"not enough memory: {error}")
@@ -96,7 +96,7 @@ class OneLineErrors(TyperGroup):
             complain(f"interrupted: {error if error.args else 'every file that was written is whole.'}")
             raise typer.Exit(130) from error
         except BrokenPipeError:
-            # The reader of the output has closed it, which is no error.
+            # The reader of the output has closed the pipe, which is not an error.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             raise typer.Exit(1) from None
         except OSError as error:
@@ -110,8 +110,8 @@ def complain(error: object) -> None:
 
 
 def _complain_once() -> Callable[..., None]:
-    """Return a function that prints each warning in one line, and prints only the first of those that differ in nothing but
-    their numbers: a figure has hundreds of runs."""
+    """Return a function that prints each warning in one line. Of warnings that differ only in their numbers, it prints the
+    first: a figure has hundreds of runs."""
     said: set[str] = set()
 
     def show(message: Warning | str, *_: Any, **__: Any) -> None:
@@ -130,7 +130,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-data_app = typer.Typer(help="The real data sets: their places and contents.", no_args_is_help=True)
+data_app = typer.Typer(help="List, fetch and describe the real data sets.", no_args_is_help=True)
 app.add_typer(data_app, name="data")
 app.add_typer(campaign_app, name="campaign")
 
@@ -151,15 +151,15 @@ def options(
 
 @app.command()
 def run(
-    config: Annotated[str, typer.Argument(help="A YAML file, or the name of one that comes along, such as quickstart.")],
-    output: Annotated[Path | None, typer.Option(help="Folder of the results; the file's by default.")] = None,
-    repetitions: Annotated[int | None, typer.Option(help="Repetitions of every policy.")] = None,
-    horizon: Annotated[int | None, typer.Option(help="Pulls of every run.")] = None,
-    workers: Annotated[int, typer.Option(min=1, help="Runs made at once, each in a process of its own.")] = 1,
-    resume: Annotated[bool, typer.Option("--resume", help="Keep the runs that an earlier start has made.")] = False,
+    config: Annotated[str, typer.Argument(help="A YAML file, or the name of an included experiment, such as quickstart.")],
+    output: Annotated[Path | None, typer.Option(help="Folder for the results; by default the one in the file.")] = None,
+    repetitions: Annotated[int | None, typer.Option(help="Number of repetitions of every policy.")] = None,
+    horizon: Annotated[int | None, typer.Option(help="Number of pulls of every run.")] = None,
+    workers: Annotated[int, typer.Option(min=1, help="Number of runs in parallel, each in a separate process.")] = 1,
+    resume: Annotated[bool, typer.Option("--resume", help="Keep the runs that an earlier call completed.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress and no table.")] = False,
 ) -> None:
-    """Run an experiment; print its table; write records, resolved configuration, table and figures."""
+    """Run an experiment, print its table, and write records, resolved configuration, table and figures."""
     from torchbandits.experiments.config import load_config, parse_config  # noqa: PLC0415
     from torchbandits.experiments.reproduction import find_config  # noqa: PLC0415
     from torchbandits.experiments.runner import run_experiment  # noqa: PLC0415
@@ -175,17 +175,17 @@ def run(
 
 @app.command()
 def reproduce(
-    names: Annotated[list[str] | None, typer.Argument(help="Of figures, as in --list; or YAML files.")] = None,
-    everything: Annotated[bool, typer.Option("--all", help="All figures, one after the other.")] = False,
-    quick: Annotated[bool, typer.Option("--quick", help="The reduced form: fewer pulls and repetitions.")] = False,
+    names: Annotated[list[str] | None, typer.Argument(help="Names of figures, as in --list, or YAML files.")] = None,
+    everything: Annotated[bool, typer.Option("--all", help="Reproduce all figures, one after the other.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Run a reduced form with fewer pulls and repetitions.")] = False,
     listed: Annotated[bool, typer.Option("--list", help="List the figures.")] = False,
-    output: Annotated[Path | None, typer.Option(help="Folder of the results, results/figures/NAME by default.")] = None,
-    again: Annotated[bool, typer.Option("--again", help="Run also what an earlier start has run.")] = False,
-    ended: Annotated[bool, typer.Option("--ended", help="Run nothing: write the summary of what has ended.")] = False,
-    workers: Annotated[int, typer.Option(min=1, help="Runs made at once, each in a process of its own.")] = 1,
+    output: Annotated[Path | None, typer.Option(help="Folder for the results; by default results/figures/NAME.")] = None,
+    again: Annotated[bool, typer.Option("--again", help="Repeat also the runs that an earlier call completed.")] = False,
+    ended: Annotated[bool, typer.Option("--ended", help="Run nothing, and summarise the completed runs.")] = False,
+    workers: Annotated[int, typer.Option(min=1, help="Number of runs in parallel, each in a separate process.")] = 1,
     quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress.")] = False,
 ) -> None:
-    """Reproduce figures or tables of a paper; started again after an interruption, it runs what is missing."""
+    """Reproduce figures or tables of a paper. Call it again after an interruption to run the missing runs."""
     from torchbandits.experiments.reproducing import reproduce as run_reproduction  # noqa: PLC0415
     from torchbandits.experiments.reproduction import catalogue, find_reproduction  # noqa: PLC0415
 
@@ -222,12 +222,12 @@ def plot(
     records: Annotated[
         Path,
         typer.Argument(
-            help="An experiment's output folder, or the records in it. Of a run of several outcomes, what History.to_parquet "
-            "wrote, or its journal."
+            help="An experiment's output folder, or the records in it. For a run of several outcomes, the folder that "
+            "History.to_parquet wrote, or the journal."
         ),
     ],
 ) -> None:
-    """Draw the figures and the table of an experiment again, from its records; or the trade-offs of several outcomes."""
+    """Draw the figures and the table of an experiment from its records, or the trade-offs of several outcomes."""
     from torchbandits.experiments.records import CONFIG, load_records, output_folder  # noqa: PLC0415
     from torchbandits.experiments.results import write_results  # noqa: PLC0415
 
@@ -245,10 +245,10 @@ def plot(
 @app.command()
 def bench(
     config: Annotated[Path, typer.Argument(help="A YAML file, such as configs/bench/cpu.yaml.")],
-    output: Annotated[Path | None, typer.Option(help="Folder of the results; the file's by default.")] = None,
+    output: Annotated[Path | None, typer.Option(help="Folder for the results; by default the one in the file.")] = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress and no table.")] = False,
 ) -> None:
-    """Deprecated: run python scripts/benchmarks/bench.py in the repository. In a checkout, this does."""
+    """Deprecated: run python scripts/benchmarks/bench.py in the repository, which this command does in a checkout."""
     script = Path(__file__).parents[1] / BENCH
     where = f"the benchmarks are not in the installed package: in a checkout of the repository, run python {BENCH} CONFIG."
     require(script.is_file(), where, ConfigError)
@@ -261,10 +261,10 @@ def bench(
 
 @app.command()
 def report(
-    source: Annotated[Path, typer.Argument(help="An experiment's output folder, what History.to_parquet wrote, or a journal.")],
-    output: Annotated[Path | None, typer.Option(help="The file; report.html there, or JOURNAL.html, by default.")] = None,
+    source: Annotated[Path, typer.Argument(help="Output folder of an experiment or of History.to_parquet, or a journal.")],
+    output: Annotated[Path | None, typer.Option(help="The HTML file; by default report.html there, or JOURNAL.html.")] = None,
 ) -> None:
-    """Make one HTML page of a run or an experiment: figures, best arms, sizes, seconds. It loads nothing from elsewhere."""
+    """Write one self-contained HTML page of a run or an experiment, with figures, best arms, sizes and seconds."""
     from torchbandits.experiments.page import write_page  # noqa: PLC0415
 
     say(f"Report: {write_page(source, output)}")
@@ -272,12 +272,14 @@ def report(
 
 @app.command()
 def watch(
-    journal: Annotated[Path, typer.Argument(help="What journal= names, or the store of workers.")],
-    every: Annotated[float | None, typer.Option(help="Seconds; 1 in a terminal, 10 elsewhere by default.")] = None,
-    once: Annotated[bool, typer.Option("--once", help="Show the run as it stands, and end.")] = False,
+    journal: Annotated[Path, typer.Argument(help="The journal of a run (journal=), or the store of workers.")],
+    every: Annotated[
+        float | None, typer.Option(help="Seconds between updates; by default 1 in a terminal, 10 elsewhere.")
+    ] = None,
+    once: Annotated[bool, typer.Option("--once", help="Show the current state of the run once, and exit.")] = False,
     row: Annotated[int, typer.Option(min=0, help="Batch row to show.")] = 0,
 ) -> None:
-    """Watch a run through its journal while it goes on; Ctrl-C ends the watching, not the run."""
+    """Watch a run through its journal while it continues. Ctrl-C ends the watching, not the run."""
     from torchbandits.experiments.watching import watch as watch_journal  # noqa: PLC0415
 
     watch_journal(journal, _console(), every=every, once=once, row=row)
@@ -285,10 +287,10 @@ def watch(
 
 @app.command()
 def policies(
-    name: Annotated[str | None, typer.Argument(help="Of a policy: show what it takes.")] = None,
-    markdown: Annotated[bool, typer.Option("--markdown", help="The table as Markdown, as in docs/choosing.md.")] = False,
+    name: Annotated[str | None, typer.Argument(help="Name of a policy whose options to show.")] = None,
+    markdown: Annotated[bool, typer.Option("--markdown", help="Print the table as Markdown, as in docs/choosing.md.")] = False,
 ) -> None:
-    """List the policies with guarantee, cost and uses, or show the options of one."""
+    """List the policies with guarantee, cost and uses, or show the options of one policy."""
     if markdown:
         typer.echo(markdown_table(), nl=False)
     elif name is None:
@@ -325,20 +327,20 @@ def list_data() -> None:
 
 
 @data_app.command()
-def fetch(name: Annotated[str, typer.Argument(help="Of a data set, as `data list` gives it.")]) -> None:
-    """Fetch, verify and cache a data set, unless this machine has it already. Archives are only verified."""
+def fetch(name: Annotated[str, typer.Argument(help="Name of a data set, as in `data list`.")]) -> None:
+    """Fetch, verify and cache a data set, unless it is already on this machine. Archives are only verified."""
     say(str(holdings.fetch(name)))
 
 
 @data_app.command()
-def describe(name: Annotated[str, typer.Argument(help="Of a data set, as `data list` gives it.")]) -> None:
+def describe(name: Annotated[str, typer.Argument(help="Name of a data set, as in `data list`.")]) -> None:
     """Describe the contents, the source and the licence of a data set."""
     for key, value in holdings.facts(name).items():
         say(f"{key}: {value}")
 
 
 def _print_table(columns: dict[str, int], lines: Iterable[tuple[str, ...]]) -> None:
-    """Print a table of plain text. Columns of ratio 0 are never wrapped; the others share the rest by their ratios."""
+    """Print a table of plain text. Columns of ratio 0 are never wrapped; the others share the remaining width by ratio."""
     table = RichTable(box=SIMPLE, padding=(0, 1), collapse_padding=True, pad_edge=False, leading=1, expand=True)
     for header, ratio in columns.items():
         table.add_column(header, ratio=ratio or None, no_wrap=not ratio)

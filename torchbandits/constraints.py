@@ -34,12 +34,12 @@ class Constraint(ABC):
         """
 
     def instead(self, picks: Tensor, offered: Tensor) -> Tensor:
-        """The arms to exclude when the batch is selected again, because no arm was allowed after these picks: those whose
-        choice made the batch impossible to complete. By default there are none, and the batch is refused.
+        """The arms to exclude when no arm was allowed after these picks and the batch is selected again: the arms whose choice
+        made the batch impossible to complete. By default there are none, and an error is raised.
 
         Args:
-            picks: `batch_shape x j`, the picks of the batch so far, not those that were open before.
-            offered: `batch_shape x A`, as above.
+            picks: `batch_shape x j`, the picks of the batch so far, without picks that were open before.
+            offered: `batch_shape x A`, as in `allowed`.
 
         Returns:
             `batch_shape x A` booleans.
@@ -80,7 +80,7 @@ class _Labelled(Constraint):
         object.__setattr__(self, "labels", labels.unique(return_inverse=True)[1])
 
     def _ranks(self, offered: Tensor) -> Tensor:
-        """The labels as whole numbers from 0, `A`. Raises `ShapeError` unless there is one for each arm."""
+        """The labels as integers from 0, `A`. Raises `ShapeError` unless there is one label per arm."""
         size = offered.shape[-1]
         assert isinstance(self.labels, Tensor)
         require(len(self.labels) == size, f"labels must be one value an arm, {size}, got {len(self.labels)}.", ShapeError)
@@ -95,14 +95,14 @@ class _Labelled(Constraint):
 class Same(_Labelled):
     """All picks of a batch have the same value of a column, such as the temperature of a plate.
 
-    The first pick decides the value. Where picks must be distinct, only values that enough arms on offer have are considered.
+    The first pick determines the value. If picks must be distinct, only values of enough arms on offer are considered.
 
     Args:
         labels: `A` values, one for each arm, compared for equality; for a `Campaign`, the name of a column of its table.
     """
 
     def allowed(self, picks: Tensor, offered: Tensor, room: int) -> Tensor:
-        """The arms with the label of the picks; before the first, those with a label that enough arms have."""
+        """The arms with the label of the picks; before the first pick, the arms whose label enough arms have."""
         ranks = self._ranks(offered)
         used = self._used(picks, ranks) > 0
         one = torch.zeros(used.shape, dtype=torch.int64, device=used.device)
@@ -156,7 +156,8 @@ class Groups(_Labelled):
         check_whole("size", self.size)
 
     def allowed(self, picks: Tensor, offered: Tensor, room: int) -> Tensor:
-        """The arms with the label of the group that is not full; else those with a new label that enough arms have."""
+        """The arms with the label of the incomplete group; if there is none, the arms with a new label that enough arms
+        have."""
         ranks = self._ranks(offered)
         used = self._used(picks, ranks)
         begun = (used > 0) & (used < self.size)
@@ -175,7 +176,7 @@ def check_within(within: Any, labels_of: Callable[[str], Tensor] | None = None) 
 
     Args:
         within: As given.
-        labels_of: The labels of all arms in a column of a table, by its name; None where there is no table.
+        labels_of: Function from the name of a column to the labels of all arms; None if there is no table.
     """
     given = tuple(within) if isinstance(within, Sequence) and not isinstance(within, str) else (within,)
     found = []

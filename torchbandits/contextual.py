@@ -105,7 +105,7 @@ class Contexts:
         elif changed:
             place = torch.arange(C, device=given.device) == min(idle, key=lambda block: self._asked[block])
             self.seen = torch.where(place.unsqueeze(-1), given, self.seen)
-        # A row may know a context twice, if other rows were paired with it differently: then its first block is used.
+        # A row may hold the same context in two blocks, if other rows differed between them. Then the first block is used.
         self.current = (self.seen == given).all(dim=-1).byte().argmax(dim=-1)
         for block in set(self.current.reshape(-1).tolist()):
             self._asked[block] = clock

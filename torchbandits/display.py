@@ -36,7 +36,7 @@ class Shown:
         """Columns padded with spaces; columns of numbers are aligned at the right."""
         lines = [self.header, *self.rows] if self.header else list(self.rows)
         widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-        # The last column, and both of a list of pairs, are words.
+        # The last column, and both columns of a list of pairs, are text.
         right = [bool(self.header) and place < len(widths) - 1 for place in range(len(widths))]
         padded = (
             "  ".join(cell.rjust(n) if r else cell.ljust(n) for cell, n, r in zip(line, widths, right, strict=True))
@@ -54,7 +54,7 @@ class Shown:
 
 
 class Readable(ABC):
-    """A record that a terminal and a notebook show as `_shown` says."""
+    """A record that terminals and notebooks show as the result of `_shown`."""
 
     @abstractmethod
     def _shown(self) -> Shown:
@@ -70,7 +70,7 @@ class Readable(ABC):
 
 
 def number(value: float) -> str:
-    """A number with four digits; whole numbers whole, and "–" for NaN."""
+    """A number with four digits; integers without decimals, and "–" for NaN."""
     if math.isnan(value):
         return "–"
     if math.isinf(value):
@@ -112,13 +112,13 @@ def table(title: str, mask: Tensor, columns: dict[str, Tensor], points: Tensor) 
 
 
 def classes(title: str, parts: dict[str, Any]) -> Shown:
-    """How many arms each class of a classification holds, `batch_shape x A` booleans; one number per batch row."""
+    """Number of arms in each class of a classification (`batch_shape x A` booleans), one number per batch row."""
     sizes = [(name, numbers(part.sum(dim=-1))) for name, part in parts.items() if isinstance(part, Tensor) and part.dim() > 0]
     return pairs(title, sizes)
 
 
 def fits(mask: Any, columns: Sequence[Any], points: Any) -> bool:
-    """Whether these are valid inputs of `table`: a record that a user made may hold anything."""
+    """Whether these are valid inputs of `table`. The fields of a record made by a user may have any type."""
     if not all(isinstance(value, Tensor) for value in (mask, points, *columns)):
         return False
     same = all(column.shape == mask.shape for column in columns)
@@ -174,7 +174,7 @@ def _kernel(kernel: Kernel) -> str:
 
 
 def _parts(kernel: nn.Module) -> Iterator[Kernel]:
-    """The kernels that a kernel is made of."""
+    """The kernels that a kernel consists of."""
     for child in kernel.children():
         if isinstance(child, Kernel):
             yield child

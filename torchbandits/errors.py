@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Iterable
 from typing import Any
 
-# The last two check shapes in tests.
+# jaxtyping and beartype check shapes in tests.
 _INSIDE = {"torchbandits", "torch", "jaxtyping", "beartype"}
 
 
@@ -53,8 +53,8 @@ class EvaluationError(TorchBanditsError, RuntimeError):
 
     Attributes:
         history: The record of the run so far.
-        bandit: The bandit with everything learned. Its open picks, `bandit.ask()`, are those that were given up or had not
-            returned.
+        bandit: The bandit with everything learned. Its open picks, `bandit.ask()`, are the picks that were given up or whose
+            evaluations had not returned.
     """
 
     def __init__(self, message: str, history: Any = None, bandit: Any = None) -> None:

@@ -1,4 +1,4 @@
-"""Evaluation of the picks of a run: by the environment itself, or by any `concurrent.futures.Executor`."""
+"""Evaluation of the picks of a run, by the environment in this thread or by any `concurrent.futures.Executor`."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Evaluator(ABC):
     @property
     @abstractmethod
     def waiting(self) -> int:
-        """Number of picks that were accepted and are not settled, masked places included."""
+        """Number of picks that were accepted and are not settled yet, masked places included."""
 
     @abstractmethod
     def submit(self, selection: Selection) -> None:
@@ -88,10 +88,10 @@ class ExecutorEvaluator(Evaluator):
     """Evaluates one task per pick through an executor.
 
     Args:
-        environment: Gives the tasks.
+        environment: Creates the tasks.
         noise: One generator per batch row.
         evaluations: The evaluations that the executor runs.
-        whole: Whether batches are told whole. Otherwise results are told as they come, for a single batch row.
+        whole: Whether batches are told whole. Otherwise every result is told as soon as it is received, for a single batch row.
     """
 
     def __init__(
@@ -99,7 +99,7 @@ class ExecutorEvaluator(Evaluator):
     ) -> None:
         self._environment, self._noise, self._evaluations, self._whole = environment, noise, evaluations, whole
         self._opened: Selection | None = None  # a batch that is told whole
-        self._picks: dict[int, Selection] = {}  # picks that are told as they come, by number
+        self._picks: dict[int, Selection] = {}  # picks that are told one by one, by number
         self._first = 0  # number of the first evaluation of the batch
 
     @property
@@ -116,7 +116,7 @@ class ExecutorEvaluator(Evaluator):
             self._picks |= {n: selection[place : place + 1] for n, place in zip(numbers, places, strict=True)}
 
     def settle(self) -> Answers:
-        """Wait for the batch or, unless batches are told whole, for one pick at least."""
+        """Wait for the whole batch or, unless batches are told whole, for at least one pick."""
         outcomes = self._evaluations.settle(everything=self._whole)
         selection = self._batch() if self._whole else self._part([outcome.number for outcome in outcomes])
         device = selection.index.device
@@ -138,7 +138,7 @@ class ExecutorEvaluator(Evaluator):
         return Answers(marked(selection, came), rewards, given_up, error)
 
     def cancel(self) -> None:
-        """Cancel evaluations that have not started, and ignore those that run."""
+        """Cancel evaluations that have not started, and ignore the results of running ones."""
         self._evaluations.cancel()
 
     def _batch(self) -> Selection:
@@ -161,7 +161,7 @@ class ExecutorEvaluator(Evaluator):
 
 @dataclass(frozen=True)
 class Outcome:
-    """Result of one evaluation: its number in the order of asking, and its reward or the error that it was given up for."""
+    """Result of one evaluation: its number in the order of asking, and its reward or the error after which it was given up."""
 
     number: int
     reward: float
@@ -177,7 +177,7 @@ class _Evaluation:
 
 
 class Inline(Executor):
-    """Executor that evaluates at once, in the thread that submits."""
+    """Executor that evaluates immediately, in the thread that submits."""
 
     def submit(self, fn: Any, /, *args: Any, **kwargs: Any) -> Future[Any]:
         """Call `fn`, and return a future with its result or its `Exception`."""
@@ -190,13 +190,13 @@ class Inline(Executor):
 
 
 class Evaluations:
-    """Tasks that were handed to an executor, each tried again when it fails, until it is settled.
+    """Tasks that were submitted to an executor. A task that fails is repeated up to `retries` times.
 
     Args:
         executor: Executor of threads, of processes or of a cluster.
         workers: Largest number of evaluations that are submitted at a time; by default all of them.
-        retries: Number of times that a failed evaluation is repeated. An exception, a result that is not a finite number and
-            one that has not come in time are all failures.
+        retries: Number of times that a failed evaluation is repeated. Failures are exceptions, results that are not finite
+            numbers, and results that are not received in time.
         timeout: Seconds from submission after which an evaluation has failed. No executor can stop a running evaluation: it
             continues to occupy its worker, and its result is not used.
         patient: Whether to wait for the other evaluations when one is given up.
@@ -210,13 +210,13 @@ class Evaluations:
         self._name = uuid.uuid4().hex  # A cluster may run equal calls once only: the name makes each call distinct.
         self._queue: deque[_Evaluation] = deque()
         self._running: dict[Future[float], _Evaluation] = {}
-        self._late: set[Future[float]] = set()  # past their time, and still with a worker
+        self._late: set[Future[float]] = set()  # past their deadline, and still occupying a worker
         self._done: SimpleQueue[Future[float]] = SimpleQueue()
         self._count = 0
         self.broken: BaseException | None = None  # the error after which nothing can be evaluated any more
 
     def __len__(self) -> int:
-        """Evaluations that are not settled."""
+        """Number of evaluations that are not settled."""
         return len(self._queue) + len(self._running)
 
     def submit(self, tasks: Sequence[Task]) -> range:
@@ -227,7 +227,7 @@ class Evaluations:
         return numbers
 
     def settle(self, everything: bool) -> list[Outcome]:
-        """Wait for all evaluations, or for the first, and return what is settled, in the order of asking.
+        """Wait for all evaluations, or for the first one, and return the settled ones in the order of asking.
 
         When the executor breaks or, unless `patient`, when one evaluation is given up, the results received so far are returned
         and the other evaluations stay unsettled.
@@ -254,10 +254,10 @@ class Evaluations:
         self._queue.clear()
         self._running.clear()
 
-    # ------------------------------------------------------------------ inside
+    # ------------------------------------------------------------------ internals
 
     def _fill(self) -> None:
-        """Submit as many as there is room for."""
+        """Submit tasks until `workers` evaluations are running."""
         self._late = {future for future in self._late if not future.done()}
         while self.broken is None and self._queue and self._free > 0:
             evaluation = self._queue.popleft()
@@ -281,7 +281,7 @@ class Evaluations:
         """A future that is done; None when the next deadline has passed, or when none is done and `block` is False."""
         while self.broken is None and len(self):
             first = next(iter(self._running.values()), None)  # submitted first, due first
-            # While late ones hold all the workers, one has as long again to come back.
+            # While late evaluations occupy all workers, wait once more for the length of the timeout.
             due = time.monotonic() + self._timeout if first is None else first.deadline
             left = None if due == math.inf else max(0.0, due - time.monotonic())
             try:
@@ -293,11 +293,11 @@ class Evaluations:
                 return None
             if future in self._running:
                 return future
-            self._fill()  # a late one came back
+            self._fill()  # a late evaluation has returned
         return None
 
     def _outcome(self, future: Future[float]) -> list[Outcome]:
-        """The outcome of a future that is done; empty where the evaluation is tried again, or the executor broke."""
+        """The outcome of a future that is done; empty if the evaluation is repeated, or the executor broke."""
         evaluation = self._running.pop(future)
         error = CancelledError("cancelled by the executor") if future.cancelled() else future.exception()
         if error is None:
@@ -320,7 +320,7 @@ class Evaluations:
         return [Outcome(evaluation.number, math.nan, error)]
 
     def _arrived(self) -> list[Outcome]:
-        """Rewards that have come by now."""
+        """Rewards that have been received."""
         done = [future for future in self._running if future.done() and not future.cancelled() and future.exception() is None]
         return [outcome for future in done for outcome in self._outcome(future)]
 
@@ -346,10 +346,10 @@ def _evaluate(task: Task, name: str) -> float:
 def check_parallel(
     executor: object, workers: object, retries: object, timeout: object, failures: object, asynchronous: object
 ) -> None:
-    """Refuse options of `run` that cannot be combined.
+    """Check that these options of `run` can be combined.
 
     Raises:
-        ArgumentError: The message says what to pass.
+        ArgumentError: If they cannot; the message names the options to pass.
     """
     good = executor is None or isinstance(executor, Executor)
     require(

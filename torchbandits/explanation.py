@@ -1,4 +1,4 @@
-"""The beliefs of a bandit about features, noise and the best arm, in five plain lines."""
+"""The posterior's view of the features, the noise and the best arm, in five plain lines."""
 
 from __future__ import annotations
 
@@ -33,20 +33,20 @@ if TYPE_CHECKING:
 
 _SHOWN = 5  # features that are named
 _DRAWN = 30  # features in a figure
-_FEW = 5  # distinct arms below which fitted lengthscales carry no information
-_CLEAR = 2.0  # standard errors by which the best arm must lead, for rewards that are mostly noise to show a difference
+_FEW = 5  # with fewer distinct arms, fitted lengthscales carry no information
+_CLEAR = 2.0  # lead of the best arm, in standard errors, from which rewards that are mostly noise show a difference
 
 
 @dataclass(frozen=True, eq=False)
 class Explanation:
-    """Beliefs about one batch row.
+    """The explanation of one batch row.
 
     Attributes:
-        relevance: `d`, inverse squared lengthscales in units of the features' ranges, as parts of their sum: the speed at which
-            the reward changes along each feature. NaN for a kernel without lengthscales.
+        relevance: `d`, inverse squared lengthscales in units of the features' ranges, as fractions of their sum: the speed at
+            which the reward changes along each feature. NaN for a kernel without lengthscales.
         names: Names of the features.
         noise_std: Standard deviation of the rewards of the best arm around its mean, reward units.
-        noise_share: Share of the noise in the variance over the arms pulled, under the model.
+        noise_share: Fraction of the variance over the pulled arms that is noise, under the model.
         best: The recommended arm.
         upper: Largest upper confidence bound over the arms, reward units.
         rivals: Number of arms whose upper bound exceeds the lower bound of the best one.
@@ -55,7 +55,7 @@ class Explanation:
         lead: Posterior mean of the best arm minus the average posterior mean of the arms pulled, in standard errors, which
             combine the posterior deviation of the best arm and the noise of an average of all rewards.
         repeated: The arm that took more than half of the last 40 pulls, the number of these pulls, and the reason with a
-            remedy; None where there is no such arm. After a state was loaded, only later pulls count.
+            remedy; None if there is no such arm. After a state was loaded, only later pulls count.
     """
 
     relevance: Tensor
@@ -184,8 +184,9 @@ def _lead(state: TableState, noise_variance: float, place: tuple[int, ...]) -> f
 
     .. math:: \Big(\max_i \mu_i - \tfrac1u \sum_i \mu_i\Big) \Big/ \sqrt{v_{\mathrm{best}} + \sigma^2 / n}
 
-    with the posterior variance v of the best arm and n pulls in all. Noise alone gives 1 or less, since posterior means are
-    shrunk towards each other; the noise of a single reward would hide what an average of many shows.
+    with the posterior variance v of the best arm and n pulls in total. Pure noise gives 1 or less, because posterior means are
+    shrunk towards each other. The denominator has the noise of an average, because the noise of a single reward would hide
+    differences that an average of many rewards shows.
     """
     arm, u = state.rows.arm_of_row[place], int(state.statistics.num_rows[place])
     known = (arm[:u] >= 0) & (state.statistics.weights[place][:u] > 0)
@@ -215,7 +216,7 @@ def _noise_std(posterior: GaussianProcess, variance: float, place: tuple[int, ..
 
 
 def _relevance(posterior: GaussianProcess, arms: Tensor, place: tuple[int, ...]) -> Tensor:
-    """(range/ℓ)² of each feature, as parts of their sum, `d`."""
+    """(range/ℓ)² of each feature, as fractions of their sum, `d`."""
     d = posterior.statistics.points.shape[-1]
     if posterior.units is not None:
         ranges = posterior.units.features[place]

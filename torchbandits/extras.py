@@ -9,7 +9,7 @@ from typing import Any
 from torchbandits.errors import DataError
 
 PACKAGES = ("matplotlib", "pandas", "pyarrow", "pydantic", "rich", "scipy", "typer", "yaml")
-"""Packages that the command line needs. A failed import of any other package is reported as the error it is."""
+"""Packages that the command line needs. A failed import of any other package is raised unchanged."""
 
 
 def missing(error: ModuleNotFoundError) -> str:

@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all, and strict YAML."""
+"""Atomic writes of files, and strict YAML."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from torchbandits.checks import read_bytes
 from torchbandits.errors import ConfigError, DataError
 
 LARGEST_FILE = 1 << 18
-"""Largest size of a configuration file in bytes, with its aliases written out."""
+"""Largest size of a configuration file in bytes, with its aliases expanded."""
 DEEPEST = 50
 """Largest depth of nesting in a configuration file."""
 LONGEST_NAME = 200
-"""Bytes of a name that becomes a folder: file systems take 255, and suffixes are added."""
+"""Largest number of bytes of a name that becomes a folder: file systems allow 255, and suffixes are added."""
 
 
 def folder_name_fault(name: str) -> str:
-    """The fault of a name that becomes a folder within that of the results, on every system; empty where there is none."""
+    """The fault of a name that becomes a folder inside the results folder, on any operating system; empty if it is valid."""
     alone = PurePosixPath(name).name == name == PureWindowsPath(name).name and name not in ("", ".", "..")
     if alone and name.isprintable() and len(name.encode()) <= LONGEST_NAME:
         return ""
@@ -36,7 +36,7 @@ def prepare_folder(folder: Path) -> None:
     """Create a folder and make sure that files can be written in it.
 
     Raises:
-        DataError: If they can't.
+        DataError: If the folder cannot be created or written.
     """
     probe = folder / f".probe.{os.getpid()}.tmp"
     try:
@@ -48,10 +48,10 @@ def prepare_folder(folder: Path) -> None:
 
 
 def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
-    """Let `write` fill a file beside `path`, and move it there once it is whole.
+    """Let `write` write a temporary file beside `path`, and move it to `path` once it is complete.
 
     Raises:
-        DataError: If it can't be written; what was at `path` is still there then.
+        DataError: If the file can't be written. An earlier file at `path` is then unchanged.
     """
     temporary = path.with_name(f".{path.stem}.{os.getpid()}.tmp{path.suffix}")
     try:
@@ -65,22 +65,22 @@ def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a text file whole or not at all."""
+    """Write a text file atomically."""
     write_atomically(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML 1.1 as PyYAML reads it, but `1e-4` is a number (as in YAML 1.2), a key given twice is an error, and so is a file
-    that nests too deeply or grows too large when its aliases are written out ("billion laughs")."""
+    """YAML 1.1 as PyYAML reads it, with three differences: `1e-4` is a number (as in YAML 1.2), a repeated key is an error, and
+    so is a file that nests too deeply or becomes too large when its aliases are expanded ("billion laughs")."""
 
     def __init__(self, stream: str) -> None:
         super().__init__(stream)
         self._depth = 0
-        self._sizes: dict[int, int] = {}  # bytes of each node by its id, with all its aliases written out
+        self._sizes: dict[int, int] = {}  # bytes of each node by its id, with all its aliases expanded
 
     def compose_node(self, parent: Any, index: Any) -> Any:
-        """Compose a node and record its size: an alias has the size of its anchor, which is complete unless it holds the
-        alias."""
+        """Compose a node and record its size. An alias has the size of its anchor, which is complete unless the anchor contains
+        the alias."""
         self._depth += 1
         if self._depth > DEEPEST:
             raise yaml.composer.ComposerError(
@@ -97,7 +97,7 @@ class _Loader(yaml.SafeLoader):
 
     def _size(self, node: Any) -> int:
         if isinstance(node, yaml.ScalarNode):
-            return 1 + len(node.value.encode())  # refuses escapes such as "\ud800", which no file can be written with
+            return 1 + len(node.value.encode())  # raises for escapes such as "\ud800", which cannot be written to a file
         children = node.value if isinstance(node, yaml.SequenceNode) else [part for pair in node.value for part in pair]
         size = 1 + sum(self._sizes[id(child)] for child in children)
         if size > LARGEST_FILE:
@@ -106,7 +106,7 @@ class _Loader(yaml.SafeLoader):
         return size
 
     def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
-        """Construct a mapping whose keys differ."""
+        """Construct a mapping, and raise an error for a repeated key."""
         seen = set()
         for key_node, _ in node.value if isinstance(node, yaml.MappingNode) else ():
             if key_node.tag != "tag:yaml.org,2002:merge":
@@ -123,10 +123,10 @@ _Loader.add_implicit_resolver(
 
 
 def read_yaml(source: Path) -> dict[str, Any]:
-    """The mapping that a YAML file holds.
+    """The mapping in a YAML file.
 
     Raises:
-        ConfigError: If it can't be read, is not YAML, or holds something else.
+        ConfigError: If the file can't be read, is not YAML, or does not contain a mapping.
     """
     content = read_bytes(source, LARGEST_FILE, ConfigError)
     try:
@@ -136,7 +136,7 @@ def read_yaml(source: Path) -> dict[str, Any]:
     except yaml.YAMLError as error:
         raise ConfigError(f"{source}: not YAML: {' '.join(str(error).split())}") from error
     except (ValueError, KeyError, IndexError, AttributeError, TypeError) as error:
-        # PyYAML lets these through where a value does not fit its tag: a date of month 13, a number of 5,000 digits.
+        # PyYAML does not catch these errors of values that do not fit their tags: a date of month 13, a number of 5,000 digits.
         raise ConfigError(f"{source}: not YAML: a value that can't be read: {error}.") from error
     if not isinstance(values, dict):
         raise ConfigError(f"{source}: expected a mapping of keys to values, got {type(values).__name__}.")

@@ -2,7 +2,7 @@
 
     policy = tb.forgetting.discount(tb.gp_ucb(kernel, noise_std=0.1), factor=0.98)
 
-Only the posterior forgets. All pulls are still counted, so that widths which depend on the number of pulls keep growing.
+Only the posterior forgets. All pulls are still counted, so widths that depend on the number of pulls keep growing.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ def discount(policy: Policy, *, factor: float) -> Composed:
         factor: γ in (0, 1). About 1/(1 − γ) rewards count.
 
     Guarantee: none here; Deng et al. 2022 bound the regret of weighted GP-UCB with another width, for a bounded variation of f.
-    Cost: a sweep for each tell, O(A u²). Points are kept once they were pulled. Source: Deng et al. 2022 (WGP-UCB).
+    Cost: a sweep for each tell, O(A u²). Pulled points are never dropped. Source: Deng et al. 2022 (WGP-UCB).
     """
     return reweighted(policy, Discount(factor))
 
 
 def window(policy: Policy, *, pulls: int) -> Composed:
-    """The same policy, which learns from the last `pulls` rewards only.
+    """The same policy, which learns only from the last `pulls` rewards.
 
     Args:
         policy: gp_ucb, igp_ucb, gp_bucb or thompson_sampling, or another policy of one exact Gaussian process.
-        pulls: Number of rewards in the window of a batch row. They are kept one by one and saved with the state; `observe` is
-            refused.
+        pulls: Number of rewards in the window of a batch row. They are kept one by one and saved with the state; `observe`
+            raises an error.
 
     Guarantee: none here; Zhou & Shroff 2021 bound the regret of SW-GP-UCB with another width, for a bounded variation of f.
     Cost: a sweep for each tell once the window is full, O(A u²). Source: Zhou & Shroff 2021 (SW-GP-UCB).
@@ -45,9 +45,9 @@ def window(policy: Policy, *, pulls: int) -> Composed:
 
 
 def restart(policy: Policy, *, every: int) -> Composed:
-    """The same policy, which forgets all rewards before a tell that would bring their number above `every`.
+    """The same policy, which forgets all rewards before a tell that would increase their number above `every`.
 
-    A batch is never learned in part. Rewards with individual noise variances count with their weights.
+    A batch is always learned as a whole. Rewards with individual noise variances count with their weights.
 
     Args:
         policy: gp_ucb, igp_ucb, gp_bucb or thompson_sampling, or another policy of one exact Gaussian process.

@@ -17,24 +17,24 @@ from torchbandits.policies.joint import Joint
 from torchbandits.policies.picking import marginals
 from torchbandits.sets import table_of
 
-# Arms that are drawn jointly for the probabilities of a front, beside its members.
+# Number of arms, besides the members of a front, that are drawn jointly for its probabilities.
 _RIVALS = 500
-# Numbers of a block of comparisons.
+# Number of values in a block of comparisons.
 _BLOCK = 1 << 23
 
 
 @dataclass(frozen=True, repr=False)
 class Front(Readable):
-    """The arms whose posterior means no other arm's means dominate, in the order of the arms. Exact duplicates count once.
-    Under limits (`outcomes.pareto(at_most=)`), only arms that keep them with the probability `certainty` are considered.
+    """The arms whose posterior means are not dominated by those of another arm, in order of index. Exact duplicates count once.
+    Under limits (`outcomes.pareto(at_most=)`), only arms that keep all limits with probability `certainty` are considered.
 
     Attributes:
-        index: `batch_shape x f`, −1 in places of a batch row whose front is smaller.
+        index: `batch_shape x f`, −1 where padded, in batch rows with a smaller front.
         points: `batch_shape x f x d`.
         mean, variance: `batch_shape x f x k`, posterior of every outcome, reward units; NaN where padded.
         probability: `batch_shape x f`, probability under the model that no arm dominates it; 0 where padded.
-        hypervolume: `batch_shape`, volume that the means dominate above the reference point, in the product of the outcomes'
-            units; NaN without a reference point.
+        hypervolume: `batch_shape`, volume that is dominated by the means and bounded by the reference point, in the product of
+            the outcomes' units; NaN without a reference point.
     """
 
     index: Tensor
@@ -55,13 +55,14 @@ class Front(Readable):
 
 @dataclass(frozen=True, repr=False)
 class ParetoSet(Readable):
-    """The arms that the bounds certify as Pareto optimal up to ε, those that they certify as not needed, and the others:
+    """The arms that the bounds certify as Pareto optimal up to ε, the arms that they certify as not needed, and the others:
     `batch_shape x A` booleans each.
 
     Attributes:
-        inside: If the bounds hold, no arm that is not `outside` is better than one of these by more than ε in every outcome,
-            and no arm at all by more than 2 ε.
-        outside: If the bounds hold, for each of these some arm that is not `outside` is at most ε worse in every outcome.
+        inside: If the bounds hold, no arm that is not `outside` is better than one of these arms by more than ε in every
+            outcome, and no arm at all is better by more than 2 ε in every outcome.
+        outside: If the bounds hold, then for each of these arms some arm that is not `outside` is at most ε worse in every
+            outcome.
         undecided: The arms in neither set; there are none once the Pareto set is certified.
     """
 
@@ -118,8 +119,8 @@ def front(
 
 
 def _rivals(signed: Tensor, spread: Tensor, index: Tensor, counted: Tensor) -> Tensor:
-    """The arms that most likely belong to the front beside its members, `rows x r`: by how far one standard deviation lifts
-    them above every member, in the outcome in which it lifts them most."""
+    """The arms that most likely belong to the front besides its members, `rows x r`. They are ranked by the distance by which
+    one standard deviation lifts them above every member, in the outcome in which this distance is largest."""
     A = signed.shape[-2]
     hopes = []
     for values, std, members, own in zip(signed, spread, index, counted, strict=True):
@@ -135,19 +136,19 @@ def _rivals(signed: Tensor, spread: Tensor, index: Tensor, counted: Tensor) -> T
         hopes.append(hope)
     top = torch.stack(hopes).topk(min(_RIVALS, A), dim=-1)
     some = top.values > -torch.inf
-    # Places without a rival repeat the first member, which is there anyway.
+    # Padding repeats the first member, which is drawn anyway.
     return torch.where(some, top.indices, index[:, :1])[:, : int(some.sum(dim=-1).max())]
 
 
 def _membership(joint: JointDraws, index: Tensor, signs: dict[int, Tensor], k: int, draws: int, seed: int) -> Tensor:
-    """The part of joint draws in which no arm dominates each member by the outcomes that `signs` names, `rows x f`."""
+    """For each member, the fraction of joint draws in which no arm dominates it in the outcomes of `signs`, `rows x f`."""
     rows, f = index.shape
     hits = torch.zeros(rows, f, dtype=torch.float64, device=index.device)
     wide = joint.index.shape[-1]
     same = joint.index.reshape(rows, k, wide)[:, 0]
     for row in range(rows):
         generator = torch.Generator().manual_seed(seed)
-        # A copy of a member does not dominate it; places that are padded repeat an arm.
+        # An arm does not dominate its copies, and padding repeats an arm.
         own = same[row].unsqueeze(-2) == same[row, :f].unsqueeze(-1)
         for part in torch.arange(draws).split(max(1, _BLOCK // (f * wide))):
             drawn = torch.stack([sign * joint.draw(row * k + j, len(part), generator) for j, sign in signs.items()], dim=-1)

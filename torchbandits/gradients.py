@@ -1,4 +1,4 @@
-"""Decorator for functions without gradients, of little cost where gradients are disabled already."""
+"""Decorator for functions without gradients, which costs little if gradients are already disabled."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ def without_gradients(function: Callable[Given, Result]) -> Callable[Given, Resu
     """Run a function under `torch.no_grad`, unless gradients are disabled already. A step of a bandit enters eight such
     functions, and each switch takes as long as an operation on a small tensor."""
 
-    # PyTorch's own form, not a `with` here: an interrupt between the end of its block and its exit would leave gradients off.
+    # PyTorch's decorator instead of a `with` block, because an interrupt between the end of the block and its exit would leave
+    # gradients disabled.
     switched = torch.no_grad()(function)
 
     @wraps(function)

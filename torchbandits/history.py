@@ -1,7 +1,7 @@
 """The record of a run: one line per pull, one line per batch, in flat columns that grow by doubling.
 
-Nothing here is needed to continue a run. The history and the journal are the only records that grow with the number of
-pulls; no Python object is made per pull.
+The history is not needed to continue a run. The history and the journal are the only records that grow with the number of
+pulls, and no Python object is created per pull.
 """
 
 from __future__ import annotations
@@ -57,14 +57,14 @@ _MOST_ROWS = 1 << 20
 
 
 class Columns:
-    """Named columns of one length in buffers that double, so that an append costs what it adds."""
+    """Named columns of equal length in buffers that grow by doubling, so the cost of an append is proportional to its size."""
 
     def __init__(self, dtypes: dict[str, type], capacity: int = 64) -> None:
         self.length = 0
         self._buffers: dict[str, NDArray[Any]] = {name: np.empty(capacity, dtype) for name, dtype in dtypes.items()}
 
     def append(self, count: int, values: dict[str, Any]) -> None:
-        """Write `count` lines; every value is a scalar or an array of that length."""
+        """Append `count` lines; every value is a scalar or an array of that length."""
         end = self.length + count
         capacity = len(next(iter(self._buffers.values())))
         if end > capacity:
@@ -87,10 +87,10 @@ class History:
     """Record of a run: its pulls, and the state after each batch.
 
     Args:
-        batch_size: Number of batch rows (replicates, seeds) that are recorded side by side; `rows` in the shapes below.
-        metadata: Anything JSON can hold; it travels with the Parquet files.
+        batch_size: Number of batch rows (replicates, seeds), `rows` in the shapes below.
+        metadata: Any JSON value; it is saved in the Parquet files.
 
-    `t` and `batch` count from 1 within a row and count what was recorded here, not history observed from elsewhere.
+    `t` and `batch` count from 1 within a row. They count the recorded pulls and batches, without observed history.
     """
 
     def __init__(self, batch_size: int = 1, metadata: dict[str, Any] | None = None) -> None:
@@ -125,10 +125,10 @@ class History:
             report: The state after the tell, one number per row (and step).
             recommended: `rows` or `steps x rows`, the arm that would be recommended then; −1 for none.
             simple_regret: Of the same shape, regret of that arm, reward units; NaN where unknown.
-            seconds: Seconds of each ask and tell by the run's clock, without the time of the environment. Batch rows share
-                them.
-            costs: Like `index`, what each pull cost; NaN is recorded where not given.
-            failed: `rows` or `steps x rows`, evaluations of the batch that failed and were given up; none where not given.
+            seconds: Seconds of each ask and tell by the run's clock, without the time of the environment, the same for all
+                batch rows.
+            costs: Cost of each pull, of the shape of `index`; recorded as NaN if not given.
+            failed: `rows` or `steps x rows`, numbers of evaluations that failed and were given up; 0 if not given.
 
         Raises:
             ShapeError: If a shape is not as above; nothing is recorded then.
@@ -189,7 +189,8 @@ class History:
 
         Args:
             row: Batch row.
-            seconds_share: Factor of the seconds, which all rows have in common: 1 over the number of rows divides them equally.
+            seconds_share: Factor of the seconds, which are the same for all rows: 1 over the number of rows divides them
+                equally.
         """
         self._check_row(row)
         seconds_share = float(non_negative("seconds_share", seconds_share))
@@ -206,11 +207,12 @@ class History:
 
     @property
     def num_pulls(self) -> NDArray[np.int64]:
-        """Pulls recorded in each row, `rows`."""
+        """Number of pulls recorded in each row, `rows`."""
         return self._t.copy()
 
     def cumulative_regret(self, row: int = 0) -> NDArray[np.float64]:
-        """Sum of the regret of the first t pulls of a row for t = 1, 2, …, reward units; NaN from the first unknown."""
+        """Sum of the regret of the first t pulls of a row for t = 1, 2, …, reward units; NaN from the first unknown regret
+        on."""
         self._check_row(row)
         pulls = self.pulls
         return np.cumsum(pulls["regret"][pulls["row"] == row])
@@ -242,7 +244,7 @@ class History:
         """The Pareto front of the arms pulled, by their average rewards, for a run of several outcomes. Limits are ignored.
 
         Args:
-            minimize: Names of the outcomes to minimise, all of them being objectives; by default the objectives of the run.
+            minimize: Names of the outcomes to minimise; all outcomes are then objectives. By default the objectives of the run.
             row: Batch row of picks.
 
         Returns:
@@ -250,8 +252,8 @@ class History:
             front, those with the best first objective first.
 
         Raises:
-            StateError: If the run had one outcome, or an outcome was not measured of some pick.
-            ArgumentError: For a name that is no outcome.
+            StateError: If the run had one outcome, or an outcome of some pick was not measured.
+            ArgumentError: For a name that is not an outcome.
         """
         names = [str(name) for name in self.metadata.get("outcomes", [])]
         aims = self.metadata.get("objectives") or dict.fromkeys(names, "maximize")
@@ -279,7 +281,7 @@ class History:
 
         Raises:
             StateError: If the run had one outcome.
-            ArgumentError: For a name that is no outcome, and for an outcome without a reference.
+            ArgumentError: For a name that is not an outcome, and for an outcome without a reference.
         """
         (low,), rewards = self._outcomes("hypervolume()", {"reference": reference}, minimize, row)
         return growing_hypervolume(torch.from_numpy(rewards - low)).numpy()
@@ -309,7 +311,7 @@ class History:
     def _outcomes(
         self, call: str, points: dict[str, Mapping[str, float]], minimize: Sequence[str], row: int
     ) -> tuple[list[NDArray[np.float64]], NDArray[np.float64]]:
-        """Points `k` and the rewards of one batch row of picks, `t x k`, of which more is better."""
+        """Points `k` and the rewards of one batch row of picks, `t x k`, with signs such that larger values are better."""
         names = self.metadata.get("outcomes", [])
         require(len(names) > 0, f"{call} is of a run of several outcomes, and this history names none.", StateError)
         for what, point in points.items():
@@ -336,7 +338,8 @@ class History:
         return [sign * np.array([point[name] for name in names]) for point in points.values()], sign * rewards
 
     def summary(self, row: int = 0) -> dict[str, float]:
-        """Pulls, batches, distinct arms, dictionary size, regret, simple regret, seconds; failures and cost where there are."""
+        """Pulls, batches, distinct arms, dictionary size, regret, simple regret and seconds; failures and cost if there are
+        any."""
         self._check_row(row)
         batches = self.batches
         mine = np.flatnonzero(batches["row"] == row)
@@ -355,7 +358,7 @@ class History:
         require(is_whole(row, 0) and row < self.batch_size, f"row must be from 0 to {self.batch_size - 1}, got {row}.")
 
     def __len__(self) -> int:
-        """Pulls recorded in all rows together."""
+        """Total number of pulls recorded in all rows."""
         return self._pulls.length
 
     def __repr__(self) -> str:
@@ -363,7 +366,7 @@ class History:
         return f"History(rows={self.batch_size}, pulls={self._pulls.length}, batches={self._batches.length})"
 
     def __eq__(self, other: object) -> bool:
-        """Same rows, metadata and numbers, NaN equal to NaN."""
+        """Whether rows, metadata and numbers are equal; NaN equals NaN."""
         if not isinstance(other, History):
             return NotImplemented
         if (self.batch_size, self.metadata) != (other.batch_size, other.metadata):
@@ -372,9 +375,9 @@ class History:
         return all(np.array_equal(a[k], b[k], equal_nan=True) for a, b in pairs for k in a)
 
     def to_parquet(self, folder: str | os.PathLike[str]) -> None:
-        """Write `pulls.parquet` and `batches.parquet` into `folder`, each whole or not at all.
+        """Write `pulls.parquet` and `batches.parquet` into `folder`, each atomically.
 
-        Both are written beside their places before either is moved there. Metadata is kept as JSON in both schemas.
+        Both are written to temporary files before either is moved to its place. Metadata is kept as JSON in both schemas.
 
         Raises:
             DataError: If pyarrow is missing or the folder can't be written.
@@ -403,7 +406,7 @@ class History:
 
     @classmethod
     def from_parquet(cls, folder: str | os.PathLike[str]) -> History:
-        """Read what `to_parquet` wrote; recording may go on from there.
+        """Read a history that `to_parquet` wrote; recording may continue.
 
         Raises:
             DataError: If pyarrow is missing, or the two files are missing, unreadable or not of one run.
@@ -424,7 +427,7 @@ class History:
             raise DataError(f"{source} does not hold a history ({' and '.join(_FILES)}): {error}.") from error
         whole = headers[0] == headers[1] and len(pulls["row"]) == int(batches["size"].sum())
         require(whole, f"{source}: {_FILES[0]} and {_FILES[1]} are not of the same run. Write them again.", DataError)
-        # Row numbers decide how much is allocated, and a page shows each row.
+        # The number of rows determines the allocated memory, and a page shows every row.
         good = is_whole(rows) and rows <= _MOST_ROWS and isinstance(metadata, dict)
         good = good and all(((part["row"] >= 0) & (part["row"] < rows)).all() for part in (pulls, batches))
         require(good, f"{source} does not hold a history: its rows are not numbered from 0 to {rows} - 1.", DataError)
@@ -442,7 +445,7 @@ def _array(name: str, values: Any, dtype: type) -> NDArray[Any]:
 
 
 def _column(table: Any, name: str, dtype: type) -> NDArray[Any]:
-    """A column as numbers; of what older records lack, costs are NaN then and failures 0."""
+    """A column as numbers. If older records lack the column, costs are NaN and failures are 0."""
     older = {"cost": np.nan, "failed": 0}
     missing = name in older and name not in table.column_names
     values = np.full(table.num_rows, older[name]) if missing else table.column(name).to_numpy()

@@ -1,6 +1,6 @@
 """The loop of a run: a policy, its state and the open picks.
 
-The loop neither writes to a journal nor checks arguments, except for costs, which must fit the arms as the state holds them.
+The loop neither writes to a journal nor checks arguments, except for costs, which are checked against the arms of the state.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ class Loop:
         self.narrow = rows.source.dtype == torch.float32
 
     def few_threads(self) -> threads:
-        """A context manager that sets the number of threads that operations on the arms are worth."""
+        """A context manager that uses one thread, or several if the operations on the arms are large enough."""
         return threads(many=self.large)
 
     # ------------------------------------------------------------------ reading

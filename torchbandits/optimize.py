@@ -35,8 +35,8 @@ def optimize_continuous(
     The sweep consists of the given points, the centre of the box and scrambled Sobol points. L-BFGS-B starts from the points
     with the highest scores among those that score higher than their 2d nearest neighbours, so that several maxima of similar
     height are searched. Each restart of each batch row is a separate problem with its own line search (BoTorch's batched
-    L-BFGS-B). The score is always evaluated for all restarts of all rows, so that the result of a row depends on other rows
-    only through the scores. Among equal scores the first point of the sweep wins: a constant score returns the first given
+    L-BFGS-B). The score is always evaluated for all restarts of all rows, so the result of a row depends on other rows only
+    through the scores. Among equal scores the first point of the sweep wins: for a constant score this is the first given
     point, or the centre.
 
     Args:

@@ -1,4 +1,4 @@
-"""Ask and tell with several outcomes per pull: they share one selection, and the posteriors have one more batch dimension."""
+"""The ask-and-tell interface for several outcomes per pull, which share one selection of arms."""
 
 from __future__ import annotations
 
@@ -44,9 +44,9 @@ from torchbandits.types import Recommendation, Report, Selection
 class OutcomeBandit(Bandit):
     """A bandit whose pulls have several outcomes: all outcomes share the arms, and each has its own posterior.
 
-    All outcomes share the picks, so that a selection has the shape of a `Bandit`'s. Counts, posteriors and reports have one
+    All outcomes share the picks, so a selection has the same shape as for `Bandit`. Counts, posteriors and reports have one
     more batch dimension, the last one, for the k outcomes in the order of `outcomes`: `counts` is `... x k x A`,
-    `posterior(points).mean` `... x k x n`, and the entries of a report are `... x k`.
+    `posterior(points).mean` is `... x k x n`, and the entries of a report are `... x k`.
 
     Args:
         policy: A policy of `torchbandits.outcomes`, which names the outcomes.
@@ -57,8 +57,9 @@ class OutcomeBandit(Bandit):
         journal: As for `Bandit`.
 
     Raises:
-        StateError, DataError: If the journal is in use, of another run, damaged, or can't be written.
-        ShapeError, NonFiniteError, ArmIndexError: For arms that a `Bandit` refuses, or that lack what the policy names.
+        StateError, DataError: If the journal is in use, belongs to another run, is damaged, or can't be written.
+        ShapeError, NonFiniteError, ArmIndexError: For arms that `Bandit` does not accept, or without arms that the policy
+        names.
     """
 
     policy: Joint
@@ -96,18 +97,18 @@ class OutcomeBandit(Bandit):
         available: Tensor | None = None,
         maximizer: Maximizer | None = None,
     ) -> Selection:
-        """The picks to evaluate next, as `Bandit.ask`: `index` and `mask` are `... x q`, without the dimension of outcomes.
+        """Return the picks to evaluate next, as `Bandit.ask`; `index` and `mask` are `... x q`, without the outcome dimension.
 
         Args:
-            limit: Most picks, one number or one per batch row of picks.
+            limit: Maximum number of picks, one number or one per batch row of picks.
             more: As for `Bandit.ask`.
             exactly: As for `Bandit.ask`.
             within: As for `Bandit.ask`.
             available: `A` or `... x A` booleans.
-            maximizer: Not supported, since the arms of several outcomes are a list.
+            maximizer: Not supported, because several outcomes require a list of arms.
 
         Raises:
-            ArgumentError, UnsupportedError: As for `Bandit.ask`; nothing has changed then.
+            ArgumentError, UnsupportedError: As for `Bandit.ask`. The bandit is then unchanged.
         """
         loop = self.loop
         require(maximizer is None, "several outcomes are of arms on a list: leave out maximizer=.", UnsupportedError)
@@ -142,8 +143,8 @@ class OutcomeBandit(Bandit):
             noise_var: As for `Bandit.tell`, one number or `... x q x k`.
 
         Returns:
-            The report, with a row per outcome. A pick is settled for all outcomes; one that is measured later is told as a
-            further reward of the same arm.
+            The report, with one row per outcome. The pick is then settled for all outcomes. Tell an outcome that is measured
+            later as a further reward of the same arm.
 
         Raises:
             ShapeError, NonFiniteError, ArgumentError: On bad input, before anything is learned.
@@ -169,11 +170,11 @@ class OutcomeBandit(Bandit):
         *,
         noise_var: Tensor | float | None = None,
     ) -> Report:
-        """Learn from history that is already summed, in which every outcome was measured.
+        """Learn from summed history in which every outcome was measured.
 
         Args:
             points_or_index: As for `Bandit.observe`, `... x h` or `... x h x d`.
-            counts: `... x h`, or `... x h x k` where outcomes were measured a different number of times.
+            counts: `... x h`, or `... x h x k` if the outcomes were measured different numbers of times.
             sums: `... x h x k`.
             squares: `... x h x k`.
             noise_var: One number, or `... x h x k`.
@@ -207,25 +208,25 @@ class OutcomeBandit(Bandit):
         return super().observe(spread, n, s, q, noise_var=own)
 
     def forget(self, selection: Selection | Tensor) -> None:
-        """Give up picks that were asked for and will never be told, as `Bandit.forget`."""
+        """Withdraw open picks that will not be evaluated; see `Bandit.forget`."""
         self.loop.recover_()
         super().forget(self._spread(*check_picks(selection, self._shape, self.loop.total, self.device)))
 
-    # ------------------------------------------------------------------ what was learned
+    # ------------------------------------------------------------------ results
 
     @without_gradients
     def best(self, k: int = 1) -> Recommendation:
-        """The k recommended arms among those pulled, best first.
+        """The k recommended arms among the pulled arms, best first.
 
-        `constrained` and `safe` policies recommend the best posterior means of the objective among the arms whose limits hold
-        with the probability `certainty` (`safe`: by their lower bounds, or because the arm is one of its `start`). Where there
-        are fewer than k such arms, the others follow in order of that probability.
+        `constrained` and `safe` policies recommend the arms with the best posterior means of the objective, among arms whose
+        limits hold with probability `certainty` (`safe`: by their confidence bounds, or because the arm is in `start`). If
+        there are fewer than k such arms, the others follow in order of that probability.
 
         Returns:
             `points` `... x k x d`, `index` `... x k`, and `mean` and `variance` `... x k x outcomes`.
 
         Raises:
-            StateError: If nothing was told.
+            StateError: If no rewards were told.
             UnsupportedError: For several objectives, which have a front instead of a best arm.
         """
         most = check_count(k)
@@ -324,12 +325,12 @@ class OutcomeBandit(Bandit):
             return self.policy.leaders(state, count, draws, seed)
 
     def pareto_set(self, epsilon: Mapping[str, float] | None = None, *, minimize: Sequence[str] | None = None) -> ParetoSet:
-        """The arms that the bounds certify as Pareto optimal up to ε, those that they certify as not needed, and the undecided
-        ones.
+        """The arms that the bounds certify as Pareto optimal up to ε, the arms that they certify as not needed, and the
+        undecided arms.
 
         Args:
-            epsilon: By outcome, the difference that does not matter, reward units; that of an `epal` policy by default.
-            minimize: Names of the outcomes to minimise; those of the policy by default.
+            epsilon: By outcome, the difference that does not matter, reward units; by default that of an `epal` policy.
+            minimize: Names of the outcomes to minimise; by default those of the policy.
 
         Raises:
             ArgumentError: If an argument is not as above.
@@ -362,8 +363,8 @@ class OutcomeBandit(Bandit):
     def model(self) -> Any:
         """The posteriors as one BoTorch model, a `ModelList` of a `BanditModel` per outcome, tabulated on the arms.
 
-        BoTorch's acquisition functions for several outcomes take it, and `botorch.optimize_arms` maximises them over the arms.
-        The model does not contain pending picks: pass their points as `X_pending`.
+        It is an input of BoTorch's acquisition functions for several outcomes, which `botorch.optimize_arms` maximises over the
+        arms. The model does not contain pending picks: pass their points as `X_pending`.
 
         Raises:
             UnsupportedError: For several batch rows of picks, and for arms that are read from a source.
@@ -373,7 +374,7 @@ class OutcomeBandit(Bandit):
         state = table_of(self.loop, "model()")
         return models_of_outcomes(self.policy, state)
 
-    # ------------------------------------------------------------------ inside
+    # ------------------------------------------------------------------ internals
 
     def _shown(self) -> Shown:
         *_, num_arms, dim = self.arms.shape
@@ -410,7 +411,7 @@ class OutcomeBandit(Bandit):
         return shared.expand(*self.loop.batch_shape, index.shape[-1]).contiguous()
 
     def _of_all(self, what: str, given: Any, signs: Sequence[float]) -> tuple[float, ...]:
-        """A finite number for every objective, in the order of the outcomes; 0 for an outcome that has limits only."""
+        """A finite number for every objective, in the order of the outcomes; 0 for an outcome that only has limits."""
         require(isinstance(given, Mapping), f"{what} must be numbers by outcome, got {given!r:.60}.")
         _check_known(given, what, self.outcomes)
         lacking = [name for name, sign in zip(self.outcomes, signs, strict=True) if sign and name not in given]
@@ -429,7 +430,7 @@ class OutcomeBandit(Bandit):
             return signs if own is None else tuple(sign * abs(one) for sign, one in zip(signs, own, strict=True))
         if own is not None:
             return own
-        raise ArgumentError("pass minimize=, the names of the outcomes of which less is better ([] for none).")
+        raise ArgumentError("pass minimize=, the names of the outcomes to minimise ([] for none).")
 
 
 def rewards_by_outcome(what: str, names: tuple[str, ...], rewards: Any, index: Tensor, mask: Tensor, failures: str) -> Tensor:
@@ -437,7 +438,7 @@ def rewards_by_outcome(what: str, names: tuple[str, ...], rewards: Any, index: T
 
     Raises:
         ShapeError, ArgumentError: For other shapes and names.
-        NonFiniteError: If nothing was measured of a pick that counts, unless it is to be forgotten.
+        NonFiniteError: If an unmasked pick has no measured outcome, unless it is to be forgotten.
     """
     check_choice("failures", failures, ("error", "forget"))
     wanted = (*index.shape, len(names))
@@ -463,7 +464,7 @@ def rewards_by_outcome(what: str, names: tuple[str, ...], rewards: Any, index: T
 
 
 def _check_known(given: Mapping[str, Any], where: str, names: tuple[str, ...]) -> None:
-    """Refuse names that are no outcomes."""
+    """Raise an error for names that are not outcomes."""
     for name in given:
         if name not in names:
             raise ArgumentError(f"{where} names {name!r}, which is no outcome: {', '.join(names)}.{nearest(str(name), names)}")

@@ -38,8 +38,8 @@ __all__ = ["constrained", "epal", "fidelity", "pareto", "safe"]
 
 Names = tuple[str, ...]
 
-# Most objectives whose hypervolume is improved by default: a front of 40 arms leaves 41 cells for two objectives, 93 for
-# three, 358 for four and 1,554 for five, which take 6 s to find.
+# Largest number of objectives for which the hypervolume improvement is the default: the region above a front of 40 arms is
+# divided into 41 cells for two objectives, 93 for three, 358 for four, and 1,554 for five, which take 6 s to find.
 _MOST_IMPROVED = 4
 
 
@@ -54,13 +54,13 @@ def constrained(
     certainty: float = 0.95,
     optimism: float = 0.5,
 ) -> Joint:
-    r"""Maximise one outcome among the arms whose other outcomes keep limits, where all outcomes are unknown beforehand.
+    r"""Maximise one outcome among the arms whose other outcomes keep limits, if all outcomes are unknown beforehand.
 
-    The score of the models decides how feasibility counts. Upper bounds (`auto`, `gp_ucb`, `bkb`) are optimistic about
+    The score of the models determines how feasibility is treated. Upper bounds (`auto`, `gp_ucb`, `bkb`) are optimistic about
     objective and limits: the pick has the largest upper bound of the objective among the arms that may be feasible, or the
-    smallest sum of violations where none may be. Draws (`thompson_sampling`) do the same with a draw of each posterior. The
-    improvement (`gp_ucb(acquisition="ei")`) is multiplied by the probability of feasibility, in logarithms; no arm is picked
-    again while another one is on offer.
+    smallest sum of violations if no arm may be feasible. Draws (`thompson_sampling`) apply the same rule to a draw of each
+    posterior. The improvement (`gp_ucb(acquisition="ei")`) is multiplied by the probability of feasibility, in logarithms; no
+    arm is picked again while another one is on offer.
 
     Args:
         models: A policy for each outcome, by name.
@@ -68,10 +68,10 @@ def constrained(
         minimize: Name of the objective if it is to be minimised, instead of `maximize`.
         at_least: Lower limits by outcome, reward units.
         at_most: Upper limits by outcome, reward units.
-        certainty: Probability of all limits at which an arm counts as feasible, in (0, 1): for the level that an improvement
-            exceeds, and for `best()`.
+        certainty: Probability of keeping all limits from which on an arm counts as feasible, in (0, 1). It determines the level
+            that an improvement must exceed, and the arms of `best()`.
         optimism: Factor of the models' widths in the bounds that decide whether an arm may keep a limit, in [0, 1]: 1 is the
-            rule of CONFIG; smaller values spend fewer pulls on arms that break the limits, and 0 uses the means alone. Draws
+            rule of CONFIG; smaller values spend fewer pulls on arms that violate the limits, and 0 uses only the means. Draws
             and the improvement do not use it.
 
     Guarantee: none for this implementation. With bounds that hold, Xu et al. 2023 prove regret and violations that vanish on
@@ -114,19 +114,19 @@ def pareto(
         minimize: Names of the outcomes to minimise.
         scalarization: `"improvement"`, the expected growth of the hypervolume above `reference`, in closed form, which uses
             mean and standard deviation but no width, and picks no arm again while another one is on offer. The others combine
-            upper bounds or draws to one number by weights that are drawn for each pick: `"chebyshev"`, the smallest weighted
+            upper bounds or draws into one number, by weights that are drawn for each pick: `"chebyshev"`, the smallest weighted
             outcome plus a twentieth of the weighted sum, as in ParEGO; `"linear"`, the weighted sum, which misses trade-offs
             where the front is not convex; `"hypervolume"`, whose average over the weights is the hypervolume above `reference`.
             By default the improvement for up to four objectives, and `"chebyshev"` for draws and for more objectives, whose
             front has too many cells.
         reference: A value per outcome that every good trade-off should beat. By default it follows the front of the posterior
-            means at the arms that were pulled: a tenth of its range below its worst values (for the improvement, of the range
-            of all arms that were pulled). The range of the front is the unit of each outcome where weights are drawn.
+            means at the pulled arms: a tenth of its range below its worst values (for the improvement, a tenth of the range of
+            all pulled arms). If weights are drawn, the range of the front is the unit of each outcome.
         objectives: Names of the outcomes that are objectives; all of them by default. It must be given if there are limits.
         at_least: Lower limits by outcome, reward units, of objectives or of other outcomes. Only arms that may keep all limits
-            are picked; where there is none, the arm with the smallest sum of violations.
+            are picked; if there is none, the arm with the smallest sum of violations is picked.
         at_most: Upper limits by outcome, reward units.
-        certainty: Probability of all limits at which an arm may be on the front, in (0, 1).
+        certainty: Probability of keeping all limits from which on an arm may be on the front, in (0, 1).
         optimism: As for `constrained`.
 
     Guarantee: none for the improvement. Paria et al. 2019 prove Bayes regret O(√(T γ_T)) for each Lipschitz scalarisation with
@@ -177,13 +177,14 @@ def epal(models: Mapping[str, Policy], *, epsilon: Mapping[str, float], minimize
     which are complete once no arm is undecided.
 
     Args:
-        models: A policy for each outcome, scored by upper bounds; their widths decide what is certain.
+        models: A policy for each outcome, scored by upper bounds; their widths determine the confidence bounds.
         epsilon: By outcome, the difference that does not matter, reward units.
         minimize: Names of the outcomes to minimise.
 
-    Guarantee: where the bounds of all outcomes hold, with probability at least 1 − Σ δ_j under the models' priors, the sets of
-    every step are right: see `pareto_set`. The intervals are those of the present step; the paper intersects those of all
-    steps, which can end earlier, and bounds the number of pulls, which is not proved here. Source: Zuluaga et al. 2016, Alg. 1.
+    Guarantee: if the bounds of all outcomes hold, with probability at least 1 − Σ δ_j under the models' priors, the sets of
+    every step are correct: see `pareto_set`. The intervals are those of the current step. The paper intersects the intervals of
+    all steps, which can end earlier, and bounds the number of pulls, which is not proved here. Source: Zuluaga et al. 2016,
+    Alg. 1.
 
     Raises:
         UnsupportedError: For models that cannot be batch rows of one engine.
@@ -211,24 +212,24 @@ def safe(
 ) -> Joint:
     r"""SafeOpt and StageOpt: maximise one outcome, and pull only arms that are known to keep the limits.
 
-    An arm is safe if its confidence bounds keep all limits, or if it is one of `start`. `expand=None` is SafeOpt, which picks
-    the most uncertain arm among those that may be the best and those whose rewards may make others safe. A number is StageOpt,
-    which picks only arms of the second kind until that many pulls are told, and then the largest upper bound of the objective
-    among the safe arms.
+    An arm is safe if its confidence bounds keep all limits, or if it is in `start`. `expand=None` is SafeOpt, which picks the
+    most uncertain arm among the maximisers, which may be the best arm, and the expanders, whose rewards may make other arms
+    safe. If `expand` is a number, the policy is StageOpt, which picks only expanders until that many pulls are told, and then
+    the safe arm with the largest upper bound of the objective.
 
     Args:
-        models: A policy for each outcome, scored by upper bounds; their widths decide what is safe.
+        models: A policy for each outcome, scored by upper bounds; their widths determine the arms that are safe.
         start: Indices of arms that are known to be safe.
         maximize: Name of the objective, to be maximised.
         minimize: Name of the objective if it is to be minimised, instead of `maximize`.
         at_least: Lower limits of safety by outcome, reward units.
         at_most: Upper limits of safety by outcome, reward units.
-        expand: Pulls of the first stage of StageOpt; None for SafeOpt.
-        leaders: Largest number of arms, the most uncertain first, that are examined for whether they make others safe.
+        expand: Number of pulls of the first stage of StageOpt; None for SafeOpt.
+        leaders: Largest number of arms, the most uncertain first, that are tested as expanders.
 
-    Guarantee: where the bounds of the limited outcomes hold, with probability at least 1 − Σ δ_j under the models' priors, no
+    Guarantee: if the bounds of the limited outcomes hold, with probability at least 1 − Σ δ_j under the models' priors, no
     unsafe arm is ever pulled, in batches too. Convergence is not proved: there is no Lipschitz constant, and the safe set is
-    that of the present bounds. Source: Sui et al. 2015 and 2018; Berkenkamp et al. 2016 for bounds in place of a Lipschitz
+    that of the current bounds. Source: Sui et al. 2015 and 2018; Berkenkamp et al. 2016 for bounds in place of a Lipschitz
     constant.
 
     Raises:
@@ -263,30 +264,31 @@ def fidelity(
     informative.
 
     Each arm is a point and a fidelity, which is one of its features: a shorter simulation, fewer epochs, another laboratory.
-    The kernel says how far the fidelities agree: `TaskKernel` times a kernel on the other features, or any kernel in which the
-    fidelity is a number. A pick is the arm of the target fidelity with the largest upper bound, at the cheapest fidelity at
-    which it is still uncertain: see `aims.Fidelity` for the rule.
+    The kernel models the correlation between fidelities: `TaskKernel` times a kernel on the other features, or any kernel in
+    which the fidelity is a number. A pick is the arm of the target fidelity with the largest upper bound, at the cheapest
+    fidelity at which it is still uncertain: see `aims.Fidelity` for the rule.
 
-    With several outcomes, `models` is another policy, which states the aim at the target: `fidelity(constrained(…), arms, …)`
-    and `fidelity(pareto(…), arms, …)` pick the arm of the target fidelity which that policy would pick, at the cheapest
-    fidelity at which any of its outcomes is still uncertain. `best` and `front` consider arms of the target fidelity.
+    With several outcomes, `models` is another policy, which has the aim at the target fidelity:
+    `fidelity(constrained(…), arms, …)` and `fidelity(pareto(…), arms, …)` pick the arm of the target fidelity that this policy
+    would pick, at the cheapest fidelity at which any of its outcomes is still uncertain. `best` and `front` only consider arms
+    of the target fidelity.
 
     Args:
         models: A policy by the name of the only outcome, scored by upper bounds, whose kernel has no batch rows; or a
             `constrained` or `pareto` policy of several outcomes, scored by upper bounds or the improvement.
-        arms: `A x d`, those of the bandit.
-        column: The feature that is the fidelity.
+        arms: `A x d`, the arms of the bandit.
+        column: The index of the feature that is the fidelity.
         target: The fidelity whose outcome is maximised; every point must be among the arms at this fidelity.
         costs: Cost of a pull by fidelity, > 0.
         minimize: Whether to minimise the outcome; for one outcome only.
         exponent: q of the rule; 1/(d + 2) by default, as in the paper for a fidelity of one feature.
 
-    Guarantee: none here: the paper bounds the regret in terms of the cost spent for its widths, continuous fidelities and
-    kernels that are products; lists of arms are not in it. Source: Kandasamy et al. 2017 (BOCA).
+    Guarantee: none here. The paper bounds the regret in terms of the cost spent, for its widths, continuous fidelities and
+    product kernels; it does not cover lists of arms. Source: Kandasamy et al. 2017 (BOCA).
 
     Raises:
-        ArgumentError: If a point is not there at the target fidelity, or a fidelity has no cost.
-        UnsupportedError: For models of several outcomes, or a policy that `safe` or `epal` made.
+        ArgumentError: If a point is not among the arms at the target fidelity, or a fidelity has no cost.
+        UnsupportedError: For a dictionary of several models, or a policy made by `safe` or `epal`.
     """
     listed = check_arms(arms)
     require(listed.dim() == 2, f"arms must be A x d, got {tuple(listed.shape)}.", ShapeError)
@@ -311,9 +313,9 @@ def fidelity(
     twin = torch.where(levels == target, torch.arange(len(listed), device=listed.device), own[place])
 
     if isinstance(models, Joint):
-        require(not minimize, "minimize is for one outcome: say in constrained or pareto of which outcomes less is better.")
+        require(not minimize, "minimize is for one outcome: name the outcomes to minimise in constrained or pareto.")
         known = isinstance(models.aim, Constrained | Scalarized)
-        message = f"what is wanted at the target must be a constrained or a pareto policy, got {type(models.aim).__name__}."
+        message = f"the policy at the target must be a constrained or a pareto policy, got {type(models.aim).__name__}."
         require(known, message, UnsupportedError)
         policy = replace(models, aim=Fidelity(models.aim, twin, price, q))
         return _scored(policy, LogEI, "bounds or the improvement", draws=False)
@@ -329,11 +331,11 @@ def fidelity(
     return _scored(joint(models, aim), UCB, "bounds", draws=False)
 
 
-# ---------------------------------------------------------------------- the arguments
+# ---------------------------------------------------------------------- checks of arguments
 
 
 def _scored(policy: Joint, kind: type, wanted: str, *, draws: bool = True) -> Joint:
-    """The policy, unless its models' score is not one that the aim reads."""
+    """Return the policy, or raise an error if the aim does not support the score of its models."""
     score = policy.engine.score
     good = isinstance(score, (UCB, kind)) or (draws and policy.draws and not isinstance(score, LogEI))
     require(
@@ -390,7 +392,7 @@ def _signs(minimize: Sequence[str], names: Names) -> tuple[float, ...]:
 
 
 def _all_of(what: str, given: Any, names: Names) -> tuple[float, ...]:
-    """A finite number for every outcome, in their order."""
+    """A finite number for every outcome, in the order of the outcomes."""
     require(isinstance(given, Mapping), f"{what} must be numbers by outcome, got {given!r:.60}.")
     for name in given:
         _place(name, names, what)

@@ -39,7 +39,7 @@ class Packing:
     def words(self, rows: Tensor) -> Tensor:
         """Rows of bytes, `... x num_bytes` uint8, as words, `... x w` int64; a view where rows need no padding."""
         if not rows.numel():
-            # No view: the strides of an empty tensor may be anything.
+            # Not a view, because an empty tensor may have arbitrary strides.
             return rows.new_zeros((*rows.shape[:-1], self.num_words), dtype=torch.int64)
         spare = 8 * self.num_words - rows.shape[-1]
         padded = torch.nn.functional.pad(rows, (0, spare)) if spare else rows.contiguous()

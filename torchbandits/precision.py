@@ -1,8 +1,8 @@
 """Matrix products of float32 in full precision, whatever the settings of the process allow.
 
-TF32 (`torch.set_float32_matmul_precision("high")`) and bfloat16 ("medium") leave products of float32 with three digits. A
-leverage is a small difference of large numbers. It would be wrong by ten percent, so that other arms would be picked without a
-warning.
+With TF32 (`torch.set_float32_matmul_precision("high")`) and bfloat16 ("medium"), products of float32 have only three correct
+digits. A leverage is a small difference of large numbers. It would be wrong by ten percent, and other arms would be picked
+without a warning.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _FULL = "ieee"
 class full_precision:
     """Context in which products of float32 are exact to float32 on CUDA and on the CPU; on exit the settings are as before.
 
-    The settings are those of the process, so that other Python threads have full precision as well meanwhile. Cost: a few
+    The settings apply to the whole process, so other Python threads also have full precision in the meantime. Cost: a few
     microseconds.
     """
 

@@ -24,7 +24,7 @@ def certificate(policy: Policy, state: State) -> Tensor:
     bounds = policy.bounds(state)
     if bounds is None:
         return torch.full_like(state.sum_on_host("log_det"), torch.nan)
-    # Copied first, since each operation on a device has a fixed cost.
+    # Copied to the host first, because each operation on a device has a fixed cost.
     gap = (bounds[0] - bounds[1]).cpu()
     finite = torch.isfinite(gap)
     if not bool(finite.all()):

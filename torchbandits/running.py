@@ -64,50 +64,50 @@ def run(
     """Play a policy in an environment for a number of pulls, on ask and tell.
 
     Args:
-        policy: Selects arms. A policy of several outcomes plays a table with one batch row per outcome, in their order: arms
-            `k x A x d`, the same for each, and rewards `k x A`. The history, whose metadata hold the names, and the arguments
-            of callbacks have the same rows.
-        environment: Evaluates the picks. Its arms are the arms of the bandit.
-        num_rounds: Pulls of each batch row, failed ones included; it caps the last batch.
-        generator: As for `Bandit`. The noise of each row is drawn from a generator seeded by that row's.
+        policy: The policy that selects arms. A policy of several outcomes requires a table with one batch row per outcome, in
+            the order of the outcomes: arms `k x A x d`, the same for each outcome, and rewards `k x A`. The history, whose
+            metadata contain the names, and the arguments of callbacks have the same rows.
+        environment: The environment that evaluates the picks. Its arms are the arms of the bandit.
+        num_rounds: Number of pulls of each batch row, including failed ones. The last batch is shortened to it.
+        generator: As for `Bandit`. The noise of each row is drawn from a generator that is seeded by the row's generator.
         budget: The largest total cost of the pulls of a batch row, one number or `batch_shape` of them. Arms that cost more
             than the rest of a row's budget are not offered, picks of a batch beyond this rest are forgotten, and the run ends
             when no row can pay for any arm. A failed evaluation costs as much as a successful one.
         observed: History that the bandit learns before its first ask, as `Bandit.observe` takes it. It does not count as rounds
             and is not recorded.
         journal: As for `Bandit`. Repeating the call resumes an interrupted run, the noise included, and returns the whole
-            history; the seconds of earlier steps are NaN, and callbacks are called for later steps only. Picks that were
-            pending are evaluated again, and excluded arms stay excluded. Another environment is refused; environments are
-            compared by class, name, noise, costs and expected rewards (or, where those are unknown, by function). Ctrl-C, and
-            any error but an `EvaluationError`, closes the journal.
-        clock: Times ask and tell; `time.process_time` counts the processor seconds of this process alone.
-        callbacks: Called after each tell with the bandit, the selection, the rewards and the report; the run ends if one
-            returns True.
+            history; the seconds of earlier steps are NaN, and callbacks are only called for later steps. Picks that were
+            pending are evaluated again, and excluded arms stay excluded. A different environment raises an error; environments
+            are compared by class, name, noise, costs and expected rewards (or, if these are unknown, by function). Ctrl-C, and
+            any error except `EvaluationError`, closes the journal.
+        clock: Clock for the seconds of ask and tell; `time.process_time` counts the processor seconds of this process only.
+        callbacks: Functions that are called after each tell with the bandit, the selection, the rewards and the report. The run
+            ends if one of them returns True.
         executor: Evaluates the picks of a batch in parallel: any `concurrent.futures.Executor`, of threads, processes, Dask
             (`client.get_executor()`) or mpi4py. Random numbers are drawn before a pick is submitted, and rewards are told in
-            the order of the picks: a batch that is told whole depends neither on the assignment of picks to workers nor on the
-            times of evaluation.
-        workers: Largest number of evaluations that are submitted at a time; a whole batch by default.
+            the order of the picks. Unless `asynchronous`, results therefore depend neither on the assignment of picks to
+            workers nor on the times of evaluation.
+        workers: Maximum number of evaluations in progress at a time; a whole batch by default.
         asynchronous: Tell every reward as soon as it is received, and ask for another pick in its place, independently of the
             batch rule: all `workers` stay busy, and picks depend on the order in which rewards were received. For one batch
             row.
-        retries: The number of times that a failed evaluation is repeated: one that raised, died, came late or is not a finite
-            number.
-        timeout: Seconds from its submission after which an evaluation has failed; with `workers`, that is from its start.
-        failures: The treatment of an evaluation that failed for good. `"raise"` ends the run. `"forget"` gives up the pick and
-            counts it in `history.batches["failed"]`; `"exclude"` does the same, and never offers its arm to that row again.
+        retries: Number of times that a failed evaluation is repeated. An evaluation fails if it raises an error, if its process
+            dies, if it exceeds the timeout, or if its result is not a finite number.
+        timeout: Seconds after submission (with `workers`, after the start) at which an evaluation has failed.
+        failures: Treatment of an evaluation that failed after all retries. `"raise"` ends the run. `"forget"` gives up the pick
+            and counts it in `history.batches["failed"]`; `"exclude"` also never offers its arm to that row again.
         stop: A rule of `torchbandits.stopping`, or several, evaluated before every ask: a batch row makes no further picks once
             one of the rules stops it, and the run ends when all rows have stopped. `history.metadata["stopped"]` holds the
-            reason of each row, an empty text for a row that had all its rounds. Rules are copied, and the copies begin without
-            a memory.
+            reason of each row, an empty text for a row that made all its pulls. Rules are copied, and the copies start without
+            memory.
 
     Returns:
-        The history. `history.batches["seconds"]` is the time of ask and tell, without the environment's.
+        The history. `history.batches["seconds"]` is the time of ask and tell, without that of the environment.
 
     Raises:
         EvaluationError: If an evaluation failed and failures end the run, or the executor broke. All rewards received before
-            were told; the error holds the history and the bandit.
-        KeyboardInterrupt: At Ctrl-C; with a journal, the message names the file in which the run is kept.
+            were told; the error contains the history and the bandit.
+        KeyboardInterrupt: On Ctrl-C; with a journal, the message names the file of the run.
     """
     known = isinstance(environment, Environment)
     require(known, f"environment must be one of torchbandits.environments, got {type(environment).__name__}.")
@@ -205,16 +205,16 @@ def _shared_costs(environment: Environment) -> Tensor | None:
 
 
 def _opening(bandit: Bandit) -> list[dict[str, Any]]:
-    """The records with which the run of a journal began: history that was observed, and the seeds of the noise."""
+    """The first records of the run in a journal: observed history, and the seeds of the noise."""
     past = [] if bandit.journal is None else bandit.journal.records()
     return list(takewhile(lambda record: record["kind"] in ("observe", "seeds"), past))
 
 
 @contextmanager
 def _closed_where_it_fails(bandit: Bandit) -> Iterator[None]:
-    """Close the journal of a run that fails, so that the same call can resume it: a traceback that is kept, as in a notebook,
-    would keep the bandit and its journal open. After an `EvaluationError` the journal stays open for the bandit that the error
-    holds."""
+    """Close the journal of a run that fails, so that the same call can resume it. A traceback that is kept, as in a notebook,
+    would otherwise keep the bandit and its journal open. After an `EvaluationError` the journal stays open, because the error
+    contains the bandit."""
     try:
         yield
     except EvaluationError:
@@ -270,7 +270,8 @@ def _catch_up(
     *,
     exclude: bool,
 ) -> None:
-    """Record, pay and count the rewards that were told before the run was interrupted; a NaN is an evaluation that failed."""
+    """Record the rewards told before the run was interrupted, and charge them to rounds and budget. A NaN is a failed
+    evaluation."""
     for record in journal.records():
         if record["kind"] == "tell":
             report, best = report_in(record, device)
@@ -327,14 +328,14 @@ class _Steps:
         self._steps: list[tuple[Tensor, Tensor, Tensor, Report, float, Tensor]] = []
 
     def add(self, index: Tensor, rewards: Tensor, best: Tensor, report: Report, seconds: float, lost: Tensor | None) -> None:
-        """Keep one ask and tell; `lost` has the arms of evaluations that failed, −1 elsewhere."""
+        """Add one ask and tell; `lost` contains the arms of failed evaluations, −1 elsewhere."""
         failed = self._none if lost is None else (lost >= 0).sum(dim=-1).cpu()
         self._steps.append((index, rewards, best, report, seconds, failed))
         if len(self._steps) >= _STEPS:
             self._flush()
 
     def history(self, stopped: Sequence[str] | None = None) -> History:
-        """The history of all steps, and the reason for which each row stopped, where rules were given."""
+        """The history of all steps, with the reason why each row stopped, if stopping rules were given."""
         self._flush()
         if stopped is not None:
             self._history.metadata["stopped"] = list(stopped)
@@ -367,12 +368,12 @@ class _Steps:
 
 
 class Rounds:
-    """The rounds that are left: the number of picks to ask for, and the arms on offer."""
+    """The remaining rounds: the number of picks to ask for, and the arms on offer."""
 
     def __init__(self, bandit: Bandit, rounds: Tensor, budget: Budget | None) -> None:
         self._bandit, self._budget = bandit, budget
-        self._rounds = rounds  # `batch_shape`, pulls of the bandit when each row is done
-        self._least = int((rounds - bandit.pulls.long()).min())  # pulls that every row has left, at least
+        self._rounds = rounds  # `batch_shape`, total pulls of the bandit at which each row ends
+        self._least = int((rounds - bandit.pulls.long()).min())  # lower bound of the remaining pulls of every row
         self._excluded: Tensor | None = None
         self.stopped: tuple[str, ...] | None = None
 
@@ -385,14 +386,14 @@ class Rounds:
             reasons = zip(self.stopped, decision.reasons, over.reshape(-1).tolist(), strict=True)
             self.stopped = tuple(new if now else old for old, new, now in reasons)
             self._rounds = torch.where(over, self._bandit.pulls.long(), self._rounds)
-            self._least = 0  # counted anew when asked
+            self._least = 0  # recomputed by the next `ask`
 
     def ask(self, waiting: int, workers: int | None) -> Selection | None:
-        """The next batch or, for a number of workers, as many further picks as they have room for; None for none now.
+        """The next batch or, for a number of workers, picks for all idle workers; None if there is nothing to pick now.
 
         Args:
             waiting: Number of open picks.
-            workers: None for batches, which are asked for when no pick is open.
+            workers: Number of workers; None for batches, which are asked for when no pick is open.
         """
         most = self._bandit.policy.most_picks
         limit = available = None
@@ -415,12 +416,13 @@ class Rounds:
         return selection if workers is None or bool(selection.mask.any()) else None
 
     def again(self) -> Selection | None:
-        """The picks that are open already, to be evaluated again; None for none."""
+        """The picks that are already open, to be evaluated again; None if there are none."""
         out = self._bandit.loop.open
         return out if out is None or self._budget is None else self._budget.pay(out)
 
     def lose(self, failed: Tensor, exclude: bool) -> None:
-        """Count evaluations that failed, of arms `batch_shape x q` (−1 where none did), as rounds; `exclude` takes them off."""
+        """Count failed evaluations of arms (`batch_shape x q`, −1 for none) as rounds; with `exclude`, never offer these arms
+        again."""
         self._rounds = self._rounds - (failed >= 0).sum(dim=-1)
         self._least = 0  # counted anew when asked
         if exclude:
@@ -434,8 +436,8 @@ class Rounds:
             self._excluded = self._excluded | (hits > 0)
 
     def _available(self) -> tuple[Tensor | None, Tensor | None]:
-        """Arms on offer, `batch_shape x A`, all arms in rows without further pulls, and the mask of rows with further pulls,
-        `batch_shape`; None for all."""
+        """The arms on offer, `batch_shape x A` (all arms in rows without further pulls), and the mask of rows with further
+        pulls, `batch_shape`. Both are None if all arms are on offer."""
         offered = None if self._budget is None else self._budget.affordable
         if self._excluded is not None:
             offered = ~self._excluded if offered is None else offered & ~self._excluded

@@ -1,4 +1,4 @@
-"""Operations on selections: joining, splitting and settling them, with places left-packed in every batch row."""
+"""Operations on selections: joining, splitting and settling them. Unmasked places come first in every batch row."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from torchbandits.types import PickMask, Picks, Selection
 
 
 def joined(first: Selection, second: Selection) -> Selection:
-    """Both selections in one, `first` first and masked places last."""
+    """Concatenate two selections, with masked places last."""
     index = torch.cat([first.index, second.index], dim=-1)
     mask = torch.cat([first.mask, second.mask], dim=-1)
     points = torch.cat([first.points, second.points], dim=-2)
@@ -31,7 +31,7 @@ def duplicate(selection: Selection) -> Selection:
 
 
 def same_picks(given: Any, opened: Selection) -> bool:
-    """Whether these are all the picks that are open, in their places and at their points."""
+    """Whether `given` contains all open picks, in the same places and at the same points."""
     if not isinstance(given, Selection):
         return False
     for one, own in ((given.index, opened.index), (given.mask, opened.mask), (given.points, opened.points)):
@@ -42,13 +42,13 @@ def same_picks(given: Any, opened: Selection) -> bool:
 
 
 def marked(selection: Selection, kept: Tensor) -> Selection:
-    """The picks of a selection that are marked, in their places; the other places are masked."""
+    """The marked picks of a selection, in their places; all other places are masked."""
     kept = selection.mask & kept
     return Selection(selection.points, torch.where(kept, selection.index, -1), kept)
 
 
 def within(opened: Selection, kept: PickMask, points: Callable[[Tensor], Tensor]) -> Selection | None:
-    """The picks of a selection that are marked, places left-packed; None where there are none."""
+    """The marked picks of a selection, packed to the left; None if there are none."""
     kept = opened.mask & kept
     if not bool(kept.any()):
         return None
@@ -59,10 +59,10 @@ def within(opened: Selection, kept: PickMask, points: Callable[[Tensor], Tensor]
 
 
 def carried(opened: Selection, arms: ArmSet, batch_shape: torch.Size) -> Selection:
-    """An open selection with the indices that its points have among other arms.
+    """An open selection with the indices of its points among other arms.
 
     Raises:
-        StateError: If one of them is gone.
+        StateError: If one of its points is not among these arms.
     """
     index = find(arms, opened.points.expand(*batch_shape, -1, -1)).masked_fill(~opened.mask, -1)
     gone = int((opened.mask & (index < 0)).sum())
@@ -81,7 +81,7 @@ def without(
         points: Features of arms by index.
 
     Returns:
-        The rest (None where nothing is left), and `batch_shape` numbers of picks that were not open.
+        The remaining picks (None if there are none), and the numbers of picks that were not open, `batch_shape`.
     """
     told = mask.sum(dim=-1).double()
     if opened is None:
@@ -98,5 +98,5 @@ def without(
 
 
 def _packing(mask: Tensor) -> Tensor:
-    """Places of each row that count, in order, padded to the longest row."""
+    """Unmasked places of each row, in order, padded to the length of the longest row."""
     return (~mask).byte().argsort(dim=-1, stable=True)[..., : int(mask.sum(dim=-1).max())]

@@ -1,4 +1,4 @@
-"""Sets of arms under the posterior: the k best, and those above a level."""
+"""Sets of arms under the posterior: the k best arms, and the arms above a level."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from torchbandits.policies.picking import marginals, only_entries
 from torchbandits.policies.state import TableState
 from torchbandits.widths import Width
 
-# Arms that are drawn jointly for the probabilities of `top_k`, beside the members.
+# Number of arms, besides the members, that are drawn jointly for the probabilities of `top_k`.
 _RIVALS = 1000
-# Draws that are held at once.
+# Largest number of values of draws in memory at once.
 _DRAWN = 1 << 23
 
 
@@ -59,9 +59,9 @@ class LevelSet(Readable):
     """The arms above a level, those below, and those that the bounds leave undecided: `batch_shape x A` each.
 
     Attributes:
-        above: Booleans, the lower bound is at least the level.
-        below: Booleans, the upper bound is below the level.
-        undecided: Booleans, neither of the two.
+        above: Booleans, True where the lower bound is at least the level.
+        below: Booleans, True where the upper bound is below the level.
+        undecided: Booleans, True for arms that are neither above nor below.
         probability: Probability under the model that the expected reward of the arm is at least the level.
     """
 
@@ -99,14 +99,14 @@ def top_k(loop: Loop, k: int, draws: int, seed: int) -> TopK:
     require(k < int(counts.min()), f"k must be less than the number of distinct arms, {int(counts.min())}, got {k}.")
     ranked = entries.topk(k + 1, dim=-1)
     index, threshold = ranked.indices[..., :k], ranked.values[..., k - 1 :].mean(dim=-1, keepdim=True)
-    # Beside the members, the arms that most likely belong, by their own marginals.
+    # Besides the members, the arms whose marginals make it most probable that they are among the k best.
     hope = (entries - threshold) / std.double().clamp_min(torch.finfo(torch.float64).tiny)
-    # An arm without variance counts as a rival even if it cannot belong; copies and members are no rivals.
+    # An arm without variance is a rival even if it cannot be among the k best; copies and members are not rivals.
     hope = torch.where(entries > -torch.inf, hope.clamp_min(torch.finfo(torch.float64).min), -torch.inf)
     rivals = hope.scatter(-1, index, -torch.inf).topk(min(_RIVALS, int(counts.max()) - k), dim=-1)
     joint = JointDraws(state.table, torch.cat([index, rivals.indices], dim=-1))
     width = joint.index.shape[-1]
-    # Where batch rows have unequal numbers of distinct arms, the last places of some are no rivals.
+    # If batch rows have different numbers of distinct arms, the last places of some rows are padding.
     apart = torch.nn.functional.pad(rivals.values == -torch.inf, (k, 0)).reshape(-1, 1, width)
     hits = torch.zeros(index.shape, dtype=torch.float64, device=index.device).reshape(-1, k)
     for row in range(hits.shape[0]):

@@ -18,17 +18,17 @@ class SphericalLinearKernel(gpytorch.kernels.Kernel):
     .. math:: k(x, x') = c + (1 - c) \, P(z)^T P(z'), \quad P(z) = \frac{(2z, |z|^2 - 1)}{|z|^2 + 1}, \quad
               z = \frac{x - m}{\sqrt{f} \, r}
 
-    m is the middle of the box that holds the features, and r half its diagonal. P is the inverse stereographic projection, so
-    that k(x, x) = 1; in contrast to that of the linear kernel, the variance does not grow towards the corners of the box. The
-    kernel has d + 2 features and no lengthscale, which is hard to estimate for hundreds of features such as those of language
-    model embeddings.
+    m is the centre of the box of the features, and r half its diagonal. P is the inverse stereographic projection, so
+    k(x, x) = 1: unlike for the linear kernel, the variance does not grow towards the corners of the box. The kernel has d + 2
+    features. It has no lengthscale, which is hard to estimate for hundreds of features, such as those of language model
+    embeddings.
 
-    `fraction`, f, and `constant`, c, are between 0 and 1, both 1/2 at first, and fitted with the kernel's other parameters;
-    `gpytorch.kernels.ScaleKernel` gives the kernel a variance. Features count in their own units, so that those of a larger
-    range count more.
+    `fraction`, f, and `constant`, c, are between 0 and 1, initially both 1/2, and are fitted with the kernel's other
+    parameters; `gpytorch.kernels.ScaleKernel` adds a variance. Features are not rescaled, so features with a larger range have
+    more influence.
 
     Args:
-        bounds: Lower and upper bounds of the features, `2 x d`. Arms beyond them are allowed.
+        bounds: Lower and upper bounds of the features, `2 x d`. Arms outside the bounds are allowed.
         kwargs: Arguments of a GPyTorch kernel, such as `batch_shape`. With `active_dims` the bounds are those of the active
             features.
 

@@ -1,4 +1,4 @@
-r"""Rules that end a run, a fleet of workers or your own loop: `bandit.should_stop(rule)`, `run(..., stop=rule)`.
+r"""Stopping rules for runs, workers and custom loops: `bandit.should_stop(rule)`, `run(..., stop=rule)`.
 
     rule = tb.stopping.EpsilonOptimal(0.05)
     while not (decision := bandit.should_stop(rule, tb.stopping.Budget(pulls=500))):
@@ -7,7 +7,7 @@ r"""Rules that end a run, a fleet of workers or your own loop: `bandit.should_st
     print(decision.reason)
 
 `EpsilonOptimal`, `ProbableRegret`, `TopKKnown`, `LevelSetKnown` and `FrontKnown` have a guarantee that holds with a given
-probability; the others have none. Every rule decides for each batch row from the rewards told: pending picks do not count.
+probability; the other rules have none. Every rule decides for each batch row from the rewards told, and ignores pending picks.
 """
 
 from __future__ import annotations
@@ -65,12 +65,12 @@ __all__ = [
     "TopKKnown",
 ]
 
-# Widths with a theorem that holds for all arms and all steps at once, by the kind of posterior in the theorem.
+# Widths with a theorem that holds for all arms and all steps simultaneously, for each kind of posterior.
 _EXACT = (IGP, KernelUCB, MartingaleMixture, SelfNormalized, Srinivas)
 _SPARSE = (BKB, BBKB)
-# Draws of the first look; the number doubles from look to look.
+# Number of draws of the first look (interim test); the number doubles from look to look.
 _FIRST_DRAWS = 256
-# Part of δ for all arms together that are not drawn.
+# Fraction of δ for all arms that are not drawn.
 _NEGLECTED = 0.005
 # Largest number of normal numbers drawn at once.
 _DRAWN = 1 << 23
@@ -78,14 +78,14 @@ _DRAWN = 1 << 23
 
 @dataclass(frozen=True)
 class Decision:
-    """The decision of one or several rules. It is true where every batch row may stop.
+    """The decision of one or several rules. Its truth value is whether every batch row may stop.
 
     Attributes:
         stop: `batch_shape` booleans.
         arm: `batch_shape`, the recommended arm, to which guarantees refer; −1 before the first pull.
         value: `batch_shape`, the number that the rule compares with its threshold; NaN where it is unknown. For several rules,
             the value of the first rule that stops the row, or else of the first rule.
-        reasons: The reason for which each batch row stops, in row-major order; empty texts for rows that do not stop.
+        reasons: The reason why each batch row stops, in row-major order; empty texts for rows that do not stop.
     """
 
     stop: Tensor
@@ -99,7 +99,7 @@ class Decision:
 
     @property
     def reason(self) -> str:
-        """The distinct reasons, one after the other; empty where no row stops."""
+        """The distinct reasons, concatenated; empty if no row stops."""
         return "; ".join(dict.fromkeys(reason for reason in self.reasons if reason))
 
 
@@ -160,7 +160,7 @@ def table_state(loop: Loop, rule: str) -> tuple[Composed, TableState]:
     the engine and the posterior of all pulls.
 
     Raises:
-        UnsupportedError: For another one.
+        UnsupportedError: For any other loop.
     """
     policy, state = loop.policy, loop.state
     if isinstance(policy, Phased) and policy.one_function:
@@ -184,19 +184,19 @@ class EpsilonOptimal(Rule):
 
     .. math:: \max_x \big(\mu_t(x) + w_t \sigma_t(x)\big) - \big(\mu_t(\hat x) - w_t \sigma_t(\hat x)\big) \le \varepsilon
 
-    If the width holds for all arms and steps at once with probability 1 − δ, the arm is ε-optimal at the time of stopping with
-    that probability, for any choice of pulls and for any times at which the rule is evaluated. Widths without such a theorem,
-    or of another λ than the posterior's, are refused, and so are features that approximate a kernel, an estimated prior mean,
-    and a kernel that was fitted to the same rewards. For a sampled dictionary the probability is 1 − 2δ, if its oversampling is
-    that of the theorem, which is not checked; the default of 2 is smaller (see the guarantees).
+    If the width is valid for all arms and steps simultaneously with probability 1 − δ, the arm is ε-optimal at the time of
+    stopping with that probability, for any choice of pulls and any times at which the rule is evaluated. `UnsupportedError` is
+    raised for widths without such a theorem or for another λ than the posterior's, for features that approximate a kernel, for
+    an estimated prior mean, and for a kernel that was fitted to the same rewards. For a sampled dictionary the probability is
+    1 − 2δ, if its oversampling is that of the theorem, which is not checked; the default of 2 is smaller (see the guarantees).
 
     Args:
         epsilon: ε > 0, reward units.
         width: A width with a theorem for the policy's posterior: `Srinivas`, `IGP`, `KernelUCB`, `SelfNormalized` or
-            `MartingaleMixture` for an exact one, `BKB` or `BBKB` for a sampled dictionary, with their δ and assumptions. By
-            default the policy's own.
+            `MartingaleMixture` for an exact posterior, `BKB` or `BBKB` for a sampled dictionary, with their δ and assumptions.
+            By default the width of the policy.
 
-    Cost: O(A). Source: any of the widths' papers; Gotovos et al. 2013 for such a rule.
+    Cost: O(A). Source: the papers of the widths; Gotovos et al. 2013 for such a rule.
     """
 
     epsilon: float
@@ -223,7 +223,7 @@ def proved_width(policy: Composed, state: TableState, given: Width | None) -> tu
     """The failure probability δ of a width that is proved for this posterior, and its value, `batch_shape`.
 
     Raises:
-        UnsupportedError: For a width without a theorem for the posterior, and for a kernel that is fitted on the way.
+        UnsupportedError: For a width without a theorem for the posterior, and for a kernel that is fitted during the run.
     """
     width = policy.confidence if given is None else given
     base = width
@@ -275,19 +275,19 @@ class ProbableRegret(Rule):
 
     The probability is estimated by draws of f at the recommended arm and at up to `leaders` arms that most likely exceed it,
     from their exact joint covariance; for all other arms it is bounded by the sum of their individual probabilities. No A x A
-    matrix is made, and no arm is neglected. The number of draws is doubled until a Clopper-Pearson bound decides; if it has not
-    decided at `max_draws`, the rule does not stop. The probability of any wrong decision to stop in a run is at most r δ, which
-    is divided among the numbers of pulls t in proportion to 6/(π² t²), and among the looks.
+    matrix is computed, and no arm is neglected. The number of draws is doubled until a Clopper-Pearson bound decides; if it has
+    not decided at `max_draws`, the rule does not stop. The probability of any wrong decision to stop in a run is at most r δ,
+    which is divided among the numbers of pulls t in proportion to 6/(π² t²), and among the looks (interim tests).
 
     If f is drawn from the prior and the noise is Gaussian with the variance that the posterior assumes, the arm is ε-optimal at
-    the time of stopping with probability 1 − δ, for any choice of pulls and for any times at which the rule is evaluated. A
-    fitted kernel and the covariance of a sampled dictionary are not the prior of f, so that nothing is proved for them.
+    the time of stopping with probability 1 − δ, for any choice of pulls and any times at which the rule is evaluated. A fitted
+    kernel and the covariance of a sampled dictionary are not the prior of f, so nothing is proved for them.
 
     Args:
         epsilon: ε > 0, reward units.
         delta: δ, failure probability.
-        estimation: r, the part of δ for errors of the estimate.
-        leaders: Largest number of arms that are drawn jointly with the recommended one; fewer if the others are negligible.
+        estimation: r, the fraction of δ for errors of the estimate.
+        leaders: Largest number of arms that are drawn jointly with the recommended arm; fewer if the others are negligible.
         max_draws: Largest number of draws for one decision.
         seed: Seed of the draws: the same rewards lead to the same decision in every process.
 
@@ -349,7 +349,7 @@ class ProbableRegret(Rule):
         leading = score.topk(min(self.leaders, score.shape[-1]), dim=-1)
         rest = torch.special.ndtr(score.scatter(-1, leading.indices, -torch.inf)).sum(dim=-1, keepdim=True)
         own = torch.special.ndtr(leading.values)
-        # With j arms drawn, the union bound covers the leaders from j on and all arms that are no leaders.
+        # With j arms drawn, the union bound covers the leaders from j on and all arms that are not leaders.
         left = rest + own.flip(-1).cumsum(dim=-1).flip(-1) - own
         size = (left > _NEGLECTED * self.delta).sum(dim=-1, keepdim=True).clamp_max(own.shape[-1] - 1)
         return leading.indices, size.squeeze(-1) + 1, left.gather(-1, size).squeeze(-1)
@@ -382,13 +382,14 @@ class ProbableRegret(Rule):
 
 @dataclass(frozen=True)
 class TopKKnown(Rule):
-    r"""Stop when confidence bounds tell the k arms of the highest posterior mean from all others, up to ε.
+    r"""Stop when confidence bounds separate the k arms with the highest posterior means from all others, up to ε.
 
     .. math:: \max_{x \notin J} \big(\mu_t(x) + w_t \sigma_t(x)\big) - \min_{x \in J} \big(\mu_t(x) - w_t \sigma_t(x)\big)
               \le \varepsilon
 
-    If the width holds for all arms and steps at once with probability 1 − δ, no arm outside J (`Bandit.top_k(k)`) is better
-    than one inside by more than ε, with that probability. Widths are refused as by `EpsilonOptimal`.
+    If the width is valid for all arms and steps simultaneously with probability 1 − δ, then with that probability no arm
+    outside J (`Bandit.top_k(k)`) is better than an arm inside by more than ε. The permitted widths are those of
+    `EpsilonOptimal`.
 
     Args:
         k: Number of arms.
@@ -408,7 +409,7 @@ class TopKKnown(Rule):
         check_instance("width", self.width, Width | None, "a torchbandits.widths.Width, or None for the policy's own")
 
     def decide(self, loop: Loop) -> Decision:
-        """Compare the highest upper bound outside with the lowest lower bound inside."""
+        """Compare the highest upper bound outside J with the lowest lower bound inside J."""
         policy, state = table_state(loop, "TopKKnown")
         delta, width = proved_width(policy, state, self.width)
         mean, std = marginals(state)
@@ -425,13 +426,13 @@ class TopKKnown(Rule):
 
 @dataclass(frozen=True)
 class LevelSetKnown(Rule):
-    r"""Stop when confidence bounds tell for every arm whether it is above a level, up to ε.
+    r"""Stop when confidence bounds decide for every arm whether it is above a level, up to ε.
 
     .. math:: \max_x w_t \sigma_t(x) - |\mu_t(x) - h| \le \varepsilon
 
-    If the width holds for all arms and steps at once with probability 1 − δ, then with that probability every arm whose
-    posterior mean is at least h has an expected reward of at least h − ε, and every other arm one of at most h + ε. Widths are
-    refused as by `EpsilonOptimal`.
+    If the width is valid for all arms and steps simultaneously with probability 1 − δ, then with that probability every arm
+    whose posterior mean is at least h has an expected reward of at least h − ε, and every other arm has an expected reward of
+    at most h + ε. The permitted widths are those of `EpsilonOptimal`.
 
     Args:
         level: h, reward units.
@@ -463,15 +464,16 @@ class LevelSetKnown(Rule):
 
 @dataclass(frozen=True)
 class FrontKnown(Rule):
-    """Stop when confidence bounds tell for every arm whether it is Pareto optimal, up to ε: when `OutcomeBandit.pareto_set`
+    """Stop when confidence bounds decide for every arm whether it is Pareto optimal, up to ε: when `OutcomeBandit.pareto_set`
     leaves no arm undecided.
 
-    If the widths of all outcomes hold for all arms and steps at once with probabilities 1 − δ_j, the sets at the time of
-    stopping are right with probability 1 − Σ δ_j, see `ParetoSet`. Widths are refused as by `EpsilonOptimal`.
+    If the widths of all outcomes are valid for all arms and steps simultaneously with probabilities 1 − δ_j, the sets at the
+    time of stopping are correct with probability 1 − Σ δ_j, see `ParetoSet`. The permitted widths are those of
+    `EpsilonOptimal`.
 
     Args:
-        epsilon: By outcome, the difference that does not matter, ≥ 0, reward units; that of an `outcomes.epal` policy by
-            default.
+        epsilon: By outcome, the difference that does not matter, ≥ 0, reward units; by default that of an `outcomes.epal`
+            policy.
 
     Cost: that of `OutcomeBandit.pareto_set`. Source: Zuluaga et al. 2016.
     """
@@ -484,7 +486,7 @@ class FrontKnown(Rule):
         require(good, f"epsilon must be numbers ≥ 0 by outcome, or None for those of an epal policy, got {given!r:.60}.")
 
     def decide(self, loop: Loop) -> Decision:
-        """Count the arms that are undecided."""
+        """Count the undecided arms."""
         policy, state = loop.policy, loop.state
         if not (isinstance(policy, Joint) and isinstance(state, TableState) and state.posterior.units is None):
             raise UnsupportedError(
@@ -550,8 +552,8 @@ class SameArm(Rule):
     """Stop when the recommended arm has not changed over a number of pulls.
 
     The rule remembers when the arm last changed, so use one object per bandit. It observes the recommended arm whenever it is
-    evaluated and, in `run`, after every tell, those of a journal included. Each of several workers only remembers the times at
-    which its own rule was evaluated.
+    evaluated and, in `run`, after every tell, including the tells of a resumed journal. With several workers, the rule of each
+    worker only remembers its own evaluations.
 
     Args:
         pulls: Number of pulls told without a change.
@@ -601,12 +603,12 @@ class SameArm(Rule):
 
 @dataclass(frozen=True)
 class Budget(Rule):
-    """Stop when the pulls told reach a number, or their costs a sum.
+    """Stop when the number of pulls told, or the sum of their costs, reaches a limit.
 
     Args:
-        pulls: Pulls of each batch row; None for no limit.
-        cost: Sum of the costs of the arms pulled (`Bandit(..., costs=)`), at the current costs; None for no limit. Arms that
-            were removed, and points that are no arms, cost nothing.
+        pulls: Number of pulls of each batch row; None for no limit.
+        cost: Sum of the costs of the pulled arms (`Bandit(..., costs=)`), at the current costs; None for no limit. Removed
+            arms, and points that are not arms, cost nothing.
     """
 
     pulls: int | None = None

@@ -14,7 +14,7 @@ from torchbandits.errors import ArgumentError
 from torchbandits.packing import Packing
 from torchbandits.types import Points
 
-# Number of word products above which several threads pay off for a block, with some milliseconds of work for each.
+# Number of word products above which several threads pay off for a block, because each then has some milliseconds of work.
 _MANY_WORDS = 1 << 23
 # Maximum number of features that are unpacked at once on a device.
 _UNPACKED = 1 << 27
@@ -155,7 +155,7 @@ class TanimotoBlocks:
         return out
 
     def _unpacked(self, words: Tensor, out: Tensor) -> Tensor:
-        """The same by a product of bits or by the GPyTorch kernel, on arms that are unpacked in small groups."""
+        """Evaluate the kernel by a product of bits or by GPyTorch, on arms that are unpacked in small groups."""
         step = max(256, _UNPACKED // (self._packing.dim * max(1, self._points[..., 0, 0].numel())))
         for first in range(0, len(words), step):
             part = slice(first, first + step)

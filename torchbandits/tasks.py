@@ -1,4 +1,4 @@
-"""Covariances between tasks, such as campaigns or fidelities: a kernel on the feature that names the task."""
+"""Covariances between tasks, such as campaigns or fidelities: a kernel on the feature that contains the task number."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class TaskKernel(gpytorch.kernels.Kernel):
     fitted with the other parameters of the kernel. The product with another kernel needs no further outputscale.
 
     Args:
-        num_tasks: T. The feature that names the task of an arm has the values 0, 1, … T − 1.
+        num_tasks: T. The feature that contains the task of an arm has the values 0, 1, … T − 1.
         kwargs: `active_dims=[j]`, the index of this feature, and the other arguments of a GPyTorch kernel.
 
     This is `gpytorch.kernels.IndexKernel` of rank 1, evaluated densely. Cost: O(n m). Source: Bonilla et al. 2008; Swersky et

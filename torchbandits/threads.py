@@ -1,9 +1,9 @@
 """Number of threads of a computation: one if it is small, those of the caller if it is large.
 
-A step of a bandit is a few hundred operations on small matrices. A second thread gains nothing on them, and on a busy machine
-each operation waits for a thread without a core, so that runs take ten times longer. `torch.set_num_threads` is a setting of
-the process, which a library should not change. This module sets the number of OpenMP threads, and of MKL's own threads where
-PyTorch was built with MKL, for the calling thread alone and for the duration of the computation.
+A step of a bandit is a few hundred operations on small matrices. A second thread does not make them faster, and on a busy
+machine each operation waits for a thread without a core, so runs take ten times longer. `torch.set_num_threads` is a setting of
+the process, which a library should not change. This module sets the number of OpenMP threads, and of MKL's own threads if
+PyTorch was built with MKL, only for the calling thread and for the duration of the computation.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from typing import TypeVar
 import torch
 
 MANY_NUMBERS = 1 << 18
-"""Number of arms times batch rows from which on several threads make each operation of a step faster."""
+"""Number of arms times batch rows above which several threads make each operation of a step faster."""
 
 MANY_PRODUCTS = 2e9
-"""Number of multiplications of a sweep or a factorisation from which on several threads make it faster: about half a second on
-one thread."""
+"""Number of multiplications above which several threads make a sweep or a factorisation faster: about half a second on one
+thread."""
 
 _Set = Callable[[int, int], int]
 Item = TypeVar("Item")
@@ -74,12 +74,12 @@ class threads:
 
 @cache
 def thread_setter() -> _Set | None:
-    """A function that sets the number of OpenMP threads and MKL's own number (0 for none of its own) for the calling thread,
-    and returns MKL's previous one; None where PyTorch's libraries do not export it."""
+    """A function that sets the number of OpenMP threads and the separate number of MKL (0 for none) for the calling thread, and
+    returns the previous number of MKL. None if PyTorch's libraries do not export the functions."""
     folder = Path(torch.__file__).parent / "lib"
     for name in ("libtorch_cpu.so", "libtorch_cpu.dylib"):
         if (folder / name).exists():
-            # The library is loaded already, so that this is the copy that PyTorch itself calls.
+            # The library is already loaded, so this is the copy that PyTorch itself calls.
             library = ctypes.CDLL(str(folder / name))
             break
     else:
@@ -103,9 +103,9 @@ def side_by_side(work: Callable[[Item, int], Result], items: Iterable[Item]) -> 
     """Results of `work(item, place)` in order, computed by as many Python threads as PyTorch has here, each with one thread of
     PyTorch.
 
-    A chunk of arms then costs one hand-over between threads, whereas the threads of PyTorch synchronise after each of its fifty
-    small products; on a busy machine each synchronisation waits for a thread without a core. The results do not depend on the
-    number of threads, since each chunk is computed by one.
+    A chunk of arms then costs one synchronisation between threads, whereas the threads of PyTorch synchronise after each of its
+    fifty small products; on a busy machine each synchronisation waits for a thread without a core. The results do not depend on
+    the number of threads, because each chunk is computed by one thread.
 
     Args:
         work: Called without gradients. `place` counts buffers: a result may be overwritten once the next one is requested.

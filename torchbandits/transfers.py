@@ -1,4 +1,4 @@
-"""Copies of a few small tensors between a device and the host in one piece: each copy to the host waits for the device."""
+"""Copies of several small tensors between a device and the host in one transfer, since each copy to the host is a wait."""
 
 from __future__ import annotations
 

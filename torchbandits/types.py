@@ -1,8 +1,8 @@
-"""Shape aliases, and the small frozen records that the rooms of the package exchange.
+"""Shape aliases, and the small frozen records that the packages exchange.
 
-Any number of batch dimensions (`...`) leads; `n` points, `a` arms, `d` features, `q` picks, `u` distinct points, `m`
-dictionary points. Sizes with an underscore may differ between the arguments of one function. The aliases are annotations
-only; the tests switch the checking on (`jaxtyping.install_import_hook`).
+Batch dimensions (`...`) come first; then `n` points, `a` arms, `d` features, `q` picks, `u` distinct points, `m` dictionary
+points. Sizes with an underscore may differ between the arguments of one function. The aliases are only annotations; the tests
+enable their checks (`jaxtyping.install_import_hook`).
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Marginals:
 
 @dataclass(frozen=True)
 class Selection:
-    """The picks of one `ask`: `points` `batch_shape x q x d`, `index` into arms `batch_shape x q`, `mask` likewise.
+    """The picks of one `ask`: `points` `batch_shape x q x d`; `index` into the arms and `mask`, both `batch_shape x q`.
 
     Rows of a batch may pick different numbers of arms: a place that is not a pick has `mask` False and `index` −1.
     """
@@ -52,11 +52,11 @@ class Selection:
     mask: Tensor
 
     def __len__(self) -> int:
-        """Places per row, masked ones included."""
+        """Number of places per row, including masked ones."""
         return self.index.shape[-1]
 
     def __getitem__(self, places: Any) -> Selection:
-        """The same rows, with only the given places of each (a slice or a 1-d index of the pick dimension)."""
+        """The selection restricted to the given places of each row (a slice or a 1-d index of the pick dimension)."""
         return Selection(self.points[..., places, :], self.index[..., places], self.mask[..., places])
 
     def _shown(self) -> Shown:
@@ -76,8 +76,8 @@ class Selection:
 
 @dataclass(frozen=True)
 class Evidence:
-    """The quantities behind a selection: per pick the score (NaN for policies without one) and the leverage at the batch start,
-    per row the width, and the generator states after the draws of `select` (empty if it drew nothing)."""
+    """The quantities on which a selection is based: for each pick the score (NaN for policies without scores) and the leverage
+    at the batch start; for each row the width; and the generator states after the draws of `select` (empty without draws)."""
 
     score: Tensor
     leverage: Tensor
@@ -87,7 +87,7 @@ class Evidence:
 
 @dataclass(frozen=True)
 class Recommendation:
-    """The k best arms among those pulled, best first: `points` `batch_shape x k x d`, the rest `batch_shape x k`.
+    """The k best arms among the pulled arms, best first: `points` `batch_shape x k x d`, other fields `batch_shape x k`.
 
     `index` is −1 (and mean NaN) where a row has pulled fewer than k arms, or where a point is not one of the arms. For several
     outcomes, mean and variance have a further dimension, the last one, with an entry per outcome.
@@ -128,8 +128,8 @@ class Report:
     """The state after one `tell`, one number per batch row.
 
     `certificate` is the largest upper bound minus the largest lower bound over the arms, in reward units: if the width is
-    valid, no arm is better than the arm with the largest lower bound by more than this difference. It is NaN for policies that
-    keep no posterior. `unasked` counts the pulls just told that were never asked for, such as history from another source.
+    valid, no arm is better than the arm with the largest lower bound by more than this difference. It is NaN for policies
+    without a posterior. `unasked` counts the pulls of this tell that were never asked for, such as earlier data.
     """
 
     pulls: Tensor
@@ -159,7 +159,7 @@ class Report:
         return pairs("Report", [pair for pair in known if pair != ("never asked for", "0")])
 
     def __repr__(self) -> str:
-        """One line per number; unknown ones are left out."""
+        """One line per number; unknown numbers are left out."""
         return self._shown().text()
 
     def _repr_html_(self) -> str:
@@ -171,14 +171,15 @@ class Report:
 class FitReport:
     """The result of a kernel fit, with one entry per batch row except for the variances.
 
-    `before` and `after` are the log evidence of the rewards, log priors of the kernel's parameters included: exact up to a
-    number of distinct points, a lower bound beyond; NaN where nothing was tried, −∞ where the factorisation failed.
-    `accepted` rows have a new kernel, all other rows keep their previous one. `regularized` rows were fitted under weak priors
-    too, which `before` and `after` include, since the evidence alone was highest at a degenerate kernel. `reasons` state in
-    words why a row was not accepted or was regularised, in row-major order; they are empty elsewhere. `misfit` is the variance
-    τ² that neither kernel nor noise explains, reward units squared (0 where none was fitted). `iterations` counts those of the
-    optimiser, `left_out` the outliers that were excluded; `jitter` is that of the bound, as a part of the largest k(x, x).
-    `regularization` (λ) and `noise_variance` are the values after the fit, reward units squared.
+    `before` and `after` are the log evidence of the rewards, including log priors of the kernel's parameters: exact up to a
+    certain number of distinct points, a lower bound beyond it; NaN in rows that were not fitted, −∞ if the factorisation
+    failed. `accepted` rows have a new kernel, all other rows keep their previous kernel. `regularized` rows were also fitted
+    under weak priors, which `before` and `after` include, because the evidence alone was highest at a degenerate kernel.
+    `reasons` state in words why a row was not accepted or was regularised, in row-major order, and are empty for other rows.
+    `misfit` is the variance τ² that neither kernel nor noise explains, reward units squared (0 if it was not fitted).
+    `iterations` is the number of iterations of the optimiser, `left_out` the number of excluded outliers, `jitter` the jitter
+    of the bound as a fraction of the largest k(x, x). `regularization` (λ) and `noise_variance` are the values after the fit,
+    reward units squared.
     """
 
     before: Tensor
@@ -197,10 +198,10 @@ class FitReport:
 @dataclass(frozen=True)
 class Pulls:
     """Summed pulls to learn from: `index` (arms) and `mask` `batch_shape x q`, or `points` that need not be arms,
-    `batch_shape x q x d`; number of pulls, sum of rewards and sum of squared rewards of each, `batch_shape x q`. `history`
-    is True where they were summed elsewhere. Rewards with individual noise variances are weighted: the counts are then sums of
-    weights, the sums are weighted, and `numbers` are the numbers of rewards (None where every weight is 1). `host` are the same
-    pulls at arms on the host, if the host has them."""
+    `batch_shape x q x d`; number of pulls, sum of rewards and sum of squared rewards of each, `batch_shape x q`. `history` is
+    True for pulls given to `observe`, which are already summed. Rewards with individual noise variances are weighted: the
+    counts are then sums of weights, the sums are weighted, and `numbers` are the numbers of rewards (None if every weight is
+    1). `host` contains the same pulls at arms on the host, if they are there."""
 
     counts: Tensor
     sums: Tensor
@@ -248,7 +249,7 @@ class Pulls:
         return Pulls(*sums, self.index, self.mask, self.points, self.history, numbers=self.counts)
 
     def split(self, sizes: Sequence[int]) -> list[Pulls]:
-        """Split pulls at arms into the tells that they came with, of the given numbers of places."""
+        """Split pulls at arms into individual tells with the given numbers of places."""
         assert self.index is not None
         assert self.mask is not None
         whole = (self.counts, self.sums, self.squares, self.index, self.mask, self.num_rewards)
@@ -262,10 +263,10 @@ class Pulls:
 class Progress:
     """The inputs of a confidence width; every entry broadcasts with the batch rows.
 
-    `t` is the number of the pick being chosen (from 1), `pulls` those told, `log_det` is Σ log(1 + lev_{s−1}(x_s)),
-    `batched_log_det` Σ log(1 + lev_fb(x_s)), `batched_log_det_3` Σ log(1 + 3 lev_fb(x_s)), `effective_dimension`
-    Σ_s lev_t(x_s), `kappa2` the largest k(x, x), `sketch_loss` a bound on the error of a sketch of V in any direction (0
-    without).
+    `t` is the number of the pick being chosen (from 1), `pulls` the number of pulls told, `log_det` is
+    Σ log(1 + lev_{s−1}(x_s)), `batched_log_det` Σ log(1 + lev_fb(x_s)), `batched_log_det_3` Σ log(1 + 3 lev_fb(x_s)),
+    `effective_dimension` Σ_s lev_t(x_s), `kappa2` the largest k(x, x), and `sketch_loss` a bound on the error of a sketch of V
+    in any direction (0 without a sketch).
     """
 
     t: Tensor

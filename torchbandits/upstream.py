@@ -1,5 +1,5 @@
-"""All private names of BoTorch and GPyTorch that the package uses, which have no public equivalent, and the first import of
-GPyTorch, without the warning of torch 2.14 and later that a package below it uses `torch.jit.script`."""
+"""All private names of BoTorch and GPyTorch that the package uses, because they have no public equivalent, and the first import
+of GPyTorch. The import suppresses the warning of torch 2.14 and later that a dependency of GPyTorch uses `torch.jit.script`."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def minimize_each(
     """Minimise independent problems of the same shape by L-BFGS-B, each with its own line search; `p x d`.
 
     Args:
-        descent: From points `b x d` and the numbers of their problems to values `b` and gradients `b x d`.
+        descent: Function from points `b x d` and the numbers of their problems to values `b` and gradients `b x d`.
         starts: `p x d`.
         bounds: Bounds of each of the d coordinates.
         max_iterations: Largest number of iterations of each problem.

@@ -50,8 +50,8 @@ from torchbandits.types import Selection
 
 @dataclass(frozen=True)
 class Lease:
-    """A pick to evaluate: `points` `1 x d` and `index` `1`, held until `expires` (seconds since 1970). `attempts` counts how
-    often it was handed out, and `run` identifies its store: a worker on another store refuses it."""
+    """A pick to evaluate: `points` `1 x d` and `index` `1`, held until `expires` (seconds since 1970). `attempts` is the number
+    of times it was handed out, and `run` identifies its store: a worker on another store raises an error for it."""
 
     number: int
     points: Tensor
@@ -67,26 +67,26 @@ class Worker:
     Each process makes its own `Worker` on the same path, with the same policy, arms and costs. The file holds all picks and
     rewards in one order. `tell` writes a reward without learning it: `ask` learns all rewards told since its last call and then
     selects a pick, with all open picks as pending. A pick is held for `lease` seconds; if no reward was told by then, for
-    example because its worker died, it is handed out again. The first reward of a pick counts, a later one is refused. If a
-    process ends, at any moment, no reward is lost for which `tell` has returned. After an interrupt (Ctrl-C) the worker may be
-    used further.
+    example because its worker died, it is handed out again. The first reward of a pick counts; a later one raises an error. If
+    a process ends at any moment, no reward is lost for which `tell` has returned. After an interrupt (Ctrl-C) the worker can
+    still be used.
 
-    The state of a worker follows from the file alone: arms, rewards, open picks and the generators exactly, and the numbers of
-    the posterior up to rounding where the order of tells does not matter (exact Gaussian processes and finite features learn
-    several tells by one update), and exactly for all other policies, since every worker repeats all events in order. Each pick
-    is selected by one worker, and recorded.
+    The state of a worker is determined by the file: arms, rewards, open picks and generators exactly. The numbers of the
+    posterior are determined up to rounding if the order of tells does not matter (exact Gaussian processes and finite features
+    learn several tells by one update), and exactly for all other policies, because every worker repeats all events in order.
+    Each pick is selected by one worker, and recorded.
 
     Args:
-        policy: Selects arms, for a single batch row. It may have several outcomes.
+        policy: The policy that selects arms, for a single batch row. It may have several outcomes.
         arms: `A x d`, as for `Bandit`.
         store: Path of the SQLite file on a local disk; it is created if it does not exist. If it is deleted or replaced while
             it is in use, every call raises a `DataError`.
         lease: Seconds that an evaluation may take, unless it is renewed.
         name: Name of the worker, for messages; host, process and a random part by default.
-        generator: As for `Bandit`; only that of the worker that creates the file counts.
+        generator: As for `Bandit`; only the generator of the worker that creates the file is used.
         bounds: A box instead of arms, as for `Bandit`.
         costs: As for `Bandit`.
-        every: Number of events after which the state is saved in the file, so that a new worker need not learn all events.
+        every: Number of events between saved states in the file, so that a new worker need not learn all events.
 
     Raises:
         StateError: If the file belongs to another run.
@@ -117,7 +117,7 @@ class Worker:
         generator = generator or torch.Generator().manual_seed(0)
         start = generator.get_state()
         fresh = partial(_bandit, policy, arms, bounds, costs)
-        bandit = fresh(generator=generator)  # Refuses the arguments that a Bandit refuses, before the file is created.
+        bandit = fresh(generator=generator)  # Raises the errors of `Bandit` before the file is created.
         one = torch.Size([len(policy.outcomes)] if policy.outcomes else [])
         message = "workers share a run of one batch row: make a Bandit for several."
         require(bandit.batch_shape == one, message, UnsupportedError)
@@ -135,13 +135,13 @@ class Worker:
     # ------------------------------------------------------------------ ask and tell
 
     def ask(self, limit: int | None = None) -> Lease | None:
-        """A pick to evaluate: one whose lease expired, or a new one.
+        """Return a pick to evaluate: one whose lease expired, or a new one.
 
         Args:
-            limit: Largest number of picks of the whole run, told and open ones; beyond it no new pick is made.
+            limit: Maximum number of picks of the whole run, told and open; beyond it no new pick is made.
 
         Returns:
-            The pick; None if `limit` is reached and all open picks are held by workers: ask again later, until `told` is
+            The pick; None if `limit` is reached and all open picks are held by workers. Ask again later, until `told` equals
             `limit`.
         """
         check_whole("limit", limit, 0, otherwise="for no limit")
@@ -171,15 +171,14 @@ class Worker:
             lease: A pick that `ask` returned.
             reward: A number, reward units. For several outcomes, a number for each, NaN where it was not measured, or numbers
                 by name.
-            failures: The meaning of a NaN, as for `Bandit.tell`, or `OutcomeBandit.tell`.
-            noise_var: Variance of the noise of this reward, as for `Bandit.tell`; one number for all outcomes, if there are
-                several.
+            failures: Treatment of a NaN, as for `Bandit.tell`, or `OutcomeBandit.tell`.
+            noise_var: Noise variance of this reward, as for `Bandit.tell`; one number for all outcomes, if there are several.
 
         Raises:
-            NonFiniteError, ShapeError: If it is not one finite number.
-            NumericalError: If its square is beyond float64.
-            StateError: If the pick was told or forgotten before, or belongs to another store. Nothing has changed in any of
-                these cases.
+            NonFiniteError, ShapeError: If the reward is not one finite number.
+            NumericalError: If its square overflows float64.
+            StateError: If the pick was told or forgotten before, or belongs to another store. After any of these errors nothing
+                has changed.
         """
         self._check_lease(lease)
         names = self._bandit.policy.outcomes
@@ -225,18 +224,18 @@ class Worker:
         """Record checked rewards, and their noise variances."""
         content = {"rewards": pack(y)}
         if own is not None:
-            # Refused when the reward is told, and not later when it is learned.
+            # Raises the error when the reward is told, and not later when it is learned.
             self._bandit.loop.noise_variance()
             content["noise_var"] = pack(own)
         self._store.transaction(lambda: self._store.settle(lease.number, "told", content))
 
     def forget(self, lease: Lease) -> None:
-        """Give up a pick; it is not pending any more. Raises `StateError` if it was told or forgotten before."""
+        """Withdraw a pick, which is then no longer pending. Raises `StateError` if it was told or forgotten before."""
         self._check_lease(lease)
         self._store.transaction(lambda: self._store.settle(lease.number, "forgotten", {}))
 
     def renew(self, lease: Lease) -> Lease:
-        """Hold a pick for another `lease` seconds from now. Raises `StateError` if this worker does not hold it any more."""
+        """Hold a pick for another `lease` seconds from now. Raises `StateError` if this worker no longer holds it."""
         self._check_lease(lease)
         expires = self._store.transaction(lambda: self._store.renew(lease.number, self.name, lease.attempts, self.lease))
         return replace(lease, expires=expires)
@@ -259,10 +258,10 @@ class Worker:
         return self.bandit.should_stop(*rules)
 
     def close(self) -> None:
-        """Close the file; picks that are held stay held until their leases expire."""
+        """Close the file. Held picks stay held until their leases expire."""
         self._store.close()
 
-    # ------------------------------------------------------------------ inside
+    # ------------------------------------------------------------------ internals
 
     def _begun(self, states: list[Any]) -> Tensor:
         """The state of the run's generator at its start."""
@@ -300,11 +299,11 @@ class Worker:
     def _catch_up(self) -> None:
         """Learn the events since the last one seen.
 
-        An error or an interrupt may leave a bandit that has learned an event which is not counted as seen. The bandit is
-        therefore marked as stale beforehand, and is made anew before its next use.
+        After an error or an interrupt the bandit may have learned an event that is not counted as seen. The bandit is therefore
+        marked as stale beforehand, and is rebuilt before its next use.
         """
-        # The user may have told rewards to the bandit that `bandit` returned. Updates replace these objects and never write to
-        # them.
+        # The user may have told rewards to the bandit that `bandit` returned. Updates replace these objects and never write in
+        # place.
         touched = len(self._known) > 0 and not all(a is b for a, b in zip(self._known, self._objects(), strict=True))
         if self._stale or touched:
             self._begin_anew()
@@ -326,7 +325,7 @@ class Worker:
         return (loop.state, loop.state.sum_on_host("told"), loop.open)
 
     def _learned_together(self, events: list[Event]) -> bool:
-        """Learn events by one update if the policy allows it; False where one of them can't be learned."""
+        """Learn events by one update. Returns False if the policy does not allow it, or one of them can't be learned."""
         loop = self._bandit.loop
         if not loop.policy.learns_together(loop.state):
             return False
@@ -343,7 +342,7 @@ class Worker:
                     together.forget(index)
             together.learn()
         except (TorchBanditsError, KeyError, TypeError, ValueError, RuntimeError):
-            return False  # Learning one after the other tells which event failed.
+            return False  # Learning the events one by one will show which of them fails.
         return True
 
     def _repeat(self, event: Event) -> None:
@@ -366,7 +365,7 @@ class Worker:
             elif kind == "tell":
                 own = unpack(content.get("noise_var"))
                 several = bool(bandit.policy.outcomes)
-                # Recorded per outcome, as the methods of Bandit take them: NaN where one was not measured.
+                # Recorded per outcome, in the form of the methods of `Bandit`: NaN where an outcome was not measured.
                 failures = "forget" if several else "error"
                 rewards = held(content["rewards"]).to(bandit.device)
                 Bandit.tell(bandit, index, rewards, failures=failures, noise_var=own)
@@ -378,7 +377,7 @@ class Worker:
             raise DataError(f"{where}: {kind!r} can't be repeated: {error}") from error
 
     def _begin_anew(self) -> None:
-        """Make a bandit as at the start of the run, or at the last state that was saved."""
+        """Rebuild the bandit at the last saved state, or at the start of the run."""
         generator = torch.Generator()
         generator.set_state(self._start)
         self._bandit, self._seen = self._fresh(generator=generator), 0
@@ -401,7 +400,7 @@ class Worker:
             try:
                 self._store.save(self._seen, {"state": self._bandit.state_dict()})
             except (DataError, OSError) as error:
-                # The caller has the pick already; a checkpoint only saves time for later workers.
+                # The caller already has the pick; a checkpoint only saves time for later workers.
                 message = f"the checkpoint of {self._store.path} was not written ({error}); it is tried again."
                 warnings.warn(message, JournalWarning, stacklevel=3)
                 return

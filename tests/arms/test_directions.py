@@ -1,4 +1,4 @@
-"""The fast strategies of an exact table, kept covariance and columns evaluated ahead, give the picks of the plain one."""
+"""The fast strategies of an exact table, a kept covariance and columns evaluated ahead, give the picks of the plain one."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_all_lanes_pick_the_same_arms(policy, near, monkeypatch):
     lanes = {}
     for lane, (arms, most) in {"kept": (1024, 64), "ahead": (0, 64), "plain": (0, 0)}.items():
         monkeypatch.setattr(module, "_DENSE_ARMS", arms)
-        if not most:  # no arm to evaluate ahead
+        if not most:  # the plain strategy evaluates no arm ahead
             monkeypatch.setattr(module.Directions, "_expected", lambda self, slot: None)
             monkeypatch.setattr(
                 module.Directions, "_look_ahead", lambda self, slot, _: self._without(self._prior(slot), slot, 0)
@@ -46,7 +46,7 @@ def test_all_lanes_pick_the_same_arms(policy, near, monkeypatch):
 
 
 def test_columns_ahead_are_used():
-    """On a spread-out problem most pulled arms were expected."""
+    """On a spread-out problem, most columns of pulled arms were evaluated ahead."""
     problem = Problem(seed=4, a=2000)
     bandit = tb.Bandit(tb.gp_ucb(rbf(0.1), **COMMON), problem.tensor, generator=generator(0))
     table = bandit.loop.state.table
@@ -113,7 +113,7 @@ def test_a_long_run_on_few_arms_stays_exact():
 
 
 def test_a_rollback_that_runs_twice_leaves_what_one_leaves():
-    """An interrupted rollback is run again: rows of T that were subtracted from the kept covariance stay subtracted."""
+    """An interrupted rollback is run again. Rows of T that were subtracted from the kept covariance stay subtracted."""
     problem = Problem(seed=3, a=40)
     bandit = tb.Bandit(tb.gp_ucb(rbf(), noise_std=0.1), problem.tensor, generator=generator(4))
     told = 0
@@ -123,7 +123,7 @@ def test_a_rollback_that_runs_twice_leaves_what_one_leaves():
         told += 1
     table, index = bandit.loop.state.table, torch.tensor([7])
     restore, expected = bandit.loop.state.snapshot(), table.directions.between(*(table.directions.features(index),) * 2)
-    table.cross(index)  # subtracts the rows, of which there are enough
+    table.cross(index)  # subtracts the rows, because there are enough of them
     assert table.directions.used == 0
     for _ in range(2):
         restore()

@@ -76,11 +76,12 @@ def test_draws_have_the_mean_and_covariance_of_the_posterior(case, outside, monk
     assert bandit.loop.state.draws.kind == kind
     mean = bandit.posterior(problem.tensor).mean.numpy()
     covariance = bandit.posterior.covariance(problem.tensor).numpy()
-    # Fourier draws of one call share their frequencies: their covariance is that of the posterior over the calls
+    # Fourier draws of one call share their frequencies; they have the posterior's covariance over many calls.
     values = draws_of(bandit, 800, 1) if kind == "fourier" else draws_of(bandit, 3, MANY)
     z_mean, z_covariance = z_scores(values, mean, covariance)
     assert np.abs(z_mean).max() < 5
-    assert np.abs(z_covariance).max() < (8 if kind == "fourier" else 5.5)  # heavier tails: a mixture of Gaussians
+    # Fourier draws are a mixture of Gaussians, with heavier tails.
+    assert np.abs(z_covariance).max() < (8 if kind == "fourier" else 5.5)
 
 
 @pytest.mark.parametrize("embedding", ["exact", "nystrom"])
@@ -108,7 +109,7 @@ def test_the_width_scales_the_deviation_from_the_mean():
 
 @pytest.mark.parametrize("embedding", ["exact", "nystrom", "qff", "rff"])
 def test_each_pick_is_the_best_arm_of_a_draw_and_pending_picks_have_no_say(embedding):
-    """The picks are the argmax of the same draws, repeated from a copy of the generator."""
+    """The picks are the argmax of the same draws, repeated with a copy of the generator."""
     problem = Problem(seed=4, a=A)
     bandit = told(problem, rbf(), embedding, batch_size=6)
     twin = torch.Generator()
@@ -139,7 +140,7 @@ def test_many_draws_are_made_some_at_a_time_and_are_the_same_ones(case, monkeypa
     problem = Problem(seed=2, a=A)
     policy = tb.thompson_sampling(make(), embedding=embedding, noise_std=NOISE_STD, width=tb.widths.Constant(1.0), **options)
     width, at_once, drawn = torch.ones(2, dtype=torch.float64), [], []
-    for entries in (1 << 25, 2 * 16 * A):  # of these 16 draws at once
+    for entries in (1 << 25, 2 * 16 * A):  # room for all draws, or for 16 draws at once
         monkeypatch.setattr(module, "_DRAWN", entries)
         generators = [generator(1), generator(2)]
         bandit = tb.Bandit(policy, problem.tensor, generator=generators)

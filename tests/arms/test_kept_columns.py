@@ -20,7 +20,7 @@ def test_columns_come_back_whatever_was_evicted(batch: tuple[int, ...], seed: in
     assert kept.most == most
     for _ in range(30):
         chosen = [torch.randperm(u, generator=g)[: int(torch.randint(1, most + 1, (), generator=g))] for _ in range(rows_of)]
-        padded = torch.nn.utils.rnn.pad_sequence(chosen, batch_first=True)  # with row 0, as dictionaries are
+        padded = torch.nn.utils.rnn.pad_sequence(chosen, batch_first=True)  # padded with row 0, like dictionaries
         rows = padded.reshape(*batch, -1)[..., : most - 1]
         kept.know([u] * rows_of)
         missing, slots = kept.missing(rows)

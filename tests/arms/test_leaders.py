@@ -62,6 +62,42 @@ def test_compiled_and_plain_loops_agree_to_the_bit(monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("seed", range(5))
+def test_the_loop_for_many_leaders_makes_the_same_picks(seed: int, dynamic: bool) -> None:
+    expected = run(loops.pick_leaders, seed, dynamic)
+    a, drops = problem(seed), np.empty((200, 24))
+
+    def many(spent: float, budget: float, used: int) -> tuple[list[int], float, int]:
+        picks = np.full(200, -1)
+        n, spent, why = loops.pick_among_many(
+            a["mean"], a["leverage"], a["covariance"], a["scale"], a["gain"], dynamic, spent, budget, a["outside"],
+            a["remaining"] - used, a["room"], a["first"], picks, drops, used,
+        )  # fmt: skip
+        return picks[:n].tolist(), spent, why
+
+    first, spent, why = many(0.0, a["budget"] / 4, 0)  # interrupted by a smaller budget
+    assert why == loops.BROKEN
+    rest, spent, why = many(spent, a["budget"], len(first))
+    assert first + rest == expected[0]
+    assert len(rest) > 5
+    assert why == expected[2]
+    assert spent == pytest.approx(expected[1], rel=1e-12)
+    G = drops[: len(first + rest)]
+    np.testing.assert_allclose(a["covariance"] - G.T @ G, expected[3], atol=1e-12)
+    assert np.array_equal(a["covariance"], problem(seed)["covariance"])
+
+
+def test_drops_that_are_full_ask_for_new_leaders() -> None:
+    a, picks = problem(0), np.full(200, -1)
+    drops = np.empty((3, 24))
+    n, _, why = loops.pick_among_many(
+        a["mean"], a["leverage"], a["covariance"], a["scale"], a["gain"], False, 0.0, 40.0, -1.0, 200, a["room"], -1, picks,
+        drops, 0,
+    )  # fmt: skip
+    assert (n, why) == (3, loops.REFRESH)
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 def test_all_rows_together_agree_row_by_row(dynamic: bool, device: str) -> None:
     rows = [problem(seed) for seed in range(4)]
@@ -86,7 +122,7 @@ def test_ties_go_to_the_lowest_index() -> None:
 
 
 def test_the_loop_breaks_ties_so_at_every_pick() -> None:
-    """Room for one pick of each arm: the tied ones go in the order of their indices, whichever is larger by an ulp."""
+    """With one pick per arm, tied arms are picked in the order of their indices, whichever score is larger by an ulp."""
     score = np.array([0.3, 1.0, 1.0 + 1e-15, 1.0 - 1e-15, 0.9])
     tied = problem(0, 5) | {"mean": score, "scale": np.zeros(5), "leverage": np.ones(5), "covariance": np.eye(5)}
     tied |= {"gain": np.ones(5), "room": np.ones(5, dtype=int), "remaining": 5}
@@ -132,7 +168,7 @@ def test_warming_up_compiles_what_runs_need() -> None:
 
 
 def test_arms_that_are_all_alike_are_brought_up_to_date_in_few_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each pick lowers every score by nearly as much: the best arm is known once all scores are refreshed."""
+    """Each pick lowers all scores by nearly the same amount, so that the best arm is known once all scores are refreshed."""
     arms = torch.rand(20_000, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     kernel = gpytorch.kernels.RBFKernel().double()
     kernel.lengthscale = 10.0
@@ -141,10 +177,10 @@ def test_arms_that_are_all_alike_are_brought_up_to_date_in_few_rounds(monkeypatc
     top = Whole.top
     monkeypatch.setattr(Whole, "top", lambda self, score, k: rounds.append(k) or top(self, score, k))
     picks = tb.Bandit(policy, arms, generator=torch.Generator().manual_seed(1)).ask(limit=6).index
-    assert len(rounds) <= 6 * (2 + 9)  # 64, 128, … arms: nine times doubled are all of them
+    assert len(rounds) <= 6 * (2 + 9)  # 64, 128, … arms are refreshed: after nine doublings all of them
     leverage = kernel(arms[:1], arms[:1]).to_dense().new_ones(20_000)
     directions = torch.zeros(0, 20_000, dtype=torch.float64)
-    for pick in picks:  # one arm after the other, with every score anew
+    for pick in picks:  # sequentially, with all scores computed again
         assert int(pick) == int((leverage >= leverage.max() * (1 - 1e-14)).nonzero()[0])
         column = kernel(arms[pick : pick + 1], arms).to_dense().detach()[0] - directions[:, pick] @ directions
         directions = torch.cat([directions, (column / (column[pick] + 0.01).sqrt()).unsqueeze(0)])

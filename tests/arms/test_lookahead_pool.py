@@ -1,4 +1,4 @@
-"""The pool of the best arms in which a batch looks for its next pick: the same picks as without one."""
+"""The pool of the best arms in which a batch searches for its next pick: the same picks as without a pool."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def kernel(lengthscale: float) -> gpytorch.kernels.Kernel:
 
 
 def picks(policy: tb.Policy, arms: Tensor, rows: int, **ask: Any) -> list[Tensor]:
-    """Picks of four batches, with an arm off offer."""
+    """Picks of four batches, with one arm that is not on offer."""
     bandit = tb.Bandit(policy, arms, generator=[generator(i) for i in range(rows)] if rows else generator(0))
     found = []
     available = torch.ones(len(arms), dtype=torch.bool)
@@ -37,7 +37,7 @@ def picks(policy: tb.Policy, arms: Tensor, rows: int, **ask: Any) -> list[Tensor
 @pytest.mark.parametrize("share", [400, 20, 3])
 @pytest.mark.parametrize("lengthscale", [0.02, 0.3])
 def test_a_pool_changes_no_pick(rows: int, share: int, lengthscale: float, monkeypatch: pytest.MonkeyPatch):
-    """Of 2,000 arms 5, 100 or 666 are in the pool: the best is in it always, sometimes, or hardly ever."""
+    """The pool has 5, 100 or 666 of 2,000 arms, so that it contains the best arm always, sometimes or hardly ever."""
     arms = torch.rand(2000, 2, generator=generator(3), dtype=torch.float64)
     arms[100:110] = arms[:10]
     width = tb.widths.Constant(2.0)

@@ -1,4 +1,5 @@
-"""Fourier features: quadrature is the kernel within its tolerance, random features within 1/√F, rows independent."""
+"""Fourier features: the kernel's error is within the tolerance for quadrature, and within 1/√F for random features; batch rows
+are independent."""
 
 from __future__ import annotations
 
@@ -44,7 +45,7 @@ def test_random_features_approach_the_kernel(name):
 
 @pytest.mark.parametrize("embedding", ["qff", "rff"])
 def test_the_posterior_is_that_of_the_features_kernel(embedding):
-    """Dense: condition the kernel zᵀz on the pulls."""
+    """The dense oracle conditions the kernel zᵀz on the pulls."""
     problem = Problem(seed=3, a=50)
     policy = tb.thompson_sampling(rbf(), embedding=embedding, noise_std=NOISE_STD, num_features=200)
     bandit = tb.Bandit(policy, problem.tensor, generator=generator(2))

@@ -74,7 +74,7 @@ def test_appending_points_equals_building_the_embedding() -> None:
     for j in (4, 5):
         grown, kept = grown.append(x[j])
         assert bool(kept)
-    grown, kept = grown.append(x[2])  # a copy adds nothing
+    grown, kept = grown.append(x[2])  # a copy of a point adds no direction
     assert not bool(kept)
     probe = torch.rand(9, 2, generator=torch.Generator().manual_seed(3), dtype=F64)
     z, expected = grown(probe), Nystrom(kernel, x)(probe)

@@ -1,4 +1,4 @@
-"""Recorded benchmarks: the originals where `TORCHBANDITS_DATA` names them, look-alikes and refusals everywhere."""
+"""Recorded benchmarks: the originals if `TORCHBANDITS_DATA` names their folder, and small substitutes everywhere."""
 
 import dataclasses
 import gzip
@@ -59,7 +59,7 @@ def test_the_subset_is_encoded_in_two_halves_of_at_most_unit_norm(fake):
 
 
 def test_the_paper_drops_both_ends_and_looks_mutants_up_up_to_a_renaming(fake):
-    """Appendix D.2 of BBKB: 13 + 4 features; a mutant counts as the arm that a renaming of its inner nodes makes it."""
+    """Appendix D.2 of BBKB: 13 + 4 features; a mutant counts as the arm that it equals after a renaming of its inner nodes."""
     generator = np.random.default_rng(1)
     X = np.unique(generator.integers(0, 2, (400, 19)), axis=0).astype(np.uint8)
     X[:, [0, 14]] = 1
@@ -147,7 +147,8 @@ def test_networks_are_places_on_a_grid(fake):
     environment = fcnet("naval_propulsion")
     assert environment.arms[5].tolist() == pytest.approx((index[5] / (index.max(axis=0))).tolist())
     assert float(environment.means[3]) == pytest.approx(float(np.mean([-math.log(v) for v in error[3]])), rel=1e-6)
-    assert {int((row >= 0).sum()) for row in environment.neighbors} == {9, 10}  # two ends and the middle of the rates
+    # Ten neighbours in the middle of the learning rates, nine at both ends.
+    assert {int((row >= 0).sum()) for row in environment.neighbors} == {9, 10}
 
 
 @needs_originals
@@ -186,7 +187,7 @@ def test_digits_are_trained_reproducibly_and_some_settings_are_better():
 
 
 def test_mnist_is_validated_on_held_out_training_images(monkeypatch):
-    """The test images are not touched, and no image is both trained and validated on."""
+    """The test images are not used, and no image is used for both training and validation."""
     asked = []
 
     def numbered(part):
@@ -202,7 +203,7 @@ def test_mnist_is_validated_on_held_out_training_images(monkeypatch):
 
 
 def test_a_candidate_is_trained_as_it_would_be_alone(monkeypatch):
-    """Without dropout: stochastic gradients written out for one candidate, on the same batches."""
+    """Without dropout, training equals stochastic gradient descent written out for one candidate, on the same batches."""
     monkeypatch.setattr("torchbandits.environments.logistic.DROPOUTS", (0.0,))
     generator = torch.Generator().manual_seed(4)
     logistic = pytest.importorskip("torchbandits.environments.logistic")
@@ -213,7 +214,7 @@ def test_a_candidate_is_trained_as_it_would_be_alone(monkeypatch):
     for _ in range(2):
         order = torch.randperm(300, generator=generator)[:288]
         for places in order.split(32):
-            torch.rand(32, 64, generator=generator)  # who is dropped: nobody
+            torch.rand(32, 64, generator=generator)  # the draws of dropout, which drops no unit here
             inputs = x[places].double()
             error = (inputs @ weights + bias).softmax(dim=-1)
             error[torch.arange(32), y[places]] -= 1
@@ -247,7 +248,7 @@ def test_mnist_is_read_fetched_and_verified(tmp_path, monkeypatch):
     with pytest.raises(DataError, match=f"has sha256 {digest}, expected {logistic.SHA256['t10k-labels-idx1-ubyte']}"):
         logistic.mnist("t10k")
     monkeypatch.setattr(logistic, "LARGEST", 1 << 11)
-    path.write_bytes(gzip.compress(bytes(1 << 18)))  # which would grow a thousandfold
+    path.write_bytes(gzip.compress(bytes(1 << 18)))  # a file that grows a thousandfold when it is unpacked
     with pytest.raises(DataError, match=f"has sha256 {hashlib.sha256(bytes(1 << 11)).hexdigest()}"):
         logistic.mnist("t10k")
     monkeypatch.setattr(logistic, "LARGEST", 1 << 26)

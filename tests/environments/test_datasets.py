@@ -1,4 +1,4 @@
-"""Real data sets: the originals where `TORCHBANDITS_DATA` names them, small look-alikes everywhere."""
+"""Real data sets: the originals if `TORCHBANDITS_DATA` names their folder, and small substitutes everywhere."""
 
 import dataclasses
 import hashlib
@@ -21,7 +21,7 @@ ORIGINALS = os.environ.get(datasets.DATA_VARIABLE)
 
 
 def fake_columns(data, rows=12):
-    """Numbers that look like the data set's: every column different, words in their codes."""
+    """Numbers that resemble those of the data set: every column is different, and words have their codes."""
     generator = np.random.default_rng(7)
     columns = {name: generator.integers(1, 50, rows) + place / 8 for place, name in enumerate(data.columns)}
     for name, pairs in data.codes:
@@ -43,7 +43,7 @@ def write_csv(folder, data, columns):
 
 @pytest.fixture(params=DATASETS)
 def fake(request, tmp_path, monkeypatch):
-    """A look-alike in a folder that TORCHBANDITS_DATA names, an empty cache, and no network."""
+    """A substitute in a folder that TORCHBANDITS_DATA names, an empty cache, and no network."""
     columns = fake_columns(DATASETS[request.param])
     original = DATASETS[request.param]
     folder = tmp_path / "data"
@@ -255,7 +255,7 @@ def test_unknown_names_suggest_the_nearest():
 
 @pytest.fixture(params=DATASETS)
 def original_or_fake(request, tmp_path, monkeypatch):
-    """The original data set if available, otherwise a look-alike with its number of rows and its mean."""
+    """The original data set if available, otherwise a substitute with its number of rows and its mean."""
     data = DATASETS[request.param]
     if ORIGINALS:
         return data

@@ -82,7 +82,7 @@ class TestEveryEnvironment(EnvironmentContract):
     def of_kind(self, request: pytest.FixtureRequest):
         self.kind = request.param
         if self.kind.startswith("recorded"):
-            self.samples = 0  # each arm has records of its own, and noise_std is that of all
+            self.samples = 0  # each arm has its own records, and noise_std is that of all records
 
     def environment(self) -> Environment:
         return ENVIRONMENTS[self.kind]()

@@ -1,4 +1,4 @@
-"""The functions of CUB's figures: their values, peaks, grids and refusals."""
+"""The functions of CUB's figures: their values, peaks, grids and errors."""
 
 import math
 

@@ -44,7 +44,7 @@ def test_singular_matrices_take_the_pseudo_inverse(small: float) -> None:
 
 @pytest.mark.parametrize("small", [1e-12, 1e-13, 0.0])
 def test_own_features_are_exact_where_embedded_ones_are_not(small: float) -> None:
-    """Rᵀ K through pivots of 1e-6 is off in the sixth digit of the smallest; taken from R it is not."""
+    """With pivots of 1e-6, Rᵀ K by a product is wrong in the sixth digit of the smallest features; taken from R it is exact."""
     stacked = torch.stack([spectrum([small, small, 0.5, 1.0, 2.0], 3), spectrum([0.3, 0.4, 0.5, 1.0, 2.0], 4)])
     root = inverse_root(stacked)
     own = root.own()
@@ -95,7 +95,7 @@ def test_a_copy_of_a_point_is_skipped() -> None:
 )
 @settings(max_examples=30, deadline=None)
 def test_updates_equal_refactorisation(seed: int, k: int, m: int, lam: float) -> None:
-    """m = 120 goes by rank-one updates, the others refactorise."""
+    """At m = 120 a single pull is a rank-one update; all other cases refactorise."""
     generator = torch.Generator().manual_seed(seed)
     Z = torch.randn(2, m, m, generator=generator, dtype=F64)
     z, n = torch.randn(2, k, m, generator=generator, dtype=F64), torch.tensor([3.0, 0.0, 1.0, 7.0], dtype=F64)[:k].expand(2, k)
@@ -115,7 +115,7 @@ def test_a_matrix_that_is_not_positive_definite_is_an_error() -> None:
 @pytest.mark.parametrize("u", [2, 6, 20])
 @pytest.mark.parametrize("scale", [1.0, 1e-9])
 def test_the_shrinkage_root(u: int, scale: float) -> None:
-    """Fewer points than coordinates, and directions that the data hardly touches, take the singular vectors."""
+    """Fewer points than coordinates, and directions that the data hardly touch, take the singular vectors."""
     lam, m = 1e-3, 6
     B = torch.randn(u, m, generator=torch.Generator().manual_seed(u), dtype=F64)
     B[:, 3] *= scale

@@ -67,7 +67,8 @@ CASES = [
 
 
 def points_and_weights(case: Case, size: int = SIZE) -> tuple[np.ndarray, np.ndarray]:
-    """Points of the unit cube, pulled once each or 1 to 400 times. Twins: a third of them twice, and again 1e-7 away."""
+    """Points of the unit cube, pulled once each or 1 to 400 times. With twins, a third of them is repeated, and again at a
+    distance of 1e-7."""
     rng = np.random.default_rng(0)
     x = rng.uniform(size=(size, case.dim))
     n = np.ones(size) if case.weights == "one" else np.exp(rng.uniform(0, 6, size=size)).round()
@@ -135,7 +136,7 @@ def test_the_schedule_may_fall_faster_or_slower(ratio):
 
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_few_points_are_exact_and_nothing_is_drawn(case):
-    """Also with weights that are not whole, and with points that were never pulled."""
+    """Also with weights that are not integers, and with points that were never pulled."""
     x, n = points_and_weights(case, 240)
     n[::7], n[3::7] = 0.0, 0.25
     g = generator(1)
@@ -156,7 +157,7 @@ def test_points_without_pulls_are_never_chosen_and_get_their_leverage():
 
 
 def test_pulls_of_equal_points_add_up():
-    """Ten pulls of one point, or one pull of each of ten copies: the same leverages, however they are sampled."""
+    """Ten pulls of one point and one pull of each of ten copies give the same leverages, however they are sampled."""
     case = CASES[4]
     x, _ = points_and_weights(case, 100)
     copies = np.repeat(x, 10, axis=0)
@@ -181,7 +182,7 @@ class Measured(gpytorch.kernels.RBFKernel):
 
 
 def test_a_hundred_thousand_points_in_blocks():
-    """Right at every point, never a matrix of more than 8 MB, and some m n log n kernel values in all.
+    """Accurate at every point, no matrix of more than 8 MB, and about m n log n kernel values in total.
 
     On one core of an AMD EPYC (Zen 4) this call takes 0.7 s. The oracle is Nyström in numpy on a grid that spans the kernel.
     """
@@ -212,7 +213,7 @@ def test_draws_come_from_the_given_generator_only():
     torch.manual_seed(2)
     np.testing.assert_array_equal(first, estimate(case, x, n, 5))
     assert (first != estimate(case, x, n, 6)).any()
-    # the draws that were announced: one uniform a point and level
+    # The documented draws: one uniform number per point and level.
     g, twin = generator(5), generator(5)
     bless(case.kernels[0], torch.as_tensor(x), torch.as_tensor(n), case.lam, g)
     for _ in range(math.ceil(math.log(n.sum() / case.lam) / math.log(4))):
@@ -221,7 +222,7 @@ def test_draws_come_from_the_given_generator_only():
 
 
 def test_a_regularization_that_dwarfs_everything():
-    """λ above Σ n k: every leverage is all but that of the prior, and the dictionary may be empty."""
+    """If λ exceeds Σ n k, every leverage is nearly that of the prior, and the dictionary may be empty."""
     case = Case("rbf", 0.3, 2, 1e6, "one", 0, 0)
     x, n = points_and_weights(case, 1_000)
     np.testing.assert_allclose(estimate(case, x, n, 0), exact(case, x, n), rtol=2e-3)

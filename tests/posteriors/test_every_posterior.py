@@ -63,12 +63,12 @@ class TestEveryPosterior(PosteriorContract):
     def learn(self, posterior: Any, points: Tensor, *pulls: Tensor) -> None:
         super().learn(posterior, points, *pulls)
         if posterior.sparse:
-            few = posterior.statistics.points[..., 0] < 0.5  # chosen by where they are, not by when they came
+            few = posterior.statistics.points[..., 0] < 0.5  # chosen by position, not by the order of pulls
             posterior.set_dictionary_(few if self.kind.endswith("few points") else torch.ones_like(few))
 
 
 class TestPartitioned(PosteriorContract):
-    """Four cells, which split into fourteen as the pulls are learned and not after: a split may raise a variance."""
+    """Four cells, which split into fourteen while pulls are learned, and not later, because a split may raise a variance."""
 
     arms = torch.cat([Problem(seed=2, num_arms=10).arms, Problem(seed=3, num_arms=20).arms])
 

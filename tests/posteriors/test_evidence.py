@@ -1,4 +1,4 @@
-"""The evidence from sums alone: GPyTorch's and the oracle's on the pulls written out; gradients; bounds; singular kernels."""
+"""The evidence from sums equals GPyTorch's and the oracle's on single pulls; its gradients and bounds; singular kernels."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ MAKERS = {name: (lambda name=name: kernel_pair(name)[0]) for name in KERNELS} | 
 
 
 class Data:
-    """Points pulled 1 to 6 times, in sums and written out."""
+    """Points pulled 1 to 6 times, as sums and as single pulls."""
 
     def __init__(self, seed: int, u: int = 25, noise: float = NOISE, twins: float | None = None) -> None:
         rng = np.random.default_rng(seed)
@@ -44,7 +44,7 @@ class Data:
         self.x, self.y = written_out(points, self.counts, rng, f, math.sqrt(noise))
         sums, squares = summed(self.y, self.counts)
         self.columns = [torch.as_tensor(a).double() for a in (points, self.counts, sums, squares)]
-        self.first = np.concatenate([[0], np.cumsum(self.counts)[:-1]])  # a pull of each point
+        self.first = np.concatenate([[0], np.cumsum(self.counts)[:-1]])  # the first pull of each point
 
     def averages(self, prior_mean: float = 0.0) -> Averages:
         return Averages.of(*self.columns, prior_mean)
@@ -76,12 +76,13 @@ def gpytorch_evidence(kernel: gpytorch.kernels.Kernel, x: torch.Tensor, y: torch
         return mll(model(x), y) * len(y)
 
 
-# GPyTorch adds jitter to the linear kernel, and its distances between repeated points lose half the digits of Matérn-1/2,
-# which has a kink there: those two are the oracle's, below.
+# GPyTorch adds jitter to the linear kernel, and its distances between repeated points lose half of the digits of Matérn-1/2,
+# which has a kink there. These two kernels are compared with the oracle below.
 @pytest.mark.parametrize("name", sorted(MAKERS.keys() - {"linear", "sum", "matern12"}))
 @pytest.mark.parametrize("seed", range(3))
 def test_value_and_gradient_are_gpytorchs_on_the_pulls_written_out(name: str, seed: int):
-    """GPyTorch's evidence of single pulls agrees: repeated pulls, ARD, scales; the collapsed one with every point."""
+    """GPyTorch's evidence of single pulls agrees with repeated pulls, ARD and scales; so does the collapsed evidence with every
+    point in the dictionary."""
     data, kernel = Data(seed), MAKERS[name]()
     expected = gpytorch_evidence(kernel, torch.as_tensor(data.x), torch.as_tensor(data.y), NOISE)
     slopes = torch.autograd.grad(expected, list(kernel.parameters()))
@@ -148,7 +149,7 @@ def test_the_noise_has_its_gradient():
 @pytest.mark.parametrize("twins", [0.0, 1e-9, 1e-6])
 @pytest.mark.parametrize("noise", [1e-12, 1e-8, 1e-4])
 def test_singular_kernels_give_numbers_or_say_that_they_failed(twins: float, noise: float):
-    """Duplicates and next to no noise: a finite number that the oracle knows, or −∞; never a NaN."""
+    """With duplicates and almost no noise the result is finite and equals the oracle's, or is −∞; it is never NaN."""
     data = Data(4, u=30, noise=noise, twins=twins)
     for name in ("rbf", "matern12", "linear"):
         kernel, averages = MAKERS[name](), data.averages()
@@ -164,11 +165,11 @@ def test_singular_kernels_give_numbers_or_say_that_they_failed(twins: float, noi
 
 
 def test_weights_need_not_be_whole():
-    """n pulls in one sum, or its parts at the same place; weights of a half stand for noise of twice the variance."""
+    """n pulls in one sum equal parts of it at the same point; weights of a half stand for noise of twice the variance."""
     kernel, (points, counts, sums, squares) = ard(), Data(5).columns
     half = Averages.of(points, counts / 2, sums / 2, squares / 2, 0.0)
     whole = Averages.of(points, counts, sums, squares, 0.0)
-    # log N(ȳ; 0, K + 2σ² N⁻¹) is that of whole pulls with twice the noise
+    # log N(ȳ; 0, K + 2σ² N⁻¹) is the density for whole pulls with twice the noise variance.
     ones = torch.ones_like(counts)
     one = [Averages.of(points, n, n * whole.residuals, n * whole.residuals**2, 0.0) for n in (ones, ones / 2)]
     twice, same = log_evidence(kernel, one[0], 2 * NOISE), log_evidence(kernel, one[1], NOISE)

@@ -1,4 +1,4 @@
-"""A posterior tabulated on a finite arm set, and the exact lazy argmax over it. Only this room depends on the number of arms.
+"""A posterior tabulated on a finite arm set, and the exact lazy argmax over it. Only the costs of this package grow with A.
 
 `GrowingTable` and `CellTree` evaluate only as many arms as a tree of cells needs. In a `Box` the arms are the points that were
 picked."""

@@ -68,8 +68,8 @@ class Box(Buffered):
     def places(self, points: Points, kept: PickMask, waiting: Picks) -> Picks:
         """Arm indices of points (`batch_shape x p x d`), existing or to be assigned by `find_`; −1 where not kept.
 
-        New points are assigned the slots of arms that were never pulled and are not pending, except that of the centre, so that
-        picks that were abandoned do not accumulate.
+        New points reuse the slots of arms that were never pulled and are not pending, except the slot of the centre. Abandoned
+        picks therefore do not accumulate.
 
         Args:
             points: In the box.
@@ -107,7 +107,7 @@ class Box(Buffered):
             rows.adopt_(index, statistics)
 
     def found_(self, points: Points, waiting: Picks, statistics: Statistics) -> Picks:
-        """Arm indices of points from outside, `batch_shape x p`; points that are not arms yet are added. See `places`, `find_`.
+        """Arm indices of points given by the user, `batch_shape x p`. Points that are not arms yet are added by `find_`.
 
         Raises:
             ArgumentError: If a point is not in the box.

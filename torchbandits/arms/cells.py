@@ -13,7 +13,7 @@ from torchbandits.arms.rows import ArmRows
 from torchbandits.kernels import StationaryColumns
 from torchbandits.types import Points
 
-# Squared distances that differ by less than this fraction of the squared diagonal are ties, and the lowest arm index wins.
+# Squared distances that differ by less than this fraction of the squared diagonal are tied, and the lowest arm index wins.
 _TIE = 1e-12
 
 
@@ -63,7 +63,7 @@ class Division(nn.Module, ABC):
         """Cut one cell of each batch row into N children.
 
         Args:
-            leaf: `batch_shape x 1`, the cell; −1 in rows that cut none, whose children have no arm.
+            leaf: `batch_shape x 1`, the cell; −1 in batch rows where no cell is cut, whose children have no arm.
             arm: `batch_shape x 1`, its representative.
             dim: `batch_shape x 1`, the dimension that is cut.
             cut: `batch_shape x (N + 1)`, positions of the cuts, both ends included.
@@ -73,7 +73,7 @@ class Division(nn.Module, ABC):
 
     @abstractmethod
     def settle_(self, cells: Cells, leaf: Tensor) -> None:
-        """Record the leaf indices (`batch_shape x c`) that the cells were given."""
+        """Record the leaf indices (`batch_shape x c`) assigned to the cells."""
 
 
 class BoxDivision(Division):

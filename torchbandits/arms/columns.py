@@ -27,15 +27,15 @@ from torchbandits.threads import MANY_PRODUCTS, side_by_side
 from torchbandits.transfers import to_device
 from torchbandits.types import Picks, Points
 
-# Whether sweeps on a device are one kernel where they can be: off unless asked for, as that kernel has not run on a card yet.
+# Whether sweeps on a device use one fused kernel where possible. Off by default: that kernel has not run on a GPU yet.
 FUSED = os.environ.get("TORCHBANDITS_FUSED") == "1" and importlib.util.find_spec("triton") is not None
 # Size of a block of columns that stays in cache while it is multiplied and squared.
 _CHUNK_BYTES = 8 << 20
 # Size of such a block on a GPU, where kernel launches should be few and large.
 _DEVICE_BYTES = 256 << 20
-# Largest number of arms read together for one column.
+# Largest number of arms per chunk when a column is evaluated.
 _READ = 1 << 16
-# Size of the features of the arms read together.
+# Size of the features of such a chunk.
 _READ_BYTES = 2 << 20
 # Smallest number of arms in a chunk.
 LEAST_ARMS = 256
@@ -172,7 +172,7 @@ class KernelColumns:
         return True
 
     def _with_own(self, block: Tensor, arm: Tensor) -> Tensor:
-        """The columns with the exact k(x_j, x_j) at the arm's own place, where rounding would leave a difference."""
+        """The columns with the exact k(x_j, x_j) at arm x_j, where rounding would leave a difference."""
         here = self._rows.across.places(arm)
         slot = here.clamp_min(0)
         own = self.diagonal.expand(*arm.shape[:-1], -1).gather(-1, slot).to(block.dtype)
@@ -208,8 +208,8 @@ class KernelColumns:
         return kept.between(slots, index)
 
     def gram(self) -> Any:
-        """Function that reads kernel values between the given rows and all rows off the kept columns. None unless all columns
-        of the dictionary are kept in float64 and every point is an arm."""
+        """Function that returns kernel values between the given rows and all rows, read from the kept columns. None unless all
+        columns of the dictionary are kept in float64 and every point is an arm."""
         arm, mask = self._rows.arm_of_row, self._posterior.statistics.mask
         if self._rows.outside and not bool(((arm >= 0) == mask).all()):
             return None
@@ -222,6 +222,10 @@ class KernelColumns:
         row, points = self._rows.row_of(index), self._rows.points(index)
         if self._kept is not None and bool((row >= 0).all()) and self.holds(row):
             return self._kept.at(self._kept.slots(row), slice(None))
+        return self.of_points(index, points)
+
+    def of_points(self, index: Picks, points: Points) -> Tensor:
+        """`of_arms` whose points are known, evaluated."""
         return self._with_own(self.evaluate(points), index)
 
     def step(self, rows: Tensor) -> int:
@@ -235,7 +239,7 @@ class KernelColumns:
         """`weights` (`batch_shape x r x m`) times the columns of rows (`batch_shape x m`), in chunks of arms.
 
         The chunks of columns stay in cache. If only the first `dense` rows of the weights are full and the others form an upper
-        triangle, products with zeros are skipped. A chunk has `step` arms, by default as many as `step` says.
+        triangle, products with zeros are skipped. A chunk has `step` arms, by default the result of the method `step`.
 
         Yields:
             The slice of arms of a chunk, and its products in a buffer that the next chunk overwrites.
@@ -263,8 +267,8 @@ class KernelColumns:
     def _packed_products(
         self, packed: PackedArms, weights: Tensor, rows: Tensor, step: int, multiplied: Callable[[Tensor, Tensor], Tensor]
     ) -> Iterator[tuple[slice, Tensor]]:
-        """`products` of packed arms. Chunks are computed side by side, unless there are points that cannot be packed: GPyTorch
-        evaluates those, and changes settings of the process meanwhile."""
+        """`products` of packed arms. Chunks are computed in parallel, unless there are points that cannot be packed: their
+        columns are evaluated by GPyTorch, which changes settings of the process while it runs."""
         similarities, n = self._similarities(rows, packed), min(step, self._rows.num_arms)
         buffers: dict[int, tuple[Tensor, Tensor]] = {}
 
@@ -285,7 +289,8 @@ class KernelColumns:
 
     def sweep(self, factors: SweepFactors, prior: Tensor, leverage: Tensor, channels: Tensor) -> bool:
         """Write leverages and channels of every arm by one compiled pass over kept columns, or on a device by one kernel.
-        Return False where neither is possible: columns not kept, float32, enough work for several threads, or no numba.
+        Return False where neither is possible: columns that are not kept, float32 arms, enough work for several threads, or
+        numba not installed.
 
         Args:
             factors: Sweep factors of the posterior.
@@ -313,8 +318,8 @@ class KernelColumns:
         return True
 
     def _fused(self, factors: SweepFactors, prior: Tensor, leverage: Tensor, channels: Tensor) -> bool:
-        """`sweep` by one Triton kernel, for an RBF or Matérn kernel whose columns are not kept, on a device. Return False
-        elsewhere."""
+        """`sweep` by one Triton kernel, for an RBF or Matérn kernel whose columns are not kept, on a device. Return False in
+        all other cases."""
         source, kernel = self._rows.source, self._posterior.kernel
         wanted = FUSED and factors.rows.device.type == "cuda" and factors.rows.dim() == 1
         if (
@@ -335,7 +340,7 @@ class KernelColumns:
         return True
 
     def _blocks(self, rows: Tensor, step: int) -> Iterator[tuple[slice, Tensor]]:
-        """Columns of rows (`batch_shape x m`), evaluated anew in chunks of arms; each chunk overwrites the one before."""
+        """Columns of rows (`batch_shape x m`), evaluated in chunks of arms. Each chunk overwrites the previous one."""
         points, kernel, source = self._posterior.statistics.points, self._kernel(), self._rows.source
         points = points.gather(-2, rows.unsqueeze(-1).expand(*rows.shape, points.shape[-1])).to(source.dtype)
         if (packed := self.packed()) is not None:
@@ -353,8 +358,8 @@ class KernelColumns:
 
 
 def _together(slots: Tensor) -> slice | None:
-    """The range of the slots if they are consecutive and in order, otherwise None. Slots in between could be skipped by zero
-    weights to save a copy, but the last bits would then depend on earlier columns, and differ in a state that was loaded."""
+    """The range of the slots if they are consecutive and in order, otherwise None. Zero weights for the slots in between would
+    save a copy, but the last bits would then depend on earlier columns, and would differ after a state is loaded."""
     m, first = slots.shape[-1], int(slots.min())
     consecutive = bool((slots - first == torch.arange(m, device=slots.device)).all())
     return slice(first, first + m) if consecutive else None

@@ -1,4 +1,4 @@
-"""Posterior covariance of an exact posterior between arms, k̃ = k/λ − Σ wwᵀ, whose memory traffic dominates an exact step."""
+"""Posterior covariance between arms of an exact posterior, k̃ = k/λ − Σ wwᵀ. Its memory traffic dominates an exact step."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Leaders = Callable[[int], Tensor]
 
 # Directions are recomputed when repeated pulls have doubled their number, plus this many.
 _SPARE = 64
-# Largest size of the further rows that are set aside by a sweep.
+# Largest size of the spare rows that a sweep allocates.
 _SPARE_BYTES = 256 << 20
 # Up to this number of arms the whole A x A covariance is kept, and directions are subtracted from it in blocks.
 _DENSE_ARMS = 1024
@@ -29,7 +29,7 @@ _DENSE_ARMS = 1024
 _DENSE_BYTES = 512 << 20
 # Directions per block, so that the downdate is one matrix product instead of 64 passes over memory.
 _BLOCK = 64
-# A dense covariance is recomputed after A times this many pulls, so that rounding errors cannot accumulate.
+# A dense covariance is recomputed after this many times A pulls, so that rounding errors cannot accumulate.
 _ANCHOR = 16
 # Smallest and largest number of columns evaluated ahead of need.
 _FEWEST, _MOST = 8, 64
@@ -40,8 +40,8 @@ class Directions(Buffered):
 
     Computing the column of a pulled arm takes one pass over T, and is limited by memory bandwidth. Two exact methods reduce the
     traffic. With few arms, k̃ itself is kept, and rows of T are subtracted from it 64 at a time. With many arms, the columns of
-    the most likely next arms are evaluated together in one pass; when such an arm is pulled, its column is corrected by the
-    rows of T that were appended since.
+    the most likely next arms are evaluated together in one pass; when one of them is pulled, its column is corrected by the
+    rows of T that were appended in the meantime.
 
     Args:
         rows: The arms.
@@ -67,7 +67,7 @@ class Directions(Buffered):
         self.used, self._pulls = 0, 0
         dtype = torch.float64 if self.dense else source.dtype
         empty = torch.zeros(*shape, 0, A, dtype=dtype, device=source.device)
-        # Arms are streamed because memory is short, so T must stay below the budget.
+        # Streamed arms do not fit into memory, so T must stay below the budget.
         self._row_bytes = shape.numel() * A * dtype.itemsize
         self._budget = memory_budget if rows.streamed else None
         # On a CPU untouched rows take no memory, and growing later would copy all of T.
@@ -147,7 +147,8 @@ class Directions(Buffered):
 
     def _look_ahead(self, slot: Tensor, leaders: Leaders) -> Tensor:
         """The column of an arm that was not evaluated ahead. If the arm was among the last leaders, columns of the current
-        leaders are evaluated in the same pass over T; a pull that was not predictable costs one column only."""
+        leaders are evaluated in the same pass over T; otherwise the pull was not predictable, and only its column is
+        evaluated."""
         expected = self._named is not None and bool((self._named == slot).any(dim=-1).all())
         # Adapt the number of columns to the hit rate: double it when half of them were used, and halve it when fewer than an
         # eighth were used.
@@ -202,7 +203,7 @@ class Directions(Buffered):
         return self.block.new_empty(*self.block.shape[:-2], whole, self.block.shape[-1])
 
     def _check_room(self, size: int) -> None:
-        """Raise `UnsupportedError` if so many rows do not fit the budget."""
+        """Raise `UnsupportedError` if `size` rows do not fit the budget."""
         if self._budget is not None and size * self._row_bytes > self._budget:
             taken = size * self._row_bytes
             raise UnsupportedError(
@@ -228,8 +229,8 @@ class Directions(Buffered):
         self._forget_ahead()
 
     def needs_sweep(self, rows: int = 0) -> bool:
-        """Whether repeated pulls have doubled T, whether T leaves no room for so many further rows, or whether rounding errors
-        may have accumulated in a kept covariance."""
+        """Whether repeated pulls have doubled T, T leaves no room for `rows` further rows, or rounding errors may have
+        accumulated in a kept covariance."""
         if self._most is not None and self.used + rows > self._most and self.used > self._owners[1].statistics.size:
             return True
         if self.dense:
@@ -250,8 +251,8 @@ class Directions(Buffered):
     def _flush(self) -> None:
         """Subtract the rows of T from the kept covariance, which leaves the posterior unchanged."""
         C, T = (x.reshape(-1, *x.shape[-2:]) for x in (self._dense(), self.rows_used))
-        # k̃ = C − TᵀT becomes the kept covariance, and T becomes empty: in new tensors and in one assignment, so that neither an
-        # interrupt nor a rollback finds rows that were subtracted and are still there.
+        # k̃ = C − TᵀT becomes the kept covariance, and T becomes empty. Both are new tensors, set in one assignment, so that
+        # after an interrupt or a rollback no subtracted row is still in T.
         kept = torch.baddbmm(C, T.mT, T, alpha=-1).reshape(self.covariance.shape)
         buffers = {**self._buffers, "covariance": kept, "block": torch.empty_like(self.block)}
         self.__dict__.update(used=0, _buffers=buffers)
@@ -270,8 +271,8 @@ class Directions(Buffered):
         return restore
 
     def get_extra_state(self) -> dict[str, Any]:
-        """The rows in use without spare capacity, the kept covariance, and the pulls since the last sweep. For streamed arms T
-        is left out (None), since it may fill the memory, and is recomputed by a sweep."""
+        """The used rows without spare capacity, the kept covariance, and the number of pulls since the last sweep. For streamed
+        arms T is left out (None), because it may fill the memory, and is recomputed by a sweep."""
         rows = self.rows_used.clone() if self._budget is None or self.dense or not self.used else None
         return {"rows": rows, "covariance": self.covariance, "pulls": self._pulls}
 

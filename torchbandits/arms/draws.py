@@ -40,7 +40,7 @@ class PosteriorDraws:
     - RBF and Matérn kernels: random Fourier features with new frequencies for each draw. Mean and covariance are exact in
       expectation over frequencies, and single draws are Gaussian up to 1/√num_features;
     - any other kernel: the part that the dictionary explains is exact, and the residual is drawn independently per arm.
-      Marginals are exact, the covariance of the residual is dropped.
+      Marginals are exact; the covariance of the residual between arms is neglected.
 
     Args:
         table: The posterior on the arms.
@@ -51,7 +51,8 @@ class PosteriorDraws:
 
     def __init__(self, table: ArmTable, num_features: int) -> None:
         self._table, self._num_features = table, num_features
-        # The kernel, the points that are not arms, and the prior's root on them; computed anew when a fit replaces the kernel.
+        # The kernel, the pulled points that are not arms, and a root of the prior covariance of the arms and these points;
+        # recomputed when a fit replaces the kernel.
         self._root: tuple[object, Tensor, Tensor] | None = None
         self._residual: tuple[object, Tensor] | None = None
         posterior = table.posterior
@@ -92,7 +93,7 @@ class PosteriorDraws:
         for start in range(0, size, step):
             yield slice(start, min(start + step, size))
 
-    # ------------------------------------------------------------------ prior draws: all random numbers are drawn at once
+    # ------------------------------------------------------------------ prior draws
 
     def _features(self, sizes: Sequence[int], generators: Generators) -> Drawn:
         posterior = self._table.posterior
@@ -171,7 +172,7 @@ class PosteriorDraws:
         residual = self._residual[1].unsqueeze(-2)
         return lambda part: self._on_arms(left[..., part]) + noise(part, twins) * residual
 
-    # ------------------------------------------------------------------ the rule
+    # ------------------------------------------------------------------ Matheron's rule
 
     def _less_mean(self, f0: Drawn, at_points: Tensor, sizes: Sequence[int], generators: Generators) -> Drawn:
         """f₀ on the arms minus the posterior mean of its noisy rewards; `at_points` are the values of f₀ at the distinct

@@ -45,7 +45,7 @@ def lowest_equal(arm: Tensor, group: Tensor, num_arms: int, at: Callable[[Tensor
     """
     first = torch.arange(num_arms, device=arm.device)
     head = torch.full((int(group.max()) + 1,), num_arms, device=arm.device).scatter_reduce_(0, group, arm, "amin")[group]
-    # Arms that share a hash without being equal; practically never any.
+    # Arms that share a hash without being equal, which almost never happens.
     left = []
     for mine, theirs in zip(arm.split(_STEP), head.split(_STEP), strict=True):
         same = (at(mine) == at(theirs)).all(dim=-1)
@@ -72,8 +72,8 @@ def codes(points: Stored) -> Tensor:
 
 
 def fingerprint(hashes: Tensor, offset: int = 0) -> Tensor:
-    """One 64-bit integer for arms in order, given their `codes`, the first of which has index `offset`. Fingerprints of
-    consecutive pieces add up. Batch rows with the same arms have the fingerprint of these arms."""
+    """A 64-bit hash of arms in order, given their `codes`; `offset` is the index of the first arm. The fingerprint of all arms
+    is the sum of those of consecutive pieces. Batch rows that hold the same arms have the fingerprint of one such row."""
     place = torch.arange(offset, offset + hashes.shape[-1], device=hashes.device)
     rows = ((hashes ^ (hashes >> 32)) * (2 * place + 1) * _MIX).sum(dim=-1).reshape(-1)
     return rows[0] if bool((rows == rows[0]).all()) else fingerprint(rows)

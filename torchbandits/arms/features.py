@@ -62,7 +62,7 @@ class ArmFeatures:
         return self._embedding.num_features
 
     def _step(self, numbers: int) -> int:
-        """Number of arms that are read together, with so many numbers each."""
+        """Number of arms per chunk, for `numbers` values per arm."""
         wanted = _CHUNK_BYTES if self._rows.source.device.type == "cpu" else _DEVICE_BYTES
         return max(256, wanted // (8 * max(1, numbers)))
 
@@ -86,7 +86,7 @@ class ArmFeatures:
         return self.at_slots(index.clamp_min(0))
 
     def at_slots(self, slot: Picks) -> Tensor:
-        """The same of arms at `slot` ≥ 0."""
+        """Features of arms at `slot` ≥ 0, `batch_shape x m x p`, float64."""
         features = self.all()
         return features.gather(-1, slot.unsqueeze(-2).expand(*features.shape[:-1], slot.shape[-1])).double()
 

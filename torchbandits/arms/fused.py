@@ -1,11 +1,11 @@
-"""A sweep in one kernel: the columns of the dictionary at a block of arms are evaluated, multiplied and squared where they are.
+"""A sweep in one Triton kernel, which evaluates, multiplies and squares kernel columns without writing them to memory.
 
-Without it, columns that are not kept are written to memory and read again: 33.8 KB an arm with 512 points of a dictionary,
-where this kernel reads an arm, and writes its mean and its leverage. Each block of columns is evaluated once for each block of
-rows of the product, up to m/32 times in all.
+Without it, columns that are not kept are written to memory and read again: 33.8 KB per arm with a dictionary of 512 points.
+This kernel only reads the arm, and writes its mean and leverage. Each block of columns is evaluated once for each block of rows
+of the product, up to m/32 times in total.
 
-Imported only where Triton is (PyTorch brings it on Linux with CUDA) and `TORCHBANDITS_FUSED=1` is set. **It has not run on a
-card yet**: Triton's interpreter runs it on the CPU, where it is compared with dense products (`bash scripts/check_fused.sh`).
+Imported only if Triton is installed (PyTorch includes it on Linux with CUDA) and `TORCHBANDITS_FUSED=1` is set. **It has not
+run on a GPU yet**: it is tested in Triton's interpreter on the CPU, against dense products (`bash scripts/check_fused.sh`).
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ try:
 except ImportError:
 
     def jit(function: Any) -> Any:
-        """Leave the kernels as they are, which nothing calls without Triton."""
+        """Return the function unchanged, because no kernel is called without Triton."""
         return function
 
 
 _ARMS, _POINTS = 64, 32
-"""Arms of a program, and points of the dictionary that it takes at a time."""
+"""Number of arms per program, and of dictionary points per block."""
 
 
 @jit
@@ -40,7 +40,8 @@ def _columns(  # type: ignore[no-untyped-def]
     arms, points, scale, place, inside, j, outputscale,
     D: tl.constexpr, M: tl.constexpr, ORDER: tl.constexpr, POINTS: tl.constexpr, ARMS: tl.constexpr,
 ):  # fmt: skip
-    """k of some points with some arms, POINTS x ARMS, by differences; 0 beyond the last point. ORDER is 2ν, or 0 for RBF."""
+    """k between a block of points and a block of arms, POINTS x ARMS, from coordinate differences; 0 beyond the last point.
+    ORDER is 2ν of a Matérn kernel, or 0 for RBF."""
     row = j + tl.arange(0, POINTS)
     real = row < M
     squared = tl.zeros([POINTS, ARMS], dtype=points.dtype.element_ty)

@@ -24,8 +24,8 @@ _CHUNK_BYTES = 8 << 20
 class GrowingTable(Buffered):
     r"""Mean and leverage (posterior variance / λ) of the arms evaluated so far, for a posterior with a dictionary.
 
-    Each arm has a fixed place in the list. A new arm costs O(m²), a new dictionary one m x m x R product over the R places.
-    Nothing is computed for other arms.
+    Each arm has a fixed place in the list. A new arm costs O(m²), and a new dictionary costs one m x m x R product over the R
+    places. Nothing is computed for other arms.
 
     Args:
         rows: The arms, and the row of the posterior's statistics of each.
@@ -189,8 +189,8 @@ class GrowingTable(Buffered):
         return parts[0] if len(parts) == 1 else torch.cat(parts, dim=-1)
 
     def _gram(self) -> Callable[[Tensor], Tensor] | None:
-        """Function that reads kernel values between the given rows and all rows off the kept columns. None unless every pulled
-        point is an arm."""
+        """Function that returns kernel values between the given rows and all rows, read from the kept columns. None unless
+        every pulled point is an arm."""
         block = self._columns.fill(self.posterior, self.rows, self.arm)
         arm, mask = self.rows.arm_of_row, self.posterior.statistics.mask
         if block is None or not bool(((arm >= 0) == mask).all()):

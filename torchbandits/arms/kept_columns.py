@@ -36,8 +36,8 @@ class KeptColumns:
         self._known: tuple[Tensor, Tensor, bool] | None = None
 
     def know(self, numbers: Sequence[int]) -> None:
-        """Set the number of existing rows of each batch row, and forget columns of rows that did not exist when they were kept
-        (a padded place is row 0)."""
+        """Set the number of existing rows of each batch row, and forget columns that were kept for rows that did not exist yet
+        (padded places stand for row 0)."""
         existed = [min(now, before) for now, before in zip(numbers, self._num_rows, strict=True)]
         if existed != self._num_rows or 0 in existed:
             row = torch.arange(self._slot_of_row.shape[-1])
@@ -50,7 +50,7 @@ class KeptColumns:
 
         Args:
             rows: On the device of the columns.
-            here: The same on the host; read from there if it is not given.
+            here: The same on the host; copied from the device if not given.
         """
         if self._known is not None and self._known[0] is rows:
             return self._known[1]
@@ -122,7 +122,7 @@ class KeptColumns:
         else:
             target, source = to_device(device, target, line * p + place)
             block.index_copy_(0, target, fresh.index_select(0, source))
-        # Last, so that a call that is interrupted leaves no slot without its column.
+        # Assigned last, so that an interrupted call leaves no slot without its column.
         self._slot_of_row[line, row[line, place]] = slot
 
     def at(self, slots: Tensor, part: slice) -> Tensor:

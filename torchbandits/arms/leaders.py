@@ -47,50 +47,45 @@ def pick_rows(
     budget: Tensor,
     remaining: Tensor,
     most: int,
+    drops: Tensor | None = None,
+    used: Tensor | None = None,
 ) -> Ended:
-    """Run the loop of `compiled.pick_leaders` on every batch row.
+    """Run the loop of `compiled.pick_leaders` on every batch row, or with `drops` that of `compiled.pick_among_many`.
 
-    The loop runs on the host wherever the arms are: its numbers (32 KB a batch row for 64 leaders) are copied there in one
-    piece, which takes less than the launches of a single pick on a device.
+    The loop always runs on the host. For arms on a device, its inputs (32 KB per batch row for 64 leaders) are copied in one
+    transfer, which takes less time than the kernel launches of a single pick on the device.
 
     Args:
-        leaders: `rows x k`, which arms they are.
+        leaders: `rows x k`, arm indices of the leaders.
         mean, scale, gain: `rows x k`, of the leaders.
-        leverage: `rows x k`, and `covariance`, `rows x k x k`: overwritten where they are on the host.
-        covariance: See `leverage`.
-        room: `rows x k` whole numbers of further picks; overwritten likewise.
+        leverage: `rows x k`; overwritten if it is on the host.
+        covariance: `rows x k x k`; overwritten if it is on the host.
+        room: `rows x k`, integers, numbers of further picks allowed; overwritten if it is on the host.
         outside: `rows`, best score of the other arms.
         first: `rows`, position of the first pick; −1 where there is none.
         dynamic: Whether a pick spends log(1 + leverage) in place of its gain.
         spent, budget: `rows`, on the host.
-        remaining: `rows` whole numbers of picks to make, on the host.
+        remaining: `rows`, integers, numbers of picks to make, on the host.
         most: Largest number of picks of a row.
+        drops: `rows x n x k`, changes of the covariance by up to n picks, and `used`, `rows`, how many there are: both are
+            overwritten, and the covariance is not.
+        used: See `drops`.
 
     Cost: O(k²) per pick.
     """
-    from torchbandits.arms.compiled import pick_leaders  # noqa: PLC0415 - numba takes half a second to load
+    from torchbandits.arms.compiled import pick_among_many, pick_leaders  # noqa: PLC0415 - numba takes half a second to load
 
     *numbers, leaders = to_host(mean, leverage, covariance, scale, gain, room, outside, first, leaders)
     arrays = [x.contiguous().numpy() for x in numbers]
     picks, ends = torch.full((mean.shape[0], most), -1), []
     for row, (means, leverages, own, scales, gains, rooms, others, start) in enumerate(zip(*arrays, strict=True)):
-        ends.append(
-            pick_leaders(
-                means,
-                leverages,
-                own,
-                scales,
-                gains,
-                dynamic,
-                float(spent[row]),
-                float(budget[row]),
-                float(others),
-                int(remaining[row]),
-                rooms,
-                int(start),
-                picks[row].numpy(),
-            )
-        )
+        given = (means, leverages, own, scales, gains, dynamic, float(spent[row]), float(budget[row]), float(others))
+        limits = (int(remaining[row]), rooms, int(start), picks[row].numpy())
+        if drops is None or used is None:
+            ends.append(pick_leaders(*given, *limits))
+        else:
+            ends.append(pick_among_many(*given, *limits, drops[row].numpy(), int(used[row])))
+            used[row] += ends[-1][0]
     n, total, why = zip(*ends, strict=True)
     return Ended(
         picks[:, : max(1, *n)],
@@ -103,24 +98,27 @@ def pick_rows(
 
 
 def warm_up() -> None:
-    """Compile what is compiled where numba is installed, so that compilation is not part of the first timed run."""
+    """Compile the numba functions, if numba is installed, so that compilation is not part of the first timed run."""
     from torchbandits.linalg.compiled import compile_all  # noqa: PLC0415 - numba takes half a second to load
 
     compile_all()
     one, whole = torch.ones(1, 1, dtype=torch.float64), torch.ones(1, dtype=torch.int64)
-    pick_rows(
-        leaders=whole.unsqueeze(0),
-        mean=one,
-        leverage=one,
-        covariance=one.unsqueeze(0),
-        scale=one,
-        gain=one,
-        room=whole.unsqueeze(0),
-        outside=-one[0],
-        first=-whole,
-        dynamic=False,
-        spent=one[0],
-        budget=one[0],
-        remaining=whole,
-        most=1,
-    )
+    for drops in (None, one.unsqueeze(0)):
+        pick_rows(
+            leaders=whole.unsqueeze(0),
+            mean=one,
+            leverage=one.clone(),
+            covariance=one.unsqueeze(0),
+            scale=one,
+            gain=one,
+            room=whole.unsqueeze(0).clone(),
+            outside=-one[0],
+            first=-whole,
+            dynamic=False,
+            spent=one[0],
+            budget=one[0],
+            remaining=whole,
+            most=1,
+            drops=drops,
+            used=None if drops is None else 0 * whole,
+        )

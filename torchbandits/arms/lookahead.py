@@ -14,14 +14,19 @@ from torchbandits.posteriors import Conditioning, aggregate
 from torchbandits.transfers import to_device, to_host
 from torchbandits.types import Picks
 
-# Default number of leaders: a batch of hundreds of picks spreads over more than half as many distinct arms.
+# Default number of leaders. A batch of hundreds of picks spreads over more than 32 distinct arms.
 _LEADERS = 64
+# The same for arms on a device, where new leaders take a hundred operations, and a pick among so many some microseconds on the
+# host; and the largest number of covariances between leaders, of all batch rows, that are handed over together.
+_LEADERS_ON_DEVICE, _HANDED = 512, 1 << 20
+# Number of picks after which there are new leaders then.
+_DROPS = 128
 _PICKS_A_ROUND = 1 << 14
-# Number of arms that are brought up to date at once.
+# Number of arms that are updated at once.
 _SHRUNK = 1 << 14
-# Number of arms from which a pool of the best arms is worth the cost of its selection.
+# Smallest number of arms for which a pool of the best arms is worth the cost of its selection.
 _MANY = 1 << 18
-# One arm in this many is in the pool.
+# The pool holds one out of this many arms.
 _POOLED = 32
 
 _Conditioned = tuple[Conditioning, tuple[Tensor, ...]]
@@ -37,8 +42,9 @@ class BatchMeter(Protocol):
     spent: Tensor
     budget: Tensor
 
-    def gain(self, lookahead: Lookahead, leaders: Tensor) -> Tensor:
-        """Upper bounds of the budget spent by a pick of each leader, `rows x k` (ignored when `dynamic`)."""
+    def gain(self, leverage: Tensor) -> Tensor:
+        """Upper bounds of the budget spent by a pick of each leader, from its leverage at the batch start, `rows x k` (ignored
+        when `dynamic`)."""
 
     def broke(self, lookahead: Lookahead, rows: Tensor) -> Tensor:
         """Whether the batch ends in the marked rows, whose budget is exceeded. May refresh `spent` and `budget`."""
@@ -47,9 +53,10 @@ class BatchMeter(Protocol):
 class Lookahead:
     r"""Picks of one batch, with means and width frozen at its start.
 
-    Picks can only decrease leverages, so stale scores are upper bounds. The k best are brought up to date (by conditioning them
-    on the picks so far), and the compiled loop picks among them until the best leader falls below the best stale score of the
-    other arms. The picks are those of a full sweep after each pick. All tensors are flattened to `rows x ...`.
+    Picks can only decrease leverages, so stale scores are upper bounds. The k arms with the highest scores, the leaders, are
+    brought up to date (by conditioning them on the picks so far), and the compiled loop picks among them until the best leader
+    falls below the best stale score of the other arms. The picks are those of a full sweep after each pick. All tensors are
+    flattened to `rows x ...`.
 
     Picks condition the covariance k̃ of the posterior exactly. In the batches of BBKB the dictionary of a sparse posterior is
     frozen instead: picks do not change the residual variance that it does not explain.
@@ -62,8 +69,9 @@ class Lookahead:
         pending: `batch_shape x p` pending arms (−1 where padded), with their counts.
         max_pulls: Largest number of picks of one arm in the batch, or None.
         price: `batch_shape x A`, an additional positive factor of the standard deviation of each arm; None for 1.
-        leaders: Largest number of arms k that are updated after each pick. Few are best where few arms compete. Picks by
-            variance alone spread over all arms, and are fastest with as many leaders as arms for up to about a thousand arms.
+        leaders: Largest number of arms k that are updated after each pick; by default 64, and 512 for arms on a device. Few are
+            best where few arms compete. Picks by variance alone spread over all arms, and are fastest with as many leaders as
+            arms for up to about a thousand arms.
         frozen: Whether picks leave the residual of a sparse posterior unchanged; one boolean, or `batch_shape`.
     """
 
@@ -76,7 +84,7 @@ class Lookahead:
         pending: tuple[Tensor, Tensor],
         max_pulls: int | None,
         price: Tensor | None = None,
-        leaders: int = _LEADERS,
+        leaders: int | None = None,
         frozen: bool | Tensor = False,
     ) -> None:
         self._frozen = frozen
@@ -87,12 +95,18 @@ class Lookahead:
         self.scale = scale if price is None else scale * price.expand(*self.batch_shape, A).reshape(-1, A)
         self.leverage = self.start.clone()
         self.offered = None if offered is None else offered.expand(*self.batch_shape, A).reshape(-1, A)
-        # What is picked or pending is kept on the host, where it is picked.
+        # Picked and pending arms are kept on the host, where the picks are made.
         self.index, self.counts = pending[0].reshape(self.num_rows, -1), pending[1].reshape(self.num_rows, -1)
         if mean.device.type != "cpu":
             none = torch.empty(self.num_rows, 0, dtype=torch.int64), torch.empty(self.num_rows, 0, dtype=torch.float64)
             self.index, self.counts = to_host(self.index, self.counts) if self.index.shape[-1] else none
-        self.max_pulls, self._leaders = max_pulls, leaders
+        few = _LEADERS if mean.device.type == "cpu" else _leaders_on_device(self.num_rows)
+        self.max_pulls, self.most_leaders = max_pulls, leaders or few
+        # The leaders of the round, on the device and on the host, where the picks are made.
+        self.leaders = torch.empty(self.num_rows, 0, dtype=torch.int64, device=mean.device)
+        self.leaders_here = self.index[:, :0]
+        # What `ArmTable.covariance` needs of them.
+        self.features_of_leaders: tuple[Tensor, ...] = ()
         self.score = self._scores(self.mean, self.leverage, self.scale)
         if self.offered is not None:
             self.score = self.score.masked_fill(~self.offered, -torch.inf)
@@ -109,24 +123,15 @@ class Lookahead:
         The pick that breaks the rule is the last one. Cost: O(A) per round and O(k²) per pick.
         """
         remaining = remaining.reshape(-1).clone()
-        chosen, device = [], self.mean.device
+        chosen, device, handed = [], self.mean.device, None
         while bool((remaining > 0).any()):
-            active = remaining > 0
-            leaders, leverage, covariance, first = self._refresh(None if bool(active.all()) else active.to(device))
-            # The best stale score of the other arms is an upper bound that the leaders must stay above.
-            outside = self.across.put_(self.score.clone(), leaders, -torch.inf)
-            mean, score = self.across.at(leaders, self.mean, self.score)
+            anew = handed is None
+            if handed is None:
+                active = remaining > 0
+                handed = self._handed(meter, None if bool(active.all()) else active.to(device))
             most = min(_PICKS_A_ROUND, int(remaining.max()))
             ended = pick_rows(
-                leaders=leaders,
-                mean=mean,
-                leverage=leverage,
-                covariance=covariance,
-                scale=self._scale_of(leaders),
-                gain=meter.gain(self, leaders),
-                room=self._room(leaders),
-                outside=self.across.amax(outside),
-                first=torch.where(score.amax(dim=-1) > -torch.inf, first, -1),
+                **handed,
                 dynamic=meter.dynamic,
                 spent=meter.spent,
                 budget=meter.budget,
@@ -134,16 +139,23 @@ class Lookahead:
                 most=most,
             )
             meter.spent, why = ended.spent, ended.why
-            picks, leverage = ended.picks, ended.leverage
+            picks, handed["first"] = ended.picks, torch.full_like(handed["first"], -1)
             arms = torch.where(picks >= 0, ended.leaders.gather(-1, picks.clamp_min(0)), -1)
             chosen.append(arms)
             # The last pick had no variance left, or no arm is left to pick.
-            over = (why == EXHAUSTED) | ((why == REFRESH) & (ended.n == 0))
+            over = why == EXHAUSTED
+            if anew:
+                over = over | ((why == REFRESH) & (ended.n == 0))
             remaining = torch.where(over, 0, remaining - ended.n)
             if not meter.additive or bool(((remaining > 0) & (why != BROKEN)).any()):
                 # Fold the picks into the batch only if a further round or the batch rule needs them.
-                self._fold(arms, leaders, leverage if device.type == "cpu" else to_device(device, leverage)[0])
+                self._fold(arms)
             remaining = torch.where(meter.broke(self, why == BROKEN), 0, remaining)
+            going = remaining > 0
+            if bool((going & (why != BROKEN)).any()):
+                # Other arms may be better than the leaders.
+                self._write(self.leaders, to_device(device, handed["leverage"])[0])
+                handed = None
         packed = _pack(torch.cat(chosen, dim=-1) if chosen else self.index.new_empty(self.num_rows, 0))
         packed = packed.reshape(*self.batch_shape, -1)
         return packed if device.type == "cpu" else to_device(device, packed)[0]
@@ -156,13 +168,12 @@ class Lookahead:
         return index, counts
 
     def take_recent(self) -> tuple[Tensor, Tensor]:
-        """Arms picked since the last call and their counts, `rows x p`."""
+        """Arms picked since the last call and their counts, `rows x p` (−1 where padded), on the host."""
         index, counts = self.index[:, :0], self.counts[:, :0]
         if self.recent:
             picks = torch.cat(self.recent, dim=-1)
             self.recent = []
             index, counts = aggregate(picks, picks >= 0)
-        index, counts = to_device(self.mean.device, index, counts)
         return index, counts
 
     def rows_first(self, index: Tensor) -> Tensor:
@@ -179,7 +190,7 @@ class Lookahead:
         """The conditioning on the picks so far, one per batch row, with their features; None before the first pick."""
         if not self.index.shape[-1]:
             return None
-        # A call less for arms on the host, where each counts in a small step.
+        # Avoid a call for arms on the host, where every call counts in a small step.
         index, counts = (self.index, self.counts) if self.mean.device.type == "cpu" else self.distinct()
         features = self.table.features(self.rows_first(index))
         C_pp = self.table.covariance(features, features, frozen=self._frozen)
@@ -187,21 +198,55 @@ class Lookahead:
 
     # ------------------------------------------------------------------ one round
 
+    def _handed(self, meter: BatchMeter, active: Tensor | None) -> dict[str, Tensor]:
+        """What the loop on the leaders needs, on the host, in one piece; see `pick_rows`."""
+        self.leaders, leverage, covariance, first = self._refresh(active)
+        # The best stale score of the other arms is an upper bound that the leaders must stay above.
+        outside = self.across.put_(self.score.clone(), self.leaders, -torch.inf)
+        mean, score, start = self.across.at(self.leaders, self.mean, self.score, self.start)
+        given = {
+            "mean": mean,
+            "leverage": leverage,
+            "covariance": covariance,
+            "scale": self._scale_of(self.leaders),
+            "gain": meter.gain(start),
+            "outside": self.across.amax(outside),
+            "leaders": self.leaders,
+        }
+        *here, first, score = to_host(*given.values(), first, score)
+        handed = dict(zip(given, (x.contiguous() for x in here), strict=True))
+        self.leaders_here = handed["leaders"]
+        place = (self.leaders_here == first.unsqueeze(-1)).byte().argmax(dim=-1)
+        handed["first"] = torch.where(score.amax(dim=-1) > -torch.inf, place, -1)
+        handed["room"] = self._room(self.leaders_here, score)
+        if self.mean.device.type != "cpu":
+            rows, k = mean.shape
+            handed["drops"], handed["used"] = (
+                torch.empty(rows, _DROPS, k, dtype=torch.float64),
+                torch.zeros(rows, dtype=torch.int64),
+            )
+        return handed
+
     def _refresh(self, active: Tensor | None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Leaders in order of index (`rows x k`) with current leverage and covariance, and the position of the next pick.
-        Rows that are not active (None for all of them) may be out of date."""
+        """Leaders in order of index (`rows x k`) with current leverage and covariance, and the next pick. Results of rows
+        that are not `active` may be out of date; None if all rows are active."""
         conditioned = self.conditioning()
-        if conditioned is None:
-            first = self.across.best(self.score)
-            leaders = self._with_first(self.across.top(self.score, self._leaders), first)
-            leverage, covariance = self._update(leaders, None)
-        else:
-            leaders, leverage, covariance, first = self._current(active, conditioned)
-        place = (leaders == first.unsqueeze(-1)).byte().argmax(dim=-1)
-        return leaders, leverage, covariance, place
+        if conditioned is not None:
+            return self._current(active, conditioned)
+        first = self.across.best(self.score)
+        leaders = self._leading(first)
+        return (leaders, *self._update(leaders, None), first)
+
+    def _leading(self, first: Tensor) -> Tensor:
+        """The leaders by score, in order of index, with `first` among them."""
+        if self.score.device.type == "cpu":
+            return self._with_first(self.across.top(self.score, self.most_leaders), first)
+        # In few operations: on a device `first` is above all others.
+        raised = self.across.put_(self.score.clone(), first.unsqueeze(-1), torch.inf)
+        return self.across.top(raised, self.most_leaders).sort(dim=-1).values
 
     def _current(self, active: Tensor | None, conditioned: _Conditioned) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Bring arms up to date in order of score until the best arm is; return leaders, leverage, covariance, best arm."""
+        """Update arms in order of score until the best arm is up to date; return leaders, leverage, covariance and best arm."""
         across, leaders = self.across, None
         found, fresh, k = self._current_in_pool(active, conditioned)
         if found is not None:
@@ -219,7 +264,7 @@ class Lookahead:
             fresh = across.put_(fresh, more, True)
         first = across.best(self.score)
         if leaders is None or not only or not bool((leaders == first.unsqueeze(-1)).any(dim=-1).all()):
-            leaders = self._with_first(across.top(self.score, self._leaders), first)
+            leaders = self._leading(first)
             leverage, covariance = self._update(leaders, conditioned)
         return leaders, leverage, covariance, first
 
@@ -231,10 +276,10 @@ class Lookahead:
         Scores outside the pool can only fall, so the largest of them at the time of selection remains an upper bound.
 
         Returns:
-            The result of `_current`, or None if an arm outside a new pool may be the best; then the arms that are up to date
-            (`rows x A` booleans; None if arms are few or on other ranks), and the size of the last step.
+            Three values: the result of `_current`, or None if an arm outside a new pool may be the best; the arms that are up
+            to date (`rows x A` booleans; None if arms are few or on other ranks); the number of arms of the last update.
         """
-        k, A = self._leaders, self.score.shape[-1]
+        k, A = self.most_leaders, self.score.shape[-1]
         if self.table.rows.sharded or A < _MANY:
             return None, None, k
         some = None if active is None else active.unsqueeze(-1)
@@ -243,7 +288,7 @@ class Lookahead:
                 index = self.score.topk(A // _POOLED, dim=-1).indices.sort(dim=-1).values
                 self._pool = made = index, self.score.scatter(-1, index, -torch.inf).amax(dim=-1, keepdim=True)
             pool, outside = made
-            fresh, k, size = torch.zeros_like(pool, dtype=torch.bool), self._leaders, pool.shape[-1]
+            fresh, k, size = torch.zeros_like(pool, dtype=torch.bool), self.most_leaders, pool.shape[-1]
             while True:
                 score = self.score.gather(-1, pool)
                 best = score.amax(dim=-1, keepdim=True)
@@ -253,7 +298,7 @@ class Lookahead:
                 if not bool(_of(near & ~fresh, some).any()):
                     # The pool is sorted, so the first tied arm has the lowest index.
                     first = pool.gather(-1, near.byte().argmax(dim=-1, keepdim=True)).squeeze(-1)
-                    top = score.topk(min(self._leaders, size), dim=-1).indices
+                    top = score.topk(min(self.most_leaders, size), dim=-1).indices
                     leaders = self._with_first(pool.gather(-1, top), first)
                     return (leaders, *self._update(leaders, conditioned), first), None, k
                 more = score.masked_fill(fresh, -torch.inf).topk(min(k, size), dim=-1).indices
@@ -270,10 +315,13 @@ class Lookahead:
     def _update(self, leaders: Picks, conditioned: _Conditioned | None) -> tuple[Tensor, Tensor]:
         """Bring the leverages and scores of leaders up to date; return leverage and covariance, `rows x k (x k)`."""
         index = self.rows_first(leaders)
-        features = self.table.features(index)
+        self.features_of_leaders = features = self.table.features(index)
         covariance = self.table.covariance(features, features, frozen=self._frozen)
-        leverage, known = self.across.at(leaders, self.start, self.leverage)
-        if conditioned is not None:
+        if conditioned is None:
+            # Nothing has changed since the start of the batch.
+            leverage = self.across.at(leaders, self.start)[0]
+        else:
+            leverage, known = self.across.at(leaders, self.start, self.leverage)
             conditioning, picked = conditioned
             G = conditioning.directions(self.table.covariance(picked, features, frozen=self._frozen))
             covariance = covariance - G.mT @ G
@@ -282,7 +330,8 @@ class Lookahead:
             leverage = torch.minimum(shrunk, known)
         if self.table.rows.sharded:
             leverage, covariance = self.across.agreed(leverage), self.across.agreed(covariance)
-        self._write(leaders, leverage)
+        if conditioned is not None:
+            self._write(leaders, leverage)
         return leverage.contiguous(), self.flat(covariance, 2).contiguous()
 
     def _shrink(self, index: Picks, conditioned: _Conditioned) -> None:
@@ -312,26 +361,24 @@ class Lookahead:
     def _with_first(self, leaders: Tensor, first: Tensor) -> Tensor:
         """Leaders in order of index, with the last (worst) one replaced by `first` if that is missing."""
         missing = ~(leaders == first.unsqueeze(-1)).any(dim=-1)
-        # Nothing waits for a device to know whether any is missing: where none is, the worst one is written over itself.
+        # On a device, reading whether any is missing would be a wait. Where none is, the worst leader is replaced by itself.
         if leaders.device.type == "cpu" and not bool(missing.any()):
             return leaders.sort(dim=-1).values
         worst = self.across.at(leaders, self.score)[0].argmin(dim=-1, keepdim=True)
         kept = torch.where(missing.unsqueeze(-1), first.unsqueeze(-1), leaders.gather(-1, worst))
         return leaders.scatter(-1, worst, kept).sort(dim=-1).values
 
-    def _room(self, leaders: Tensor) -> Tensor:
-        """Number of further picks allowed of each leader, `rows x k`; 0 for arms that are not on offer."""
+    def _room(self, leaders: Tensor, score: Tensor) -> Tensor:
+        """Number of further picks allowed for each leader, `rows x k`; 0 for arms that are not offered. All are on the host."""
         most = torch.iinfo(torch.int64).max if self.max_pulls is None else self.max_pulls
         room = torch.full_like(leaders, most)
         if self.max_pulls is not None and self.index.shape[-1]:
-            index, counts = self.distinct()
-            same = (index.unsqueeze(-2) == leaders.unsqueeze(-1)) & (index >= 0).unsqueeze(-2)
-            room = room - (same * counts.unsqueeze(-2)).sum(dim=-1).long()
-        return room.masked_fill(self.across.at(leaders, self.score)[0] == -torch.inf, 0)
+            same = (self.index.unsqueeze(-2) == leaders.unsqueeze(-1)) & (self.index >= 0).unsqueeze(-2)
+            room = room - (same * self.counts.unsqueeze(-2)).sum(dim=-1).long()
+        return room.masked_fill(score == -torch.inf, 0)
 
-    def _fold(self, arms: Tensor, leaders: Tensor, leverage: Tensor) -> None:
+    def _fold(self, arms: Tensor) -> None:
         """Add the picks of a round (`rows x n`, −1 where padded) to the batch's distinct arms and counts."""
-        self._write(leaders, leverage)
         self.recent.append(arms)
         index = torch.cat([self.index, arms], dim=-1)
         counts = torch.cat([self.counts, torch.ones_like(arms, dtype=self.counts.dtype)], dim=-1)
@@ -347,6 +394,11 @@ class Lookahead:
         """Arms repeated once per pull, `rows x most`."""
         rows = [i.repeat_interleave(c.long()) for i, c in zip(index, counts, strict=True)]
         return torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=-1)
+
+
+def _leaders_on_device(rows: int) -> int:
+    """Number of leaders of each of so many batch rows on a device."""
+    return max(_LEADERS, min(_LEADERS_ON_DEVICE, int((_HANDED / max(1, rows)) ** 0.5)))
 
 
 def _of(marked: Tensor, active: Tensor | None) -> Tensor:

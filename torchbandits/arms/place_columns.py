@@ -1,4 +1,4 @@
-"""Kernel columns of pulled points at the places of a growing list, where every value is evaluated once."""
+"""Kernel columns of pulled points at the places of a growing list. Every kernel value is evaluated only once."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ FEW = 16
 
 
 class PlaceColumns:
-    """k(x_j, ·) at every place for each distinct point x_j of a posterior, where every value is evaluated once.
+    """k(x_j, ·) at every place for each distinct point x_j of a posterior. Every kernel value is evaluated only once.
 
-    Lines and columns of the block that are not valid may hold anything. Valid entries are never written again.
+    Lines and columns of the block that are not valid hold arbitrary values. Valid entries are never overwritten.
     """
 
     def __init__(self, memory_budget: int) -> None:
@@ -42,7 +42,7 @@ class PlaceColumns:
         return restore
 
     def fill(self, posterior: GaussianProcess, rows: ArmRows, arm: Tensor) -> Tensor | None:
-        """The block brought up to date, or None if it does not fit the budget. Cost O(d) per new value."""
+        """Evaluate the missing values and return the block, or None if it does not fit the budget. Cost O(d) per new value."""
         statistics, kernel, B = posterior.statistics, posterior.kernel, arm.shape[:-1].numel()
         u, R = statistics.size, arm.shape[-1]
         if 8 * B * u * R > self._memory_budget or not u or not R:
@@ -74,7 +74,7 @@ class PlaceColumns:
         return block
 
     def _reserved(self, batch: int, lines: int, columns: int, device: torch.device) -> Tensor:
-        """The block with capacity for so many lines and columns, and one spare of each."""
+        """The block with capacity for this many lines and columns, and one spare line and column."""
         old = self._block
         if old is None or old.shape[-2] <= lines or old.shape[-1] <= columns:
             had = (0, 0) if old is None else (old.shape[-2] - 1, old.shape[-1] - 1)

@@ -27,8 +27,9 @@ _FAR = torch.iinfo(torch.int64).max
 class Shard(ArmSource):
     """The arms of this rank. The arms of the run are those of all ranks, in order of rank.
 
-    Dictionary, statistics and generators are the same on every rank; means, leverages and kernel columns cover its own arms.
-    Indices count through all arms. Every rank must make the same calls in the same order; rewards are those of rank 0.
+    Dictionary, statistics and generators are the same on every rank; means, leverages and kernel columns cover only the arms of
+    the rank. Indices count through the arms of all ranks. Every rank must make the same calls in the same order; rewards are
+    those of rank 0.
 
     Args:
         arms: `A_r x d`, or a source of arms. `d`, dtype and kind of device must be the same on all ranks.
@@ -212,7 +213,7 @@ class AcrossRanks(Reductions):
         gathered = [torch.empty_like(message) for _ in range(self.size)]
         _guarded(lambda: dist.all_gather(gathered, message, group=self._group))
         scores, found = torch.cat(gathered, dim=-1)
-        # Padding (−∞) must rank below arms that are not on offer, whose score is raised to the smallest finite number.
+        # Padding (−∞) must rank below arms that are not offered, so their score is raised to the smallest finite number.
         scores = torch.where(found < 0, -torch.inf, scores.clamp_min(torch.finfo(scores.dtype).min))
         chosen = scores.topk(min(k, self._count), dim=-1).indices
         return found.gather(-1, chosen).long()
@@ -232,7 +233,7 @@ class AcrossRanks(Reductions):
         return vector
 
     def places(self, index: Tensor) -> Tensor:
-        """Positions of arms among those of this rank; −1 for arms of other ranks."""
+        """Positions of arms within this rank; −1 for arms of other ranks."""
         place = index - self._offset
         return torch.where((place >= 0) & (place < self._held), place, -1)
 
@@ -282,7 +283,7 @@ def _objects(own: Any, size: int, group: Any) -> list[Any]:
 
 
 def _guarded(collective: Callable[[], Any]) -> Any:
-    """Run a collective, and raise `RankError` if it fails, since a rank was lost."""
+    """Run a collective, and raise `RankError` if it fails, because a rank was lost."""
     try:
         return collective()
     except RuntimeError as error:

@@ -1,6 +1,7 @@
 """All operations that need every arm at once: the largest score, the best arm, the leaders, entries by index.
 
-Vectors hold the local arms, while an index counts through all arms. If all arms are local (`Whole`) the two are the same.
+Vectors hold entries of the local arms only, while indices count through all arms. If all arms are local (`Whole`), the index of
+an arm is its position in the vectors.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ class Reductions(ABC):
 
     @abstractmethod
     def agreed(self, values: Tensor) -> Tensor:
-        """The same values for all processes."""
+        """The values of the first process, in every process."""
 
     @property
     @abstractmethod

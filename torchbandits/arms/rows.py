@@ -30,7 +30,7 @@ class Summed:
         slot: The same, 0 where padded.
         here: `distinct` on the host.
         counts, sums, squares: Numbers of pulls (or weights), sums of rewards and of squared rewards, on the host.
-        whole: Whether nothing is known to be padded, so that nothing needs masking.
+        whole: Whether it is known that no entry is padded, so that nothing needs masking.
     """
 
     distinct: Tensor
@@ -82,9 +82,9 @@ class ArmRows(Buffered):
         # Whether other ranks hold further arms.
         self.sharded = isinstance(self._streamed, Shard)
         self._held: InMemory | None = None
-        # The last slots that were read, the arms, and their points.
+        # The slots that were read last, the buffer of arms, and their points.
         self._last: tuple[Tensor, Tensor, Tensor] | None = None
-        # The rows of the pulled arms of each batch row on the host, for arms on a device, and the `arm_of_row` they are of.
+        # For arms on a device: the rows of the pulled arms of each batch row, on the host, and the `arm_of_row` they belong to.
         self._found: tuple[Tensor, list[dict[int, int]]] | None = None
         # Hash of the arms in order, independent of how they are stored; None while arms are added.
         self.fingerprint: int | None = None
@@ -156,7 +156,7 @@ class ArmRows(Buffered):
 
     @property
     def streamed(self) -> bool:
-        """Whether the arms are anything but one tensor in memory."""
+        """Whether the arms are not held as one tensor in memory."""
         return self._streamed is not None
 
     def find(self, points: Points) -> Tensor:
@@ -174,7 +174,7 @@ class ArmRows(Buffered):
         return self.source.points(slot) if arms is None or arms.dim() > 2 else arms[slot]
 
     def at(self, slot: Picks) -> Points:
-        """The arms at `slot` ≥ 0, `batch_shape x p x d`; those of the last slots are read once."""
+        """The arms at `slot` ≥ 0, `batch_shape x p x d`. The arms of the last slots are cached."""
         arms = self._buffers["arms"] if self._streamed is None else None
         if arms is None or arms.dim() > 2:
             return self.source.points(slot)
@@ -192,14 +192,14 @@ class ArmRows(Buffered):
             return own
         message = "available= with arms of which some are equal is not for arms of several ranks: leave one of each."
         require(not self.sharded, message, UnsupportedError)
-        # A duplicate on offer makes its entry available.
+        # An available duplicate makes its entry available.
         shape = torch.broadcast_shapes(available.shape, self.first.shape)
         entries = torch.zeros(shape, dtype=torch.int64, device=own.device)
         entries = entries.scatter_add(-1, self.first.expand(shape), available.expand(shape).long())
         return (entries > 0) & own
 
     def entry(self, index: Picks) -> Tensor:
-        """The lowest index of an arm equal to each indexed arm, on the host or on the device as they are; −1 stays −1."""
+        """The lowest index of an arm equal to each indexed arm, on the device of `index`; −1 stays −1."""
         if self.first is None:
             return index
         if index.device != self.first.device:
@@ -225,7 +225,7 @@ class ArmRows(Buffered):
         return arms, n, s, sq
 
     def summed(self, pulls: Pulls) -> Summed:
-        """Pulls at arms summed over each distinct arm: on the host, where the order of the sums is fixed."""
+        """Pulls of arms summed over each distinct arm, on the host, where the order of summation is fixed."""
         device = self.row_of_arm.device
         told = pulls if device.type == "cpu" else pulls.here()
         assert told.index is not None
@@ -253,7 +253,7 @@ class ArmRows(Buffered):
         return rows
 
     def _rows_on_host(self, here: Tensor, distinct: Picks) -> Tensor:
-        """`row_of` of arms that are on the host, there."""
+        """`row_of` of arms whose indices are on the host (`here`), on the host."""
         if self.sharded or here.device == distinct.device:
             return self.row_of(distinct).to(here.device)
         arms = self.arm_of_row
@@ -315,8 +315,8 @@ class ArmRows(Buffered):
         return index
 
     def put_(self, points: Tensor, index: Picks) -> None:
-        """Make points, `batch_shape x p x d`, the arms at `index` (−1 for none; equal indices for equal points): as new arms,
-        or in place of arms that were never pulled. For growing arm sets only. Cost O(A d) for a copy of the buffers."""
+        """Store points, `batch_shape x p x d`, as the arms at `index` (−1 for none; equal indices for equal points), which are
+        new or were never pulled. For growing arm sets only. Cost O(A d) for a copy of the buffers."""
         assert self.first is not None
         A = self.num_arms
         size = max(int(index.max()) + 1, A)
@@ -328,7 +328,7 @@ class ArmRows(Buffered):
         self.row_of_arm = nn.functional.pad(self.row_of_arm, (0, size - A), value=-1)
 
     def adopt_(self, index: Picks, statistics: Statistics) -> None:
-        """Give arms (−1 for none) that were pulled before as points the rows of those points.
+        """Assign to arms (−1 for none) that were pulled before as points the rows of these points.
 
         Cost O((u + p) (d + log(u + p))).
         """
@@ -343,7 +343,11 @@ class ArmRows(Buffered):
         """Set the rows of arms (−1 for none), both on the host or on the device."""
         size, device, known = self.arm_of_row.shape[-1], self.row_of_arm.device, self._found
         if index.device != device:
-            # New arms of equal number in all batch rows go to the end, which is known without waiting for the device.
+            if index.dim() == 1:
+                kept = index >= 0
+                index, rows = index[kept], rows[kept]
+            # If every batch row has the same number of new arms, they are appended, which is known without waiting for the
+            # device.
             last = bool((rows == torch.arange(size, size + rows.shape[-1])).all())
             arms, own = to_device(device, index, rows)
             if not last or self.sharded:

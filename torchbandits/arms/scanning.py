@@ -14,7 +14,7 @@ from torchbandits.sources import ArmSet, ArmSource, InMemory
 from torchbandits.sources.packed import as_stored, stored, stored_at
 from torchbandits.types import Points
 
-# Number of arms read together, and of bytes of their features in float64.
+# Largest number of arms read together, and largest size of their features in float64, in bytes.
 _STEP, _BYTES = 1 << 16, 256 << 20
 
 
@@ -23,7 +23,7 @@ class Scan:
     """Result of a pass over the arms.
 
     Attributes:
-        first: `A`, the lowest index of an arm equal to each arm; None if all differ, or are promised to differ.
+        first: `A`, the lowest index of an arm equal to each arm; None if all arms differ, or are declared distinct.
         fingerprint: A 64-bit hash of the arms in order, independent of how they are stored.
     """
 
@@ -36,7 +36,7 @@ def scan(source: ArmSource, offset: int = 0) -> Scan:
 
     Hashes (64 bits) are sorted in place, 8 bytes per arm, and arms of equal hash are compared in full, so the result is exact.
     `offset` is the index of the first arm if the source is part of a longer one, for the fingerprint and the error message.
-    Cost O(A (d + log A)), or O(A d) if the arms are promised to differ.
+    Cost O(A (d + log A)), or O(A d) if the arms are declared distinct.
 
     Raises:
         NonFiniteError: If an arm is not finite; the message names the arm.

@@ -1,4 +1,4 @@
-"""The three ways in which a table represents a posterior on many arms: by kernel columns, by directions, by features."""
+"""The three representations of a posterior on many arms in a table: kernel columns, directions, and features."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from torchbandits.arms.features import ArmFeatures
 from torchbandits.arms.rows import ArmRows
 from torchbandits.budget import halved
 from torchbandits.embeddings import Nystrom
-from torchbandits.linalg import LowRankPrecision
+from torchbandits.linalg import LowRankPrecision, Precision
 from torchbandits.posteriors import AtPoints, GaussianProcess
 from torchbandits.posteriors.factors import Behind, Factors, SmallFactors
 from torchbandits.sources.packed import PackedArms
@@ -25,7 +25,7 @@ from torchbandits.types import Picks
 
 # A table of finite features is swept again after this many pulls, so that rounding errors cannot accumulate.
 _ANCHOR = 1024
-# On a device the factors of finite features catch up after this many pulls.
+# On a device the factors of finite features are updated once after this many pulls.
 _BEHIND = 256
 
 
@@ -66,14 +66,15 @@ class TableStrategy(ABC):
     def covariance(self, left: tuple[Tensor, ...], right: tuple[Tensor, ...], frozen: bool | Tensor) -> Tensor:
         """The part of the leverage-scale covariance that a pull changes, `batch_shape x n x n'`."""
 
-    def columns_between(self, index: Picks) -> tuple[Tensor, Tensor]:
-        """Covariances of arms with every arm, frozen and exact, `batch_shape x p x A` each; equal without a dictionary."""
+    def columns_between(self, index: Picks, features: tuple[Tensor, ...] | None = None) -> tuple[Tensor, Tensor]:
+        """Covariances of arms with every arm, frozen and exact, `batch_shape x p x A` each; equal without a dictionary.
+        `features` are those of the arms, where they are known."""
         k = self.cross(index.clamp_min(0), None).double()
         return k, k
 
     def append(self, G: Tensor, directions: Callable[[Tensor], Tensor]) -> None:
-        """Store the directions of pulls, `batch_shape x p x A`, that were subtracted from the leverages. By default none
-        are.
+        """Store the directions of pulls, `batch_shape x p x A`, whose squares were subtracted from the leverages. By default
+        nothing is stored.
 
         Args:
             G: `directions` of the result of `cross`.
@@ -82,8 +83,8 @@ class TableStrategy(ABC):
         return
 
     def needs_sweep(self, updates: int, rows: int) -> bool:
-        """Whether so many updates since the last sweep have made the table long or imprecise, or leave no room for pulls of so
-        many further arms."""
+        """Whether `updates` since the last sweep have made the table long or imprecise, or leave no room for pulls of `rows`
+        further arms."""
         return updates > _ANCHOR
 
     def forget(self) -> None:
@@ -121,7 +122,7 @@ class FromColumns(TableStrategy):
             try:
                 with self._threads(weights):
                     for part, out in self.columns.products(weights, factors.rows, dense, step):
-                        # The next chunks of packed arms have the other threads already.
+                        # For packed arms the other threads are already computing the next chunks.
                         with threads(many=self.columns.packed() is None):
                             channels[..., part] = out[..., :c, :]
                             torch.sub(prior[..., part], out[..., c:, :].square_().sum(dim=-2), out=leverage[..., part])
@@ -163,11 +164,18 @@ class FromColumns(TableStrategy):
         prior = None if packed is None else partial(packed_kernel, self.posterior.kernel, packed.packing)
         return self.posterior.fit().covariance(AtPoints(*left), AtPoints(*right), frozen=frozen, prior=prior)
 
-    def columns_between(self, index: Picks) -> tuple[Tensor, Tensor]:
+    def columns_between(self, index: Picks, features: tuple[Tensor, ...] | None = None) -> tuple[Tensor, Tensor]:
         """Covariances of arms with every arm, with the dictionary frozen and exact. Cost O(A m p)."""
-        K_pa = self.columns.of_arms(index).double()
-        fit, p, x = self.posterior.fit(), index.shape[-1], self.rows.points(index)
-        both = fit.column_weights(fit.embedding(x.double())).to(self.rows.source.dtype)
+        fit, p, precision = self.posterior.fit(), index.shape[-1], self.posterior.fit().regression.precision
+        if index.device.type == "cpu" or self._packs or not isinstance(precision, Precision):
+            K_pa = self.columns.of_arms(index).double()
+            both = fit.column_weights(fit.embedding(self.rows.points(index).double()))
+        else:
+            # In few operations, and without looking for kept columns, for which the host would wait.
+            x, whitened, z_p = features or self.features(index)
+            K_pa = self.columns.of_points(index, x.to(self.rows.source.dtype)).double()
+            both = fit.column_weights(z_p, precision.root @ whitened)
+        both = both.to(self.rows.source.dtype)
         out = K_pa.new_empty(*both.shape[:-1], self.rows.num_arms)
         for part, product in self.columns.products(both, fit.rows):
             out[..., part] = product
@@ -177,7 +185,8 @@ class FromColumns(TableStrategy):
 class FromDirections(TableStrategy):
     """Strategy for an exact posterior: directions T with leverage = k(x, x)/λ − |T(x)|². A pull appends one in O(A u).
 
-    Directions are recomputed when repeated pulls have doubled them, so memory and time do not grow with the number of pulls.
+    Directions are recomputed when repeated pulls have doubled their number, so memory and time depend on the number of distinct
+    arms, not on the number of pulls.
 
     Args:
         rows: The arms and their rows.
@@ -229,10 +238,10 @@ class FromDirections(TableStrategy):
 
 
 class _Since:
-    """V⁻¹ of a posterior of finite features whose factors are behind: V₀⁻¹ − HᵀH, one row of H for each pull since.
+    """V⁻¹ of a posterior of finite features whose factors V₀ are out of date: V₀⁻¹ − HᵀH, with one row of H per later pull.
 
     Attributes:
-        known: Factors of the posterior, behind by the pulls of H.
+        known: Factors of the posterior, without the pulls in H.
         used: Number of rows of H.
         solved: The last result of `solve`, until its pulls are appended.
     """
@@ -262,7 +271,7 @@ class _Since:
 class FromFeatures(TableStrategy):
     """Strategy for finite features z(x) of every arm: a pull costs one product (V⁻¹z_j)ᵀz(·), O(A m).
 
-    A sketch that shrinks changes V other than by pulls, and is followed by a sweep.
+    When a sketch shrinks, V changes by more than the pulls, and a sweep follows.
 
     Args:
         rows: The arms and their rows.
@@ -301,7 +310,7 @@ class FromFeatures(TableStrategy):
         return self._arms.times(solved.mT)
 
     def append(self, G: Tensor, directions: Callable[[Tensor], Tensor]) -> None:
-        """Keep the directions of the features on a device, where the factors of the posterior fall behind."""
+        """Keep the directions in feature space on a device, where the posterior's factors are updated later."""
         since = self._since
         if since is not None and since.solved is not None:
             since.append(directions(since.solved.mT))

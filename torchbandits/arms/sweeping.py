@@ -15,7 +15,7 @@ from torchbandits.posteriors import Conditioning, where_frozen
 
 
 class FullSweep:
-    """Sequential picks, each hallucinated before the next: means stay, leverages fall.
+    """Sequential picks, each hallucinated before the next: the means stay the same, and the leverages fall.
 
     Args:
         table: The arms at the start of the batch; not modified. For a growing table, "arms" are places of its list.
@@ -23,8 +23,8 @@ class FullSweep:
         pending: `batch_shape x p` pending arms (−1 where padded), with their counts.
         max_pulls: Largest number of picks of one arm in the batch, or None.
         frozen: Whether picks leave the residual of a sparse posterior unchanged; see `Lookahead`.
-        normals: Draws standard normal numbers for marked places, `batch_shape x p`: picks are then given drawn rewards instead
-            of their means.
+        normals: Draws standard normal numbers for marked places, `batch_shape x p`. The hallucinated rewards of picks are then
+            drawn from the posterior instead of being the posterior means.
 
     Attributes:
         leverage: `batch_shape x A`, given all picks.

@@ -47,7 +47,7 @@ class ArmTable(Buffered):
         # Buffers of a sharded table are not saved, since a loaded state may have other ranks; they are swept again.
         batch_shape, A, saved = posterior.batch_shape, rows.num_arms, not rows.sharded
         memory_budget = budget_on(rows.source.device, memory_budget)
-        # In `__dict__` nn.Module does not see them; the policy's state registers them.
+        # In `__dict__` they are not registered by nn.Module; the policy's state registers them.
         self.__dict__.update(rows=rows, posterior=posterior)
         self.features_of_arms = ArmFeatures(rows, posterior, memory_budget) if posterior.finite is not None else None
         self.columns = KernelColumns(rows, posterior, memory_budget)
@@ -61,7 +61,7 @@ class ArmTable(Buffered):
             self._other = FromDirections(rows, posterior, self.columns, self.directions)
         self._choose_strategy()
         self._updates = 0
-        # Leverages and regression outputs of arms that are about to be told, on the host; of the last picks, on the device.
+        # Leverages and regression outputs: on the host, of arms that are about to be told; on the device, of the last picks.
         self._foreseen: tuple[Tensor, Tensor, Tensor, Tensor] | None = None
         self._seen: tuple[Tensor, Tensor, Tensor, Tensor] | None = None
         diagonal = self.columns.diagonal if self.features_of_arms is None else self.features_of_arms.diagonal
@@ -76,7 +76,7 @@ class ArmTable(Buffered):
         self.strategy = self._sparse if self.posterior.sparse else self._other
 
     def _largest(self) -> Tensor:
-        """The largest k(x, x) over the arms and over pulled points that are not arms (any more)."""
+        """The largest k(x, x) over the arms and over pulled points that are not, or no longer, arms."""
         largest, posterior, x = self.rows.across.amax(self.prior_diagonal), self.posterior, self.posterior.statistics.points
         if not x.shape[-2]:
             return largest
@@ -106,7 +106,7 @@ class ArmTable(Buffered):
         return self.leverage.gather(-1, slot), channels.gather(-1, at)
 
     def leverage_of_picks(self, index: Picks, slot: Picks) -> Tensor:
-        """`leverage_at` picks, remembered for `needed_of`; `slot` is `index`, 0 where padded."""
+        """`leverage_at` of picks, cached for `needed_of`; `slot` is `index`, 0 where padded."""
         leverage = self.leverage
         if self.rows.sharded:
             return self.leverage_at(index)
@@ -122,7 +122,7 @@ class ArmTable(Buffered):
         return known[3], channels.gather(-1, known[2].unsqueeze(-2).expand(*channels.shape[:-1], index.shape[-1]))
 
     def foresee_(self, here: Picks, leverage: Tensor, channels: Tensor) -> None:
-        """Keep `marginals_at` of arms that are about to be told, all on the host, until the leverages change."""
+        """Cache `marginals_at` of arms that are about to be told, on the host, until the leverages change."""
         self._foreseen = (self.leverage, here, leverage, channels)
 
     def pulled(self, summed: Summed, leaders: Leaders | None = None) -> tuple[tuple[Tensor, Tensor], Tensor]:
@@ -138,7 +138,7 @@ class ArmTable(Buffered):
         return self._on_host(summed)[0]
 
     def _on_host(self, summed: Summed) -> tuple[Tensor, Tensor]:
-        """`marginals_at` of arms, read from the device in one piece, and not again where they were foreseen."""
+        """`marginals_at` of arms, taken from the cache of `foresee_` if it has them, otherwise read in one transfer."""
         here = summed.here
         if (known := self._foreseen) is not None and known[0] is self.leverage:
             same = here.unsqueeze(-1) == known[1].unsqueeze(-2)
@@ -166,7 +166,7 @@ class ArmTable(Buffered):
         return self
 
     def keep_dictionary_(self) -> ArmTable:
-        """Give an exact posterior a dictionary of all its points, to be replaced later. `sweep_` must be called next."""
+        """Give an exact posterior a dictionary of all its points, which is replaced later. `sweep_` must be called next."""
         self.posterior.keep_dictionary_()
         if self.directions is not None:
             self.directions.forget_all()
@@ -262,7 +262,7 @@ class ArmTable(Buffered):
         return gain.log1p_().squeeze(-1)
 
     def needs_sweep(self, rows: int = 0) -> bool:
-        """Whether updates have made the table long or imprecise, or leave no room for pulls of so many distinct arms."""
+        """Whether updates have made the table long or imprecise, or leave no room for pulls of `rows` further distinct arms."""
         return self.strategy.needs_sweep(self._updates, rows)
 
     @property
@@ -281,11 +281,11 @@ class ArmTable(Buffered):
         posterior in batch rows whose dictionary is frozen. Cost O(n n' (m + d))."""
         return self.strategy.covariance(left, right, frozen)
 
-    def columns_between(self, index: Picks) -> tuple[Tensor, Tensor]:
+    def columns_between(self, index: Picks, features: tuple[Tensor, ...] | None = None) -> tuple[Tensor, Tensor]:
         """Covariances of p arms with every arm, `batch_shape x p x A` each: c (the part that a pull changes while the
-        dictionary is frozen) and k̃ (the exact covariance). Both are the same tensor if the posterior is not sparse.
-        Cost O(A m p)."""
-        return self.strategy.columns_between(index)
+        dictionary is frozen) and k̃ (the exact covariance). Both are the same tensor if the posterior is not sparse. `features`
+        are those of the arms, where they are known. Cost O(A m p)."""
+        return self.strategy.columns_between(index, features)
 
     # ------------------------------------------------------------------ snapshots, saved states and devices
 

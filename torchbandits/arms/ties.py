@@ -1,4 +1,4 @@
-"""Tolerance within which scores are tied, and the reasons for which the loop over the leaders of a batch returns."""
+"""Tolerance within which scores are tied, and the reasons why the loop over the leaders of a batch returns."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ REFRESH, FULL, BROKEN, EXHAUSTED = 0, 1, 2, 3
 
 
 def best_arm(score: Tensor, best: Tensor | None = None) -> Tensor:
-    """Lowest index among the scores within 16 eps of the best, `batch_shape x A` to `batch_shape`; `best` `batch_shape`, on the
-    host, if it is known there. Cost O(A)."""
+    """Lowest index among the scores within 16 eps of the best, `batch_shape x A` to `batch_shape`. `best` is the best score,
+    `batch_shape`, on the host, if it is already known there. Cost O(A)."""
     if best is not None:
         least = torch.sub(best, best.abs(), alpha=TIE).unsqueeze(-1)
         return (
@@ -27,5 +27,5 @@ def best_arm(score: Tensor, best: Tensor | None = None) -> Tensor:
             .argmax(dim=-1)
         )
     best = score.amax(dim=-1, keepdim=True)
-    # TIE is a power of two, so that the product is exact. The largest of booleans is not defined, that of bytes is.
+    # TIE is a power of two, so the product is exact. `argmax` is not defined for booleans, hence the view as bytes.
     return (score >= torch.sub(best, best.abs(), alpha=TIE)).view(torch.uint8).argmax(dim=-1)

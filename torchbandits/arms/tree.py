@@ -13,7 +13,7 @@ from torchbandits.buffered import Buffered
 
 # Indices within this relative distance are tied, since symmetric twins differ by rounding only. The earliest cell wins.
 _TIE = 1e-9
-# Sides within this relative distance are equally long, and the first is cut.
+# Sides within this relative distance are considered equally long, and the first of them is cut.
 _EQUAL_SIDES = 1e-9
 
 

@@ -77,10 +77,10 @@ class Campaign(Readable):
     If the table has the column of the objective, its filled cells are told at the beginning, as history.
 
     Args:
-        table: The candidates, one per row: a table of pandas, Polars or Arrow, or the path of a CSV, Parquet or Arrow file. A
-            Parquet file is read in pieces and never held in memory as a whole; features of more than 256 MiB, or of more than
-            10,000 molecules, are written to `JOURNAL.features.npy`, with `….origin.json` beside it. None for the file with
-            which the campaign of the journal began.
+        table: The candidates, one per row: a table of pandas, Polars or Arrow, or the path of a CSV, Excel, Parquet or
+            Arrow file. A Parquet file is read in pieces and never held in memory as a whole; features of more than 256 MiB, or
+            of more than 10,000 molecules, are written to `JOURNAL.features.npy`, with `….origin.json` beside it. None for the
+            file with which the campaign of the journal began.
         objective: The column of the results. It need not be in `table`; but if a column with empty cells has a similar name,
             `columns` must give the kind of that column.
         journal: A path, or a `Journal`. Every ask and tell is on the disk before it takes effect, and an existing file resumes
@@ -303,9 +303,9 @@ class Campaign(Readable):
         """Learn from results.
 
         Args:
-            measured: A table, or the path of a CSV, Parquet or Arrow file, with the columns of the ids and of the objective, in
-                any order; further columns are compared with those of the candidates. Several rows with the same id are repeated
-                evaluations. An empty objective is a failed evaluation.
+            measured: A table, or the path of a CSV, Excel, Parquet or Arrow file, with the columns of the ids and of the
+                objective, in any order; further columns are compared with those of the candidates. Several rows with the same
+                id are repeated evaluations. An empty objective is a failed evaluation.
             again: Whether to count rows that were told before with the same id and value. By default they count in a table and
                 not in a file, so that a file may be told again, also after rows were added. All rows of a file count if all of
                 them are open, unless one earlier call told exactly the same rows.

@@ -1,7 +1,7 @@
 """`torchbandits campaign …`: a campaign in a folder, for spreadsheets instead of Python.
 
-The folder holds `candidates.parquet`, a copy of the candidates where they came as a CSV file, and `journal` with the files that
-belong to it. Every command may be repeated, and killed at any time.
+The folder holds `candidates.parquet`, a copy of the candidates where they came as a CSV or Excel file, and `journal` with the
+files that belong to it. Every command may be repeated, and killed at any time.
 """
 
 from __future__ import annotations
@@ -42,45 +42,45 @@ else:
     from torchbandits.tabular.extras import parquet
     from torchbandits.tabular.extras import pyarrow as pa
 
-campaign_app = typer.Typer(help="From a table of candidates to the next experiment, file by file.", no_args_is_help=True)
+campaign_app = typer.Typer(help="Choose the next experiments from a table of candidates, file by file.", no_args_is_help=True)
 JOURNAL = "journal"
 CANDIDATES = "candidates.parquet"
-Folder = Annotated[Path, typer.Option("--folder", "-f", help="Where the campaign is kept.")]
+Folder = Annotated[Path, typer.Option("--folder", "-f", help="Folder of the campaign.")]
 HERE = Path("campaign")
 
 
 @campaign_app.command()
 def new(
-    candidates: Annotated[Path, typer.Argument(help="One row a candidate: a CSV, Parquet or Arrow file.")],
+    candidates: Annotated[Path, typer.Argument(help="CSV, Excel, Parquet or Arrow file with one row per candidate.")],
     objective: Annotated[
         list[str],
         typer.Option(
-            help="The column of what is measured; it may be missing yet. Once for each of several: cost:min is small."
+            help="Column of the measured outcome, which may not exist yet; cost:min minimises it. Repeat it for several."
         ),
     ],
-    minimize: Annotated[bool, typer.Option("--minimize", help="Small values are good.")] = False,
+    minimize: Annotated[bool, typer.Option("--minimize", help="Minimise the outcome.")] = False,
     limit: Annotated[
         list[str] | None,
-        typer.Option(help='What is measured too, and has a limit: "toxicity <= 0.2". Once for each.'),
+        typer.Option(help='A measured outcome with a limit: "toxicity <= 0.2". Repeat it for several.'),
     ] = None,
-    id: Annotated[str | None, typer.Option(help="The column of the ids; 'id' by default, or the number of the row.")] = None,
+    id: Annotated[str | None, typer.Option(help="Column of the ids; by default 'id', or else the row number.")] = None,
     column: Annotated[
         list[str] | None,
         typer.Option(
-            help="What a column is: conc=log, solvent=category, smiles=molecule, name=ignore, size=S<M<L. Once for each."
+            help="Type of a column: conc=log, solvent=category, smiles=molecule, name=ignore, size=S<M<L. Repeatable."
         ),
     ] = None,
     only: Annotated[
-        str | None, typer.Option("--candidates", help='Rows that may be asked for: a column, or "temp < 80 and dry".')
+        str | None, typer.Option("--candidates", help='Rows that may be selected: a column, or "temp < 80 and dry".')
     ] = None,
-    cost: Annotated[str | None, typer.Option(help="The column of what an evaluation costs.")] = None,
+    cost: Annotated[str | None, typer.Option(help="Column of the cost of an evaluation.")] = None,
     noise_std: Annotated[
         list[str] | None,
-        typer.Option(help="The standard deviation of a measurement, if you know it; of each of several outcomes: yield=0.5."),
+        typer.Option(help="Standard deviation of a measurement, if known; yield=0.5 for one of several outcomes."),
     ] = None,
     folder: Folder = HERE,
 ) -> None:
-    """Begin a campaign in a folder, and show how its columns are taken. Repeated, it changes nothing."""
+    """Start a campaign in a folder, and show how its columns are interpreted. A repeated call changes nothing."""
     kind, options = _wanted(objective, minimize, limit or [], cost, noise_std or [])
     options |= {"id": id, "candidates": only}
     options["columns"] = dict(_kind(text) for text in column or ())
@@ -113,22 +113,22 @@ def new(
 
 @campaign_app.command()
 def ask(
-    n: Annotated[int, typer.Option("-n", min=1, help="How many rows.")] = 8,
+    n: Annotated[int, typer.Option("-n", min=1, help="Number of rows.")] = 8,
     where: Annotated[str | None, typer.Option(help="Rows that can be evaluated now: \"machine == 'B'\".")] = None,
-    fresh: Annotated[bool, typer.Option("--no-repeats", help="Only rows that were never measured.")] = False,
-    once: Annotated[bool, typer.Option("--distinct", help="No row twice.")] = False,
+    fresh: Annotated[bool, typer.Option("--no-repeats", help="Select only rows that were never measured.")] = False,
+    once: Annotated[bool, typer.Option("--distinct", help="Select no row twice.")] = False,
     same: Annotated[
         list[str] | None,
         typer.Option(help="A column in which all rows have the same value, such as the temperature of a plate."),
     ] = None,
     at_most: Annotated[
         list[str] | None,
-        typer.Option(help="At most so many rows with one value of a column: supplier=4. Once a column."),
+        typer.Option(help="Maximum number of rows with the same value of a column: supplier=4. Repeat it for several columns."),
     ] = None,
     output: Annotated[Path | None, typer.Option(help="A CSV file; standard output by default.")] = None,
     folder: Folder = HERE,
 ) -> None:
-    """Write the next rows to evaluate, as CSV, with an empty column to fill in. Repeated, it writes the same rows."""
+    """Write the next rows to evaluate as CSV, with an empty column to fill in. A repeated call writes the same rows."""
     with _opened(folder) as campaign:
         if output is not None and output.exists():
             _check_unfilled(output, campaign.outcomes)
@@ -143,13 +143,13 @@ def ask(
 
 @campaign_app.command()
 def tell(
-    results: Annotated[list[Path], typer.Argument(help="Files with the columns of the ids and of what was measured.")],
-    again: Annotated[bool, typer.Option("--again", help="Count rows that were told before as measured anew.")] = False,
+    results: Annotated[list[Path], typer.Argument(help="Files with columns of ids and of measured values.")],
+    again: Annotated[bool, typer.Option("--again", help="Count rows that were told before as new measurements.")] = False,
     noise_var: Annotated[
         list[str] | None,
         typer.Option(
-            help="The column of the variance of each measurement; empty cells have the usual one. Of several outcomes: "
-            "yield=COLUMN, once for each."
+            help="Column of the noise variance of each measurement; empty cells have the default. For several outcomes: "
+            "yield=COLUMN, once per outcome."
         ),
     ] = None,
     folder: Folder = HERE,
@@ -171,7 +171,7 @@ def tell(
 
 @campaign_app.command()
 def best(
-    k: Annotated[int, typer.Option("-k", min=1, help="How many rows.")] = 5,
+    k: Annotated[int, typer.Option("-k", min=1, help="Number of rows.")] = 5,
     output: Annotated[Path | None, typer.Option(help="A CSV file; standard output by default.")] = None,
     folder: Folder = HERE,
 ) -> None:
@@ -182,11 +182,11 @@ def best(
 
 @campaign_app.command()
 def front(
-    measured: Annotated[bool, typer.Option("--measured", help="Only rows that were measured.")] = False,
+    measured: Annotated[bool, typer.Option("--measured", help="Write only rows that were measured.")] = False,
     output: Annotated[Path | None, typer.Option(help="A CSV file; standard output by default.")] = None,
     folder: Folder = HERE,
 ) -> None:
-    """Write the rows that no other row is expected to beat in all objectives, of those that keep the limits."""
+    """Write the Pareto front: rows within the limits that no other such row is expected to beat in all objectives."""
     with _opened(folder) as campaign:
         require(
             isinstance(campaign, OutcomeCampaign), "one objective has no front: see torchbandits campaign best.", StateError
@@ -198,13 +198,13 @@ def front(
 @campaign_app.command()
 def stop(
     within: Annotated[
-        float | None, typer.Option(help="Stop when the best row is probably within this of the best there is (--noise-std).")
+        float | None, typer.Option(help="Stop when the best row is probably within this distance of the optimum (--noise-std).")
     ] = None,
-    delta: Annotated[float, typer.Option(help="How improbable it may be that it is not.")] = 0.05,
+    delta: Annotated[float, typer.Option(help="Allowed probability that it is not within this distance.")] = 0.05,
     price: Annotated[
-        float | None, typer.Option(help="Stop when no row promises this much of an improvement per unit of cost (--noise-std).")
+        float | None, typer.Option(help="Stop when no row has this expected improvement per unit of cost (--noise-std).")
     ] = None,
-    measurements: Annotated[int | None, typer.Option(help="Stop after so many measurements.")] = None,
+    measurements: Annotated[int | None, typer.Option(help="Stop after this number of measurements.")] = None,
     folder: Folder = HERE,
 ) -> None:
     """Print whether to stop, and the reason. The exit status is 0 to stop, and 1 to continue."""
@@ -220,28 +220,28 @@ def stop(
 
 @campaign_app.command()
 def report(
-    output: Annotated[Path | None, typer.Argument(help="The file; report.html in the folder by default.")] = None,
+    output: Annotated[Path | None, typer.Argument(help="The HTML file; by default report.html in the folder.")] = None,
     folder: Folder = HERE,
 ) -> None:
-    """Make one HTML page of the campaign."""
+    """Write one HTML page of the campaign."""
     with _opened(folder) as campaign:
         say(f"Report: {campaign.report(folder / 'report.html' if output is None else output)}")
 
 
 @campaign_app.command()
 def columns(folder: Folder = HERE) -> None:
-    """Show how the columns of the table are taken."""
+    """Show how the columns of the table are interpreted."""
     with _opened(folder) as campaign:
         _print_table(campaign.columns.to_pandas().reset_index())
 
 
 @campaign_app.command()
 def forget(
-    ids: Annotated[list[str] | None, typer.Argument(help="Of rows that were asked for and will not be evaluated.")] = None,
-    everything: Annotated[bool, typer.Option("--all", help="All rows that are waited for.")] = False,
+    ids: Annotated[list[str] | None, typer.Argument(help="Ids of rows that were selected and will not be evaluated.")] = None,
+    everything: Annotated[bool, typer.Option("--all", help="Give up all pending rows.")] = False,
     folder: Folder = HERE,
 ) -> None:
-    """Give up rows that were asked for."""
+    """Give up pending rows."""
     require(bool(ids) != everything, "give the ids of the rows, or --all.", ConfigError)
     with _opened(folder) as campaign:
         before = len(campaign.open)

@@ -17,7 +17,7 @@ from torchbandits.errors import ArgumentError, nearest, require
 from torchbandits.journal import Journal, held
 from torchbandits.tabular.ids import Ids
 from torchbandits.tabular.spreadsheets import EMPTY, read_texts
-from torchbandits.tabular.tables import TEXT, InMemory, ParquetRows, as_table
+from torchbandits.tabular.tables import TEXT, InMemory, ParquetRows, Table, as_table
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -79,8 +79,9 @@ def read_results(measured: Any, ids: Ids, objectives: Sequence[str], noise_var: 
         frame, lines, decimal = read_texts(path)
         rows = [f"line {line}" for line in lines]
     else:
-        frame = _frame(measured, id_name)
-        rows = [f"row {place}" for place in range(len(frame))]
+        table = as_table("measured", measured, ids=id_name)
+        frame = _frame(table)
+        rows = [table.where(place) for place in range(len(frame))]
     names = [str(column) for column in frame.columns]
     frame.columns = names
     told = [column for column in objectives if column in names] or [objectives[0]]
@@ -122,8 +123,7 @@ def noise_variances(results: Results, column: str) -> NDArray[np.float64]:
     return own
 
 
-def _frame(measured: Any, id_name: str) -> pd.DataFrame:
-    table = as_table("measured", measured, ids=id_name)
+def _frame(table: Table) -> pd.DataFrame:
     if isinstance(table, ParquetRows):
         return table.take(np.arange(table.count)).to_pandas()
     assert isinstance(table, InMemory)

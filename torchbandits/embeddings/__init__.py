@@ -1,8 +1,8 @@
-"""Points to features: `Embedding` is the contract, `Nystrom` the features of a dictionary of points; `FiniteEmbedding`s are
-fixed: `Fourier`, of a stationary kernel's spectrum, `Linear`, of the linear kernel, projected or not, and `MinHash`, of the
-Tanimoto kernel.
+"""Embeddings: maps from points to features whose products approximate a kernel.
 
-The exact Gaussian process is `Nystrom` whose dictionary holds every distinct point.
+`Embedding` is the interface. `Nystrom` has the features of a dictionary of points, and is the exact Gaussian process when the
+dictionary holds every distinct point. A `FiniteEmbedding` has fixed features: `Fourier` those of the spectrum of a stationary
+kernel, `Linear` those of the linear kernel, with or without a projection, and `MinHash` those of the Tanimoto kernel.
 """
 
 from torchbandits.embeddings.base import Embedding, FeatureMap, FiniteEmbedding

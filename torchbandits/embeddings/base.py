@@ -1,4 +1,4 @@
-"""What a Gaussian regression needs to know of a kernel: features z(x), and the part of k(x, x) they miss."""
+"""Interface of embeddings: features z(x) of a kernel, and the part of k(x, x) that they miss."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Embedding(ABC):
 
     @abstractmethod
     def __call__(self, points: Points) -> Tensor:
-        """Features, `batch_shape x m x n` for points `batch_shape x n x d` (features first: one column a point)."""
+        """Features, `batch_shape x m x n` for points `batch_shape x n x d`: one column per point."""
 
     @abstractmethod
     def diagonal(self, points: Points) -> Tensor:
@@ -29,42 +29,43 @@ class Embedding(ABC):
 
 
 class FiniteEmbedding(Embedding, nn.Module, ABC):
-    """Features that are the kernel, whatever was pulled: k(x, x') = z(x)ᵀz(x'). What they hold is saved and moved."""
+    """Fixed features that replace the kernel, whatever was pulled: k(x, x') = z(x)ᵀz(x'). Their buffers are part of the saved
+    state and follow `.to()`."""
 
     @property
     @abstractmethod
     def num_features(self) -> int:
-        """m, of the batch row that uses most."""
+        """Number of features m, the largest over the batch rows."""
 
     @property
     def num_used(self) -> Tensor | None:
-        """How many features each batch row uses, `batch_shape`; None where all use all."""
+        """Number of features that each batch row uses, `batch_shape`; None if every row uses all of them."""
         return None
 
     def holds_at(self, points: Points) -> bool:
-        """Whether the features stand for the kernel at all of these points."""
+        """Whether the features represent the kernel at all of these points."""
         return True
 
     def spread(self, own: Tensor) -> Tensor:
-        """Coordinates `batch_shape x m x q` of the features that each row uses, padded at the end, in the places of those
+        """Move coordinates of the features that each row uses, `batch_shape x m x q`, padded at the end, to the places of these
         features."""
         return own
 
     def residual_covariance(self, left: Points, right: Points, z_left: Tensor, z_right: Tensor) -> Tensor:
-        """Zero."""
+        """Zeros, `batch_shape x n x n'`, because no residual is left."""
         return torch.zeros_like(z_left.mT @ z_right)
 
 
 class FeatureMap(ABC):
-    """How to build the features of a kernel. Frozen: it belongs to a policy."""
+    """Recipe for the features of a kernel. Immutable, because it is part of a policy."""
 
     @abstractmethod
     def build(
         self, kernel: gpytorch.kernels.Kernel, arms: Arms, generators: Sequence[torch.Generator], batch_shape: torch.Size
     ) -> FiniteEmbedding:
-        """The embedding for a kernel on arms; draws from one generator a batch row.
+        """Build the embedding for a kernel on arms, with random numbers from one generator per batch row.
 
         Raises:
-            UnsupportedError: For a kernel that has no such features.
-            ArgumentError: Where the features would be too many.
+            UnsupportedError: If the kernel has no such features.
+            ArgumentError: If there would be too many features.
         """

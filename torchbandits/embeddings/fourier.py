@@ -19,17 +19,19 @@ from torchbandits.kernels import Stationary
 from torchbandits.tanimoto import tanimoto_scale
 from torchbandits.types import Arms, Points
 
-_MOST_NODES = 256  # Gauss–Hermite nodes a feature
+# Most Gauss–Hermite nodes per feature.
+_MOST_NODES = 256
 
 
 class Fourier(FiniteEmbedding):
-    r"""z(x) = (√w_i cos ω_iᵀx, √w_i sin ω_iᵀx): the kernel is zᵀz, and no residual is left.
+    r"""Features z(x) = (√w_i cos ω_iᵀx, √w_i sin ω_iᵀx). The kernel is zᵀz, without a residual.
 
     Args:
         frequencies: `batch_shape x F x d`, ω, radians per unit of the features.
         weights: `batch_shape x F`, w, in units of the kernel; they sum to k(x, x).
-        num_nodes: `batch_shape`, how many of the F each batch row uses (the others weigh 0); None where all use all.
-        box: `... x 2 x d`, corners of the box where the features hold; None for everywhere.
+        num_nodes: `batch_shape`, number of the F nodes that each batch row uses (the others have weight 0); None if every row
+            uses all of them.
+        box: `... x 2 x d`, corners of the box in which the features represent the kernel; None if they do so everywhere.
     """
 
     frequencies: Tensor
@@ -43,17 +45,18 @@ class Fourier(FiniteEmbedding):
         super().__init__()
         self.register_buffer("box", box, persistent=False)
         self.register_buffer("num_nodes", num_nodes, persistent=False)
-        self.register_buffer("frequencies", frequencies.double().contiguous())  # loading a state writes it in place
+        # Contiguous, because loading a state writes into the buffer in place.
+        self.register_buffer("frequencies", frequencies.double().contiguous())
         self.register_buffer("amplitudes", weights.double().sqrt())
 
     @property
     def num_features(self) -> int:
-        """m, two for each spectral node."""
+        """Number of features m, two per spectral node."""
         return 2 * self.amplitudes.shape[-1]
 
     @property
     def num_used(self) -> Tensor | None:
-        """How many features each batch row uses, `batch_shape`; None where all use all."""
+        """Number of features that each batch row uses, `batch_shape`; None if every row uses all of them."""
         return None if self.num_nodes is None else 2 * self.num_nodes
 
     def __call__(self, points: Points) -> Tensor:
@@ -62,15 +65,15 @@ class Fourier(FiniteEmbedding):
         return torch.cat([phase.cos(), phase.sin()], dim=-2) * torch.cat([self.amplitudes] * 2, dim=-1).unsqueeze(-1)
 
     def holds_at(self, points: Points) -> bool:
-        """Whether the features stand for the kernel at all of these points."""
+        """Whether the features represent the kernel at all of these points."""
         if self.box is None:
             return True
         low, high = self.box[..., :1, :], self.box[..., 1:, :]
         return bool(((points >= low) & (points <= high)).all())
 
     def spread(self, own: Tensor) -> Tensor:
-        """Coordinates `batch_shape x m x q` of the features that each row uses, its cosines and then its sines, padded at the
-        end: the same in the places of those features."""
+        """Move coordinates of the features that each row uses, `batch_shape x m x q` (its cosines, then its sines, padded at
+        the end), to the places of these features."""
         if self.num_nodes is None:
             return own
         node, used = torch.arange(self.amplitudes.shape[-1], device=own.device), self.num_nodes.unsqueeze(-1)
@@ -86,10 +89,10 @@ class Fourier(FiniteEmbedding):
 
 @dataclass(frozen=True)
 class Spectrum:
-    """A stationary kernel: Matérn of order `nu` (None for the Gaussian), lengthscales and output scale.
+    """Spectrum of a stationary kernel, given by its order, lengthscales and output scale.
 
     Attributes:
-        nu: Order, or None.
+        nu: Order of a Matérn kernel; None for RBF.
         lengthscale: `... x d` or `... x 1`.
         outputscale: `...`, k(x, x).
     """
@@ -100,7 +103,7 @@ class Spectrum:
 
     @staticmethod
     def of(kernel: gpytorch.kernels.Kernel) -> Spectrum | None:
-        """The spectrum of an RBF or Matérn kernel, scaled or not, on all features; None for any other."""
+        """The spectrum of an RBF or Matérn kernel, scaled or not, on all features; None for any other kernel."""
         form = Stationary.of(kernel)
         if form is None:
             return None
@@ -109,14 +112,15 @@ class Spectrum:
         return Spectrum(form.nu, lengthscale, outputscale)
 
     def frequencies(self, normals: Tensor, chi_square: Tensor | None) -> Tensor:
-        """Spectral draws `... x F x d` from standard normals alike and, for Matérn, χ² draws `... x F` of 2ν degrees."""
+        """Spectral draws `... x F x d` from standard normals of the same shape and, for Matérn kernels, from χ² draws
+        `... x F` with 2ν degrees of freedom."""
         omega = normals / self.lengthscale.to(normals.device).unsqueeze(-2)
         if self.nu is None or chi_square is None:
             return omega
         return omega * (2 * self.nu / chi_square).sqrt().unsqueeze(-1)
 
     def draw(self, size: int, dim: int, generator: torch.Generator) -> tuple[Tensor, Tensor | None]:
-        """What `frequencies` wants of one batch row, drawn on the CPU in a fixed order, float64."""
+        """Draw the normals and χ² numbers that `frequencies` needs for one batch row, on the CPU in a fixed order, float64."""
         normals = torch.randn(size, dim, generator=generator, dtype=torch.float64)
         if self.nu is None:
             return normals, None
@@ -125,7 +129,7 @@ class Spectrum:
 
 
 def draw_frequencies(spectrum: Spectrum, size: int, dim: int, generators: Sequence[torch.Generator]) -> Tensor:
-    """Spectral draws of every batch row, `rows x size x d` (before any lengthscale of a batch), float64, on the CPU."""
+    """Spectral draws of every batch row for unit lengthscales, `rows x size x d`, float64, on the CPU."""
     draws = [spectrum.draw(size, dim, g) for g in generators]
     normals = torch.stack([normal for normal, _ in draws])
     if spectrum.nu is None:
@@ -147,9 +151,9 @@ def _spectrum(kernel: gpytorch.kernels.Kernel, name: str, gaussian: bool) -> Spe
 
 @dataclass(frozen=True)
 class RandomFourier(FeatureMap):
-    """Monte Carlo spectral nodes: the kernel within about 1/√F. Source: Rahimi & Recht 2007.
+    """Monte Carlo spectral nodes, with an error of the kernel of about 1/√F. Source: Rahimi & Recht 2007.
 
-    The Tanimoto kernel, which has no spectrum, has random features of its own, `MinHash`.
+    For the Tanimoto kernel, which has no spectrum, the random features are those of `MinHash`.
     """
 
     num_features: int = 1024
@@ -161,7 +165,7 @@ class RandomFourier(FeatureMap):
     def build(
         self, kernel: gpytorch.kernels.Kernel, arms: Arms, generators: Sequence[torch.Generator], batch_shape: torch.Size
     ) -> Fourier | MinHash:
-        """Frequencies, or hashes, drawn row by row."""
+        """Build features from random frequencies, or for the Tanimoto kernel from random hashes, drawn row by row."""
         if (scale := tanimoto_scale(kernel)) is not None:
             return MinHash.draw(scale, self.num_features, arms, generators, batch_shape)
         spectrum, size = _spectrum(kernel, "random Fourier", gaussian=False), self.num_features // 2
@@ -173,10 +177,10 @@ class RandomFourier(FeatureMap):
 
 @dataclass(frozen=True)
 class QuadratureFourier(FeatureMap):
-    """Gauss–Hermite spectral nodes: the kernel within `tolerance` on the box of the arms, with a product grid of nodes.
+    """Gauss–Hermite spectral nodes on a product grid: the kernel's error is at most `tolerance` on the box of the arms.
 
-    The nodes of each feature are the fewest that reach the tolerance over the span of the arms, so their number grows with
-    the span in lengthscales, and the product exponentially in d. Source: Mutný & Krause 2018.
+    Each feature gets the fewest nodes that reach the tolerance over the span of the arms. Their number grows with the span in
+    lengthscales, and the size of the product grid grows exponentially in d. Source: Mutný & Krause 2018.
     """
 
     max_features: int = 4096
@@ -191,7 +195,7 @@ class QuadratureFourier(FeatureMap):
     def build(
         self, kernel: gpytorch.kernels.Kernel, arms: Arms, generators: Sequence[torch.Generator], batch_shape: torch.Size
     ) -> Fourier:
-        """Nodes of each batch row for its own span, in units of its lengthscale; draws nothing."""
+        """Build features with the nodes of each batch row for its own span in lengthscales. Nothing is drawn."""
         spectrum, dim = _spectrum(kernel, "quadrature Fourier", gaussian=True), arms.shape[-1]
         lengthscale = spectrum.lengthscale.to(arms.device).expand(*spectrum.lengthscale.shape[:-1], dim)
         span = (arms.amax(dim=-2) - arms.amin(dim=-2)).double() / lengthscale
@@ -210,50 +214,53 @@ class QuadratureFourier(FeatureMap):
         return Fourier(omega.expand(*batch_shape, half, dim), scaled.expand(*batch_shape, half), used, box)
 
     def _rules(self, spans: Sequence[float]) -> list[tuple[np.ndarray, np.ndarray]]:
-        """Nodes and weights of each feature; none where they would be too many."""
-        tolerance = 0.9 * self.tolerance / len(spans)  # errors of a product add up to second order
+        """Nodes and weights of each feature; empty if there would be too many."""
+        # To first order, the error of the product is the sum of the errors of its factors.
+        tolerance = 0.9 * self.tolerance / len(spans)
         rules = [rule for span in spans if (rule := fewest_nodes(span, tolerance)) is not None]
         fits = len(rules) == len(spans) and math.prod(len(nodes) for nodes, _ in rules) <= self.max_features
         return rules if fits else []
 
     def _too_many(self, spans: Sequence[float]) -> str:
-        """What would do."""
+        """Error message that names settings which would be accepted."""
         rules = [fewest_nodes(span, 0.9 * self.tolerance / len(spans)) for span in spans]
         counts = [_MOST_NODES + 1 if rule is None else len(rule[0]) for rule in rules]
         size, enough = math.prod(counts), None not in rules
-        # A guess, and then up: nodes are not quite proportional to the span.
+        # Start from a guess and increase it, because the number of nodes is not quite proportional to the span.
         longer = round_up(max(1.01, max(spans) / _MOST_NODES, 0.7 * (size / self.max_features) ** (1 / len(spans))))
         while not self._rules([span / longer for span in spans]):
             longer = round_up(1.05 * longer)
         return (
             f"quadrature features of arms that span {', '.join(f'{s:.3g}' for s in spans)} lengthscales take "
             f"{' x '.join(map(str, counts))}{f' = {size}' if enough else ' or more'} features, over the limit of "
-            f"{self.max_features}{'' if enough else f' or of {_MOST_NODES} nodes a feature'}: pass "
+            f"{self.max_features}{'' if enough else f' or of {_MOST_NODES} nodes per feature'}: pass "
             f"{f'num_features={size} or more, ' if enough else ''}lengthscales {longer:g} times as long, or embedding='rff'."
         )
 
 
 def product_grid(rules: list[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray, np.ndarray]:
-    """Nodes `F x d` and weights `F` of the product of symmetric rules, one of each pair ±node."""
+    """Nodes `F x d` and weights `F` of the product of symmetric rules, with one node of each pair ±node."""
     grids = np.meshgrid(*[nodes for nodes, _ in rules], indexing="ij")
     weights = math.prod(np.meshgrid(*[w for _, w in rules], indexing="ij"), start=np.ones(grids[0].shape)).reshape(-1)
-    half = (len(weights) + 1) // 2  # the second half repeats the first
+    # The second half of the nodes mirrors the first.
+    half = (len(weights) + 1) // 2
     doubled = 2 * weights[:half]
+    # The node at 0 is its own mirror image.
     if len(weights) % 2:
-        doubled[-1] = weights[half - 1]  # the node at 0 is its own mirror image
+        doubled[-1] = weights[half - 1]
     return np.stack([g.reshape(-1) for g in grids], axis=-1)[:half], doubled
 
 
 def round_up(value: float) -> float:
-    """To two digits."""
+    """Round up to two significant digits."""
     unit = 10.0 ** (math.floor(math.log10(value)) - 1)
     return float(f"{math.ceil(value / unit - 1e-9) * unit:.2g}")
 
 
 def fewest_nodes(span: float, tolerance: float) -> tuple[np.ndarray, np.ndarray] | None:
-    """Gauss–Hermite nodes and weights for exp(−r²/2), the fewest that are within `tolerance` for all |r| ≤ `span`.
+    """The fewest Gauss–Hermite nodes for exp(−r²/2) with an error of at most `tolerance` for all |r| ≤ `span`; and weights.
 
-    None where 256 nodes are not enough. More nodes are closer, so that their number is found by halving.
+    None if 256 nodes are not enough. The number of nodes is found by bisection, because the error falls with it.
     """
     r = np.linspace(0.0, span, 512)
     target = np.exp(-0.5 * r * r)

@@ -1,4 +1,4 @@
-"""The linear kernel xᵀx' by its features: the points themselves, or a random projection of them."""
+"""Features of the linear kernel xᵀx': the points themselves, or a random projection of them."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from torchbandits.types import Arms, Points
 
 
 class Linear(FiniteEmbedding):
-    """z(x) = x, or z(x) = Rᵀx.
+    """Features z(x) = x, or z(x) = Rᵀx.
 
     Args:
-        dim: d, features of a point.
+        dim: d, number of features of a point.
         projection: R, `batch_shape x d x m`; None for z(x) = x.
     """
 
@@ -33,7 +33,7 @@ class Linear(FiniteEmbedding):
 
     @property
     def num_features(self) -> int:
-        """m, which is d without a projection."""
+        """Number of features m; d without a projection."""
         return self._dim if self.projection is None else self.projection.shape[-1]
 
     def __call__(self, points: Points) -> Tensor:
@@ -53,13 +53,13 @@ class Identity(FeatureMap):
     def build(
         self, kernel: gpytorch.kernels.Kernel, arms: Arms, generators: Sequence[torch.Generator], batch_shape: torch.Size
     ) -> Linear:
-        """Draws nothing."""
+        """Build the identity. Nothing is drawn."""
         return Linear(arms.shape[-1])
 
 
 @dataclass(frozen=True)
 class GaussianProjection(FeatureMap):
-    """z(x) = Rᵀx with entries of R ~ N(0, 1/m), so that z(x)ᵀz(x') is xᵀx' within about |x||x'|/√m.
+    """z(x) = Rᵀx with entries of R ~ N(0, 1/m), so that z(x)ᵀz(x') is xᵀx' up to an error of about |x||x'|/√m.
 
     Attributes:
         size: m.
@@ -73,14 +73,14 @@ class GaussianProjection(FeatureMap):
     def build(
         self, kernel: gpytorch.kernels.Kernel, arms: Arms, generators: Sequence[torch.Generator], batch_shape: torch.Size
     ) -> Linear:
-        """R drawn row by row, on the CPU."""
+        """Build a projection with R drawn row by row, on the CPU."""
         d, m = arms.shape[-1], self.size
         draws = [torch.randn(d, m, generator=g, dtype=torch.float64) for g in generators]
         return Linear(d, (torch.stack(draws) / math.sqrt(m)).reshape(*batch_shape, d, m).to(arms.device))
 
 
 def linear_kernel() -> gpytorch.kernels.LinearKernel:
-    """k(x, x') = xᵀx', float64."""
+    """The kernel k(x, x') = xᵀx', float64."""
     kernel = gpytorch.kernels.LinearKernel().double()
     kernel.variance = torch.ones((), dtype=torch.float64)
     return kernel

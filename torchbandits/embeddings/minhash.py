@@ -1,4 +1,4 @@
-"""Random features of the Tanimoto kernel: signs of the smallest of random numbers, one for each unit of each feature."""
+"""Random features of the Tanimoto kernel: the sign of the smallest of random numbers, one number per unit of each count."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ from torchbandits.embeddings.base import FiniteEmbedding
 from torchbandits.errors import ArgumentError, UnsupportedError
 from torchbandits.types import Arms, Points
 
-# Bytes of the random numbers of one batch row, and of those gathered at once.
+# Most bytes of the random numbers of one batch row, and of those gathered at once.
 _MOST_BYTES, _GATHERED = 1 << 30, 1 << 26
 _FAR = torch.iinfo(torch.int64).max
 
 
 class MinHash(FiniteEmbedding):
-    r"""Features whose products are the Tanimoto kernel in expectation, for bits and counts up to the largest of the arms.
+    r"""Features whose products are the Tanimoto kernel in expectation, for bits and for counts up to the largest of the arms.
 
     A fingerprint is the set of its units (i, j), j = 1 … x_i. Each feature draws a number v for every possible unit:
 
     .. math:: z_f(x) = \sqrt{s / m} \, \xi_f(h_f(x)), \quad h_f(x) = \arg\min_{(i, j) \in x} v_{f, i, j}
 
-    where ξ are random signs. The smallest number among the units of x or y is that of a common unit with probability
+    where ξ are random signs. The smallest number among the units of x or y belongs to a common unit with probability
     Σ min / Σ max, so that h_f(x) = h_f(y) with probability k(x, y)/s; otherwise the two signs are independent. Hence
-    E z(x)ᵀz(y) = k(x, y), with variance (s² − k²)/m. |z(x)|² is s exactly. An empty fingerprint has a sign of its own.
+    E z(x)ᵀz(y) = k(x, y), with variance (s² − k²)/m. |z(x)|² is s exactly. An empty fingerprint has its own random sign.
 
     Source: Broder 1997 for the hash; Tripp et al. 2023 for the random features.
 
     Args:
-        numbers: `batch_shape x d x c x m` int64, the smallest number of the first units of each feature, 1 … c of them; the
-            last bit of a number is its sign.
+        numbers: `batch_shape x d x c x m` int64, the smallest of the numbers of the first 1 … c units of each count; the last
+            bit of a number is its sign.
         empty: `batch_shape x m`, signs of the empty fingerprint, ±1.
         outputscale: `batch_shape`, s.
     """
@@ -49,7 +49,7 @@ class MinHash(FiniteEmbedding):
     def draw(
         outputscale: Tensor, num_features: int, arms: Arms, generators: Sequence[torch.Generator], batch_shape: torch.Size
     ) -> MinHash:
-        """Numbers of each batch row, drawn on the CPU in a fixed order.
+        """Draw the numbers of each batch row, on the CPU in a fixed order.
 
         Raises:
             UnsupportedError: If the arms are neither bits nor counts.
@@ -78,11 +78,11 @@ class MinHash(FiniteEmbedding):
 
     @property
     def num_features(self) -> int:
-        """m."""
+        """Number of features m."""
         return self.empty.shape[-1]
 
     def __call__(self, points: Points) -> Tensor:
-        """Features, `batch_shape x m x n`, float64. Cost O(m) for each feature of a point that is not 0."""
+        """Features, `batch_shape x m x n`, float64. Cost O(m) per nonzero count of a point."""
         shape = torch.broadcast_shapes(points.shape[:-2], self.outputscale.shape)
         x, (n, d) = points.expand(*shape, *points.shape[-2:]), points.shape[-2:]
         c, m = self.numbers.shape[-2:]
@@ -104,20 +104,20 @@ class MinHash(FiniteEmbedding):
         return torch.stack(lines).reshape(*shape, m, n) if lines else points.new_zeros(*shape, m, n)
 
     def diagonal(self, points: Points) -> Tensor:
-        """k(x, x), `batch_shape x n`: s everywhere."""
+        """k(x, x) = s, `batch_shape x n`."""
         shape = torch.broadcast_shapes(points.shape[:-2], self.outputscale.shape)
         return self.outputscale.unsqueeze(-1).expand(*shape, points.shape[-2])
 
     def holds_at(self, points: Points) -> bool:
-        """Whether the points are counts of at most those of the arms."""
+        """Whether the points hold counts that are at most the largest count of the arms."""
         return bool(((points >= 0) & (points <= self.numbers.shape[-2]) & (points == points.round())).all())
 
 
 def _signs(points: Tensor, numbers: Tensor, empty: Tensor, units: int) -> Tensor:
-    """±1, `n x m`, for points `n x d` and numbers `d·c x m`."""
+    """Signs ±1, `n x m`, for points `n x d` and numbers `d·c x m`."""
     count = (points > 0).sum(dim=-1)
     most = int(count.max()) if len(points) else 0
-    # The features of each point that are not 0, the last of them repeated where others have more.
+    # Indices of the nonzero counts of each point. Where other points have more, the last index is repeated.
     feature = (points > 0).byte().argsort(dim=-1, descending=True, stable=True)[:, : max(1, most)]
     place = torch.minimum(torch.arange(feature.shape[-1], device=points.device), count.clamp_min(1).unsqueeze(-1) - 1)
     feature = feature.gather(-1, place)

@@ -16,15 +16,15 @@ from torchbandits.types import Points, Rect
 
 
 class Nystrom(Embedding):
-    """Features of a dictionary; with every distinct point in it, the exact kernel on those points.
+    """Nyström features of a dictionary. If it holds every distinct point, they give the exact kernel on these points.
 
     Args:
-        kernel: Any GPyTorch kernel; held, not copied.
+        kernel: Any GPyTorch kernel; stored by reference.
         dictionary: `batch_shape x m x d`.
-        mask: `batch_shape x m`, False in padded places (rows of a batch may have dictionaries of different sizes).
-        floor: Residuals k(x,x) − |z|² of a dictionary point below this count as zero (units of the kernel).
-        gram: `batch_shape x m x m` kernel matrix of the dictionary where it is already known.
-        cut: Eigenvalues of a singular one that count as zero, see `inverse_root`.
+        mask: `batch_shape x m`, False where padded (batch rows may have dictionaries of different sizes).
+        floor: Residuals k(x,x) − |z|² of dictionary points below this value count as zero (units of the kernel).
+        gram: `batch_shape x m x m`, kernel matrix of the dictionary, if it is already known.
+        cut: Eigenvalues of a singular kernel matrix that count as zero, see `inverse_root`.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class Nystrom(Embedding):
         return torch.where(self.mask.unsqueeze(-1) & self.mask.unsqueeze(-2), K_mm, eye)
 
     def columns(self, points: Points) -> Tensor:
-        """k_S(x) with zeros in padded places, `batch_shape x m x n`, float64."""
+        """k_S(x), `batch_shape x m x n`, float64; zero where padded."""
         K_mn = kernel_matrix(self.kernel, self.dictionary, points).double()
         return K_mn if self.mask is None else torch.where(self.mask.unsqueeze(-1), K_mn, 0.0)
 
@@ -73,7 +73,7 @@ class Nystrom(Embedding):
 
     @cached_property
     def _variance(self) -> Tensor | None:
-        """k(x, x) of a stationary kernel, `batch_shape x 1`; None of any other."""
+        """k(x, x) of an RBF or Matérn kernel, `batch_shape x 1`; None for any other kernel."""
         spectrum = Spectrum.of(self.kernel)
         return None if spectrum is None else spectrum.outputscale.unsqueeze(-1)
 
@@ -82,10 +82,10 @@ class Nystrom(Embedding):
         return kernel_matrix(self.kernel, left, right).double() - z_left.mT @ z_right
 
     def append(self, point: Tensor) -> tuple[Nystrom, Tensor]:
-        """The embedding with one more dictionary point a row, in O(m²), and where it was kept.
+        """The embedding with one more dictionary point per batch row, in O(m²), and whether each row kept it, `batch_shape`.
 
-        A point whose residual is at most max(floor, 64 eps k(x,x)) is skipped: it gets a coordinate that is always
-        zero. Rows that fell back to the pseudo-inverse refactorise.
+        A point whose residual is at most max(floor, 64 eps k(x,x)) is not kept: it gets a coordinate that is always zero. If a
+        row uses the pseudo-inverse, the kernel matrix is factorised again, and every row keeps its point.
 
         Args:
             point: `batch_shape x d`.

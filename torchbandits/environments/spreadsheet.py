@@ -41,7 +41,8 @@ def from_table(
     dates and categories, each number standardised.
 
     Args:
-        table: A table of pandas, Polars or Arrow, or the path of a CSV, Parquet or Arrow file, every row of which was measured.
+        table: A table of pandas, Polars or Arrow, or the path of a CSV, Excel, Parquet or Arrow file, every row of which was
+            measured.
         objective: The column of the rewards, which are the expected rewards of the arms. Several columns hold repeated
             measurements of the same row (empty where a row has fewer): a pull draws one of them.
         noise_std: Standard deviation of Gaussian noise that is added to the rewards of a single column, reward units.

@@ -124,7 +124,7 @@ def _problem(name: str, dim: int | None) -> BaseTestProblem:
 
     check_choice("name", name, [*FIXED_DIM, *ANY_DIM])
     if name in FIXED_DIM:
-        require(dim is None, f"{name} has a number of features of its own: leave out dim, got {dim}.")
+        require(dim is None, f"the number of features of {name} is fixed: leave out dim, got {dim}.")
         problem: BaseTestProblem = getattr(problems, FIXED_DIM[name])()
     else:
         check_whole("dim", dim, otherwise="for the function's own")

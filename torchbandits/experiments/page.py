@@ -334,7 +334,7 @@ def html(page: Page) -> str:
     config = f"<h2>Configuration</h2><details><summary>resolved</summary><pre>{configuration}</pre></details>"
     best = "".join(f"<div><h3>{escape(label)}</h3>{best_table(page, place)}</div>" for place, label in enumerate(page.labels))
     names = ", ".join(label for label in page.labels if label in page.small)
-    less = f" (of {escape(names)}, of which less is better, the lowest mean plus its standard error)" if names else ""
+    less = f" (for {escape(names)}, where smaller values are better, the lowest mean plus its standard error)" if names else ""
     since = f" since the arms changed after pull {page.moved:,}" if page.moved else ""
     parts = [
         f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{escape(page.title)}</title>',

@@ -1,5 +1,5 @@
-"""Fits of kernel hyper-parameters: `fit_kernel_` fits the kernel of a posterior, `climb` maximises the evidence of a
-row, and `GroupNoise` has noise variances of groups."""
+"""Fits of hyper-parameters: `fit_kernel_` fits the kernel of a posterior, `climb` maximises the evidence of one batch row, and
+`GroupNoise` fits the noise variances of groups of rewards."""
 
 from torchbandits.fitting.fit import fit_kernel_
 from torchbandits.fitting.groups import GroupNoise

@@ -1,4 +1,4 @@
-"""The fit of one batch row: compare starts, ascend from the best, and refuse worse or degenerate hyper-parameters."""
+"""Fit of one batch row: compare starts, ascend from the best, and refuse worse or degenerate hyper-parameters."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from torchbandits.posteriors.averages import Averages, nearest_distance, pooled_
 from torchbandits.posteriors.evidence import StationaryEvidence, collapsed_evidence, greedy_dictionary, log_evidence
 from torchbandits.types import Picks
 
-# Number of starts, those of the highest evidence, from which the ascent begins.
+# Number of starts of the highest evidence from which the ascent begins.
 _CLIMBED = 2
-# Least noise variance of a fit, as a part of the largest k(x, x).
+# Least noise variance of a fit, as a fraction of the largest k(x, x).
 _LEAST_NOISE = 1e-8
-# Relative rise of the evidence that counts as rounding.
+# A relative rise of the evidence up to this value counts as rounding error.
 _RISE = 1e-9
 # Names that no parameter of a kernel can have.
 _NOISE, _MISFIT = "noise variance, log", "misfit variance, log"
@@ -32,14 +32,14 @@ class Climb:
     """The fit of one batch row.
 
     Args:
-        kernel: Kernel of the row, a copy of its own.
+        kernel: Kernel of the row, its own copy.
         fitted: Names of the parameters to fit.
         averages: Average rewards of the row, without outliers.
         noise_variance: Current noise variance, reward units squared.
         noise: Whether to fit the noise variance.
-        misfit: Whether to fit a variance that each point has of its own; not where the evidence fits the noise itself, from
-            which the two can't be distinguished without repeated pulls.
-        noise_prior: Prior of the noise variance, where the evidence fits it.
+        misfit: Whether to fit the variance of a deviation of each point that the kernel does not model. Ignored if the evidence
+            fits the noise variance, because the two can't be distinguished without repeated pulls.
+        noise_prior: Prior of the noise variance, if the evidence fits it.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class Climb:
         self._priors = [(prior, part, closure) for _, part, prior, closure, _ in kernel.named_priors()]
 
     def run(self, max_exact: int, dictionary_size: int, restarts: Sequence[float], max_iterations: int) -> None:
-        """Compare the starts, ascend from the best and keep the highest; repeat under weak priors where that is degenerate."""
+        """Compare the starts, ascend from the best and keep the highest; repeat under weak priors if it is degenerate."""
         size = None if len(self.averages.weights) <= max_exact else dictionary_size
         origin = self._values()
         top = self._search(origin, size, restarts, max_iterations)
@@ -82,7 +82,7 @@ class Climb:
             least = min(LEAST_CREDIBLE, self._credibility)
             top = self._search(origin, size, restarts, max_iterations)
             self._restore(top)
-            # Data without any signal overcome the weak priors: the original kernel is then kept.
+            # Data without any signal overcome the weak priors. The original kernel is then kept.
             self.accepted = self.accepted and self._credibility >= least
             self.after = self.after if self.accepted else self.before
         elif not self.accepted:
@@ -103,7 +103,7 @@ class Climb:
     def _search(
         self, origin: dict[str, Tensor], size: int | None, restarts: Sequence[float], max_iterations: int
     ) -> dict[str, Tensor]:
-        """Find the best parameters, the origin included, and set `before`, `after`, `accepted` and `misfit`."""
+        """Return the best parameters found, or the origin if none is better; set `before`, `after`, `accepted`, `misfit`."""
         self._restore(origin)
         starts, own, levels = [], self._dictionary(size), self._misfits()
         self.before = max(self._value_of(origin | {"misfit": level}, own) for level in levels)
@@ -140,7 +140,7 @@ class Climb:
         return top if self.accepted else origin
 
     def _misfits(self) -> list[Tensor]:
-        """Starting values of log τ²: almost no misfit, and a quarter of the averages' variance."""
+        """Starting values of log τ²: a tenth of the noise variance, and a quarter of the variance of the averages."""
         if _MISFIT not in self._parameters:
             return [self._log_misfit.clone()]
         own = self.averages.residuals.var(correction=0).clamp_min(torch.finfo(torch.float64).tiny)
@@ -150,7 +150,7 @@ class Climb:
         return None if size is None else greedy_dictionary(self.kernel, self.averages, size)
 
     def _log_posterior(self, dictionary: Picks | None) -> Tensor:
-        """Log evidence plus log priors, where the kernel's priors are added as in GPyTorch's ExactMarginalLogLikelihood."""
+        """Log evidence plus log priors. The kernel's priors are added as in GPyTorch's ExactMarginalLogLikelihood."""
         noise, misfit = self._log_noise.exp(), self._log_misfit.exp()
         if dictionary is None:
             value = log_evidence(self.kernel, self.averages, noise, misfit)
@@ -179,8 +179,11 @@ class Climb:
         return plain and form is not None and form.smooth and dictionary is None and self._weak is None
 
     def _closed(self) -> tuple[Tensor, list[Tensor], list[Tensor]] | None:
-        """`_log_posterior` where it has a closed form, without the cost of a graph: its value, the quantities that it is made
-        of, which are functions of the parameters, and its derivatives in them; None where it is −∞."""
+        """`_log_posterior` in closed form, without the cost of an autograd graph of the evidence.
+
+        Returns its value, the quantities that it is computed from, which are differentiable functions of the parameters, and
+        its derivatives with respect to these quantities; None if the value is −∞.
+        """
         with torch.enable_grad():
             form, noise = Stationary.of(self.kernel, detached=False), self._log_noise.exp()
             assert form is not None
@@ -240,7 +243,7 @@ class Climb:
         return best[0]
 
     def _slopes(self, parameters: list[Tensor], dictionary: Picks | None, closed: bool) -> tuple[Tensor, Sequence[Tensor]]:
-        """`_log_posterior`, and the derivatives of its negative in the parameters, which are NaN where it is not finite."""
+        """`_log_posterior`, and the derivatives of its negative with respect to the parameters, NaN if it is not finite."""
         found = self._closed() if closed else None
         if found is not None and bool(torch.isfinite(found[0])):
             value, made, slopes = found
@@ -257,8 +260,8 @@ class Climb:
             return value.detach(), torch.autograd.grad(-value, parameters, allow_unused=True, materialize_grads=True)
 
     def _floors(self) -> dict[str, tuple[float | None, float | None]]:
-        """Lower bounds of the lengthscales: a quarter of the typical distance to the nearest point. Shorter ones give the same
-        fit."""
+        """Lower bounds of the lengthscales: a quarter of the median distance to the nearest point. Shorter lengthscales give
+        the same fit."""
         least = nearest_distance(self.averages.points) / 4
         floors: dict[str, tuple[float | None, float | None]] = {}
         for prefix, module in self.kernel.named_modules():
@@ -287,7 +290,7 @@ class Climb:
         }
 
     def _scale_lengthscales(self, factor: float) -> bool:
-        """Multiply every fitted lengthscale; returns False where there is none, or a constraint forbids it."""
+        """Multiply every fitted lengthscale; return False if there is none, or if a constraint forbids the product."""
         scaled = False
         for part, raw in lengthscales(self.kernel):
             if raw in self._parameters:

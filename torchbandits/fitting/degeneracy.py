@@ -18,15 +18,15 @@ from torchbandits.kernels import kernel_diagonal, kernel_matrix
 from torchbandits.posteriors.averages import Averages
 from torchbandits.types import Points
 
-# Points from which the mean variogram is estimated, evenly spaced in the order of their first pulls.
+# Most points from which the mean variogram is estimated, evenly spaced in the order of their first pulls.
 _SAMPLE = 500
 # Least sum of credibilities: the signal that one noiseless average would carry.
 LEAST_CREDIBLE = 1.0
-# Extents of the data beyond which a lengthscale is that of a constant (or a plane).
+# A lengthscale longer than this many extents of the data describes a constant (or a plane).
 _BEYOND = 10.0
-# Variogram of nearest points, as a part of the prior variance, from which on their correlation is negligible.
+# Nearest points whose variogram exceeds this fraction of the prior variance have a negligible correlation.
 _ALONE = 0.95
-# Prior medians, as parts of the averages' variance, and standard deviations of their logarithms.
+# Prior medians, as fractions of the variance of the averages, and standard deviations of the logarithms.
 _SIGNAL, _NOISE = (0.5, 1.0), (0.5, 1.0)
 # Mean and standard deviation of log ℓ/(extent √d).
 _LENGTHSCALE = (math.sqrt(2.0), math.sqrt(3.0))
@@ -46,7 +46,7 @@ def signal_variance(kernel: gpytorch.kernels.Kernel, points: Points) -> Tensor:
               \gamma_{ij} = \tfrac12 \mathrm{Var}(f_i - f_j) = \tfrac12 (k_{ii} + k_{jj}) - k_{ij}
 
     A part of the kernel that is constant, or nearly so over the points, contributes nothing. Differentiable in the
-    kernel's parameters. Cost: O(u² d), of at most 500 of the points.
+    kernel's parameters. Cost: O(u² d) for u of at most 500 points, evenly spaced among all.
     """
     gamma = _variogram(kernel, _sample(points))
     return gamma.sum() / (len(gamma) * (len(gamma) - 1))
@@ -70,7 +70,7 @@ def degeneracy(kernel: gpytorch.kernels.Kernel, fitted: Collection[str], average
 
     1. The averages carry less signal than one of them would without noise: their `credibility` is below 1.
     2. Every lengthscale that was fitted is more than ten times the extent of the data in its feature.
-    3. Nearest points are hardly correlated (below 0.05, in the median): no reward is informative about another arm.
+    3. Nearest points are hardly correlated (the median correlation is below 0.05): no reward is informative about another arm.
 
     Args:
         kernel: Kernel of one batch row.
@@ -94,7 +94,7 @@ def degeneracy(kernel: gpytorch.kernels.Kernel, fitted: Collection[str], average
     gamma = _variogram(kernel, _sample(points))
     nearest = (gamma + torch.diag(torch.full_like(gamma.diagonal(), torch.inf))).amin(dim=-1).median()
     if bool(nearest > _ALONE * kernel_diagonal(kernel, points).mean()):
-        return "the lengthscales are too short for a reward to say anything of another arm"
+        return "the lengthscales are too short for a reward to be informative about another arm"
     return ""
 
 
@@ -103,7 +103,7 @@ class WeakPriors:
 
     Signal variance v and noise variance (where the evidence fits it) are log-normal around half the variance V of the
     averages, within a factor of e (one standard deviation). A lengthscale ℓ without a registered prior is log-normal,
-    log ℓ/(extent √d) ~ N(√2, 3), as BoTorch's are.
+    log ℓ/(extent √d) ~ N(√2, 3), like BoTorch's default.
 
     Args:
         averages: Average rewards of the row, which are not all equal.
@@ -149,8 +149,8 @@ def _variogram(kernel: gpytorch.kernels.Kernel, points: Points) -> Tensor:
 
 
 def _extents(part: gpytorch.kernels.Kernel, points: Points) -> Tensor:
-    """The range of the points in each feature, for a part with one lengthscale per feature, or else the root mean square of the
-    ranges. Vanishing ranges count as 1, because the data leave a lengthscale undetermined there."""
+    """The range of the points in each feature if the part has one lengthscale per feature, otherwise the root mean square of
+    the ranges. A range of 0 counts as 1, because the data then leave the lengthscale undetermined."""
     own = points if part.active_dims is None else points[:, part.active_dims]
     extents = own.amax(dim=0) - own.amin(dim=0)
     if not part.ard_num_dims or part.ard_num_dims == 1:

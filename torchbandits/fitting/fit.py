@@ -39,31 +39,32 @@ def fit_kernel_(
     batch row is fitted to its own rewards and gets its own parameters. Nothing is drawn at random.
 
     Outliers are excluded. Points whose average lies further outside the middle nine tenths of all averages than 1.5 times their
-    span, and than three prior standard deviations, are left out of the fit (and of the fit alone); a point's scatter counts up
-    to 36 times the median.
+    span, and than three prior standard deviations, are left out of the fit (and of the fit alone). The reward variance of a
+    point is clipped at 36 times the median.
 
-    Degenerate fits are avoided. Where the evidence is highest at a degenerate kernel, one that explains all rewards by noise,
-    whose lengthscales are far beyond the extent of the points, or under which no two points are correlated
-    (`fitting.degeneracy` has the three conditions), the row is fitted again under weak priors: signal and noise variance around
-    half the variance of the average rewards, lengthscales as BoTorch's by default, except for parameters with a registered
-    prior. A kernel that explains all rewards by noise even then is refused, and the row keeps its previous kernel.
+    Degenerate fits are avoided. A degenerate kernel explains all rewards by noise, has lengthscales far beyond the extent of
+    the points, or leaves all pairs of points uncorrelated (`fitting.degeneracy` has the three conditions). If the evidence is
+    highest at such a kernel, the row is fitted again under weak priors: signal and noise variance around half the variance of
+    the average rewards, and lengthscales as in BoTorch's default, except for parameters with a registered prior. If the kernel
+    explains all rewards by noise even then, it is refused, and the row keeps its previous kernel.
 
     Args:
         posterior: Posterior of any batch shape, without finite features. If a row is accepted, the kernel is replaced by
-            another object and the factors are dropped; the caller renews tables made from it.
-        noise: Fit the noise variance too, by the scatter of repeated pulls where they have 10 degrees of freedom, otherwise
-            with the kernel by the evidence (then rewards observed as sums alone, without squares, count as noiseless).
-        misfit: Fit, and then drop, a variance τ² that each point has of its own, whatever the kernel, under the prior
-            (1 + τ²/σ²)^(−1/2): without it, residuals that no smooth function explains shorten the lengthscale everywhere.
-            Ignored where the evidence fits the noise, from which it can't distinguish τ². Lengthscales are never shorter than a
-            quarter of the median distance to the nearest point.
-        noise_share: Noise variance as a part of the posterior's λ; a fit of the noise keeps it.
-        noise_prior: Prior of the noise variance, reward units squared, where the evidence fits it; none by default.
+            another object and the factors are dropped; the caller must rebuild tables computed from it.
+        noise: Fit the noise variance too: from the scatter of repeated pulls if they have at least 10 degrees of freedom,
+            otherwise from the evidence together with the kernel (rewards observed as sums alone, without squares, then count as
+            noiseless).
+        misfit: Fit, and then drop, the variance τ² of a deviation of each point that the kernel does not model, under the prior
+            (1 + τ²/σ²)^(−1/2). Without it, residuals that no smooth function explains shorten the lengthscale everywhere.
+            Ignored if the evidence fits the noise, because the evidence can't distinguish τ² from it. Lengthscales are never
+            shorter than a quarter of the median distance to the nearest point.
+        noise_share: Noise variance as a fraction of the posterior's λ; a fit of the noise keeps the fraction.
+        noise_prior: Prior of the noise variance, reward units squared, if the evidence fits it; none by default.
         rows: `batch_shape` booleans, the rows to fit; all of them by default.
-        max_exact: Distinct points up to which the evidence is exact; its collapsed lower bound beyond.
-        dictionary_size: Dictionary points of that bound, chosen greedily.
+        max_exact: Largest number of distinct points for the exact evidence; for more points its collapsed lower bound is used.
+        dictionary_size: Number of dictionary points of that bound, chosen greedily.
         restarts: Factors of all lengthscales; 1 is the current kernel.
-        max_iterations: Most iterations of each ascent.
+        max_iterations: Largest number of iterations of each ascent.
 
     Returns:
         The report. A row keeps its kernel, and is not `accepted`, if its evidence did not rise, its factorisations failed, it
@@ -76,7 +77,7 @@ def fit_kernel_(
 
     Warns (`DiagnosticWarning`): Once, if rows were regularised or refused, naming the fix.
 
-    Cost: O(u³) per iteration, O(u m²) beyond `max_exact`, a row.
+    Cost: O(u³) per iteration and batch row, or O(u m²) beyond `max_exact`.
     """
     shape, own = posterior.batch_shape, posterior.regularization * noise_share
     _check(posterior, noise, noise_share, max_exact, dictionary_size, restarts, max_iterations)
@@ -111,7 +112,7 @@ def fit_kernel_(
     lam = posterior.regularization
     report = FitReport(**columns, reasons=tuple(reasons), regularization=lam, noise_variance=noise_share * lam)
     if found:
-        others = f" ({len(found)} of {shape.numel()} batch rows alike)" if shape else ""
+        others = f" ({len(found)} of {shape.numel()} batch rows have degenerate fits)" if shape else ""
         issue([f"{found[0]}{others}"])
     return report
 
@@ -154,13 +155,13 @@ def _check(
 ) -> None:
     require(
         posterior.finite is None,
-        "the kernel of finite Fourier features can't be fitted, they would all change: use embedding='nystrom' or 'exact'.",
+        "the kernel of finite Fourier features can't be fitted, because they would change: use embedding='nystrom' or 'exact'.",
         UnsupportedError,
     )
     require(
         not noise or posterior.batch_shape.numel() == 1,
-        f"the {posterior.batch_shape.numel()} batch rows share one λ, so that no noise can be fitted: run one bandit a row, or "
-        "pass noise=False and the noise_std that you know.",
+        f"the {posterior.batch_shape.numel()} batch rows share one λ, so that no noise can be fitted: run one bandit per row, "
+        "or pass noise=False and the noise_std that you know.",
         UnsupportedError,
     )
     if not posterior.fitted:

@@ -21,24 +21,24 @@ from torchbandits.kernels import kernel_diagonal, kernel_matrix, kernel_row
 from torchbandits.linalg import cholesky, solve_lower
 from torchbandits.types import Points
 
-# Variances that are tried, as parts of the largest k(x, x).
+# Starting values of the variances, and the ends of their range, as fractions of the largest k(x, x).
 _STARTS = (1e-3, 1e-2, 1e-1, 1.0)
 _LEAST, _MOST = 1e-8, 1e4
 _FEWEST = 2
-# Texts of what stands for no name: None, NaN, pandas' NaT and NA.
+# Texts of the values that stand for a missing name: None, NaN, pandas' NaT and NA.
 _MISSING = ("None", "nan", "NaT", "<NA>")
 
 
 @dataclass(frozen=True)
 class GroupNoise:
-    """Noise variances of named groups of rewards, such as the instruments that took them.
+    """Noise variances of named groups of rewards, such as the instruments that measured them.
 
         noise = tb.GroupNoise({"A": 0.01, "B": 0.25})
         bandit.tell(selection, rewards, noise_var=noise(["A", "B", "A"]))
 
     Args:
-        variances: The variance of each group by its name, > 0, reward units squared; one number each, or `batch_shape` of them.
-            Names are kept as texts.
+        variances: The variance of each group by its name, > 0, reward units squared: a number, or a tensor `batch_shape`.
+            Names are converted to texts.
     """
 
     variances: Mapping[Any, float | Tensor]
@@ -87,12 +87,12 @@ class GroupNoise:
         max_points: int = 2_000,
         max_iterations: int = 100,
     ) -> GroupNoise:
-        r"""Fit one noise variance per group by maximising the evidence of all rewards, under a kernel that stays as it is.
+        r"""Fit one noise variance per group by maximising the evidence of all rewards under a fixed kernel.
 
         .. math:: \log N\big(y;\, \mu_0,\, K + \mathrm{diag}(\sigma^2_{g_1}, …, \sigma^2_{g_n})\big)
 
-        Repeats of a group at a point are summed first, which changes nothing. L-BFGS-B ascends from the scatter of repeats, and
-        from four common variances. Each batch row is fitted to its own rewards.
+        Repeats of a group at a point are summed first, which does not change the evidence. L-BFGS-B ascends from the scatter of
+        the repeats, and from four values that all groups share. Each batch row is fitted to its own rewards.
 
         Args:
             kernel: Prior covariance of the expected reward, such as `bandit.posterior.kernel`.
@@ -101,19 +101,20 @@ class GroupNoise:
             groups: The name of the group of each of the n rewards, at least two of each group.
             prior_mean: μ₀.
             prior: Prior of each variance, reward units squared; none by default.
-            max_points: Most distinct pairs of a point and a group.
-            max_iterations: Most iterations of each ascent.
+            max_points: Largest number of distinct pairs of a point and a group.
+            max_iterations: Largest number of iterations of each ascent.
 
         Returns:
-            The variances. What was told before with others is told again to a new bandit: one call of `tell` with all of it.
+            The variances. Rewards that were told earlier with other variances must be told again to a new bandit, in one call
+            of `tell`.
 
         Raises:
             ArgumentError: If a group has fewer than two rewards, or there are more points than `max_points`.
             NumericalError: If no start can be factorised.
 
-        Warns (`DiagnosticWarning`): If a variance is at an end of the range that is tried.
+        Warns (`DiagnosticWarning`): If a variance is at an end of the range that is searched.
 
-        Guarantee: none, the model is estimated; the value is that of a dense heteroscedastic Gaussian process.
+        Guarantee: none, because the model is estimated; the evidence is that of a dense heteroscedastic Gaussian process.
         Cost: O(u³) per iteration for u distinct pairs. Source: Rasmussen & Williams 2006, eq. 2.30 and 5.8.
         """
         check_kernel("kernel", kernel)
@@ -153,7 +154,7 @@ class GroupNoise:
             issue(
                 [
                     f"GroupNoise.fit: the variance of {named} is the smallest or the largest that is tried ({_LEAST:g} and "
-                    f"{_MOST:g} times the largest k(x, x)): the rewards do not say what it is, or the kernel's outputscale is "
+                    f"{_MOST:g} times the largest k(x, x)): the rewards do not determine it, or the kernel's outputscale is "
                     "not that of the rewards. Give it yourself, or a prior=."
                 ]
             )
@@ -168,7 +169,8 @@ class GroupAverages:
         points: `u x d`.
         group: `u`, number of the group of each pair.
         counts, averages: `u`, number of rewards and their average.
-        repeats, scatter: `G`, further rewards of a pair beyond its first, and their squared deviations from the averages.
+        repeats, scatter: `G`, the number of rewards of each group beyond the first of each pair, and the sum of the squared
+            deviations of the group's rewards from the averages.
     """
 
     points: Points
@@ -180,7 +182,7 @@ class GroupAverages:
 
     @staticmethod
     def of(points: Points, rewards: Tensor, group: Tensor, groups: int) -> GroupAverages:
-        """Sum rewards `n` at `n x d` points by pairs."""
+        """Summarise rewards `n` at `n x d` points by pairs of a point and a group."""
         place = points.unique(dim=0, return_inverse=True)[1]
         pairs, own = (place * groups + group).unique(return_inverse=True)
         zeros = rewards.new_zeros(len(pairs))
@@ -249,7 +251,7 @@ def _fitted(
 
 
 def _names(name: str, groups: Any) -> list[str]:
-    """Names of groups, as texts; those of a tensor or an array are its values."""
+    """Names of groups, as texts; the names in a tensor or an array are its values."""
     groups = groups.tolist() if isinstance(groups, Tensor | np.ndarray) else groups
     plain = not isinstance(groups, str | bytes | Mapping) and hasattr(groups, "__len__") and hasattr(groups, "__iter__")
     require(plain, f"{name} must be a list with the name of each reward's group, got {type(groups).__name__}.")

@@ -1,7 +1,7 @@
 r"""Fits without user input: Matérn-5/2 in the units of the data, under priors that suit any number of features, or Tanimoto.
 
-Rewards are normal scores (`posteriors.Units`), features are measured by their ranges; similarities of fingerprints need none.
-The noise variance of the model stays at λ, and each batch row has a noise of its own through the scale of its scores.
+Rewards are replaced by normal scores (`posteriors.Units`), and features are divided by their ranges; fingerprints need no
+ranges. The noise variance of the model stays at λ, and the scale of its scores gives each batch row its own noise.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from torchbandits.posteriors.averages import FEWEST, Averages
 from torchbandits.tanimoto import TanimotoKernel, tanimoto_scale
 from torchbandits.types import FitReport
 
-# Averages whose scores, of unit variance, differ by less are equal.
+# Averages whose scores, of unit variance, differ by at most this value are equal.
 _SAME = 1e-9
 
 
 @dataclass(frozen=True)
 class Priors:
-    r"""Log-normal priors (mean and deviation of the logarithm) of hyper-parameters, rewards having unit variance.
+    r"""Log-normal priors of hyper-parameters for rewards of unit variance: mean and standard deviation of each logarithm.
 
     Attributes:
         lengthscale: In ranges of the feature times √d, so that the prior complexity of the model does not grow with the number
@@ -58,7 +58,7 @@ class Priors:
         return in_ranges(self.unit_kernel(torch.ones_like(ranges, dtype=torch.float64)), ranges)
 
     def unit_kernel(self, like: Tensor) -> gpytorch.kernels.ScaleKernel:
-        """The same kernel for features (`d`) of range 1, with the priors registered."""
+        """A Matérn-5/2 kernel for d features of range 1 at the modes of the priors, which are registered; `like` is `d`."""
         center, width = self.lengthscale
         own = torch.full_like(like, center + 0.5 * math.log(len(like))).unsqueeze(0)
         prior = gpytorch.priors.LogNormalPrior(own, torch.full_like(own, width))
@@ -73,7 +73,7 @@ class Priors:
         return in_ranges(self.unit_similarity(torch.ones(1)), torch.ones(1))
 
     def unit_similarity(self, like: Tensor) -> gpytorch.kernels.ScaleKernel:
-        """The same kernel with the prior registered, on the device of `like`."""
+        """A Tanimoto kernel at the mode of the prior, which is registered, on the device of `like`."""
         one = torch.ones((), dtype=torch.float64, device=like.device)
         kernel = gpytorch.kernels.ScaleKernel(TanimotoKernel(), outputscale_prior=_log_normal(self.signal, one)).to(one)
         kernel.outputscale = one
@@ -81,7 +81,8 @@ class Priors:
 
 
 def in_ranges(unit: gpytorch.kernels.ScaleKernel, ranges: Tensor) -> gpytorch.kernels.ScaleKernel:
-    """Convert a kernel on features of range 1 into one on features of these ranges, without priors. Tanimoto has no range."""
+    """Convert a kernel on features of range 1 into a kernel on features of these ranges, without priors. A Tanimoto kernel
+    ignores the ranges."""
     similarity = tanimoto_scale(unit) is not None
     base = TanimotoKernel() if similarity else gpytorch.kernels.MaternKernel(2.5, ard_num_dims=len(ranges)).to(ranges.double())
     kernel = gpytorch.kernels.ScaleKernel(base).to(ranges.double())
@@ -96,16 +97,16 @@ def fit_standardized_(posterior: GaussianProcess, priors: Priors, rows: Tensor, 
     """Fit units, kernel and noise of a posterior, in place, to the average rewards by maximising evidence times priors.
 
     Args:
-        posterior: Posterior with `units` and a kernel of `Priors`. The caller renews tables made from it.
+        posterior: Posterior with `units` and a kernel of `Priors`. The caller must rebuild tables computed from it.
         priors: Priors of the hyper-parameters.
         rows: `batch_shape` booleans, the rows to fit.
-        most: Distinct points whose evidence is maximised. Of more of them, so many are taken, evenly spaced in the order of
-            their average rewards.
+        most: Largest number of distinct points in the evidence. Of more points, this many are used, evenly spaced in the order
+            of their average rewards.
 
     Returns:
         The report. A row with fewer than five points, or with equal rewards only, keeps its kernel and gets new units.
 
-    Cost: O(min(u, `most`)³) per iteration, a row.
+    Cost: O(min(u, `most`)³) per iteration and batch row.
     """
     units, statistics, shape = posterior.units, posterior.statistics, posterior.batch_shape
     assert units is not None
@@ -119,7 +120,7 @@ def fit_standardized_(posterior: GaussianProcess, priors: Priors, rows: Tensor, 
         some = statistics.mask[place] & (statistics.weights[place] > 0)
         n, s, q = told[place][some].unbind(dim=-1)
         averages = Averages.of(statistics.points[place][some] / ranges, n, s / c, q / c**2, 0.0)
-        # Exactly equal repeats, such as those of a simulation, are taken for the least noise.
+        # Exactly equal repeats, such as those of a simulation, count as repeats with the least noise.
         least = priors.least_noise * (averages.weights - 1).clamp_min(0)
         averages = replace(averages, scatter=torch.maximum(averages.scatter, least))
         names = [name for name, parameter in own.named_parameters() if parameter.requires_grad]
@@ -133,7 +134,7 @@ def fit_standardized_(posterior: GaussianProcess, priors: Priors, rows: Tensor, 
             noise_prior=_log_normal(priors.noise, averages.points),
         )
         if not bool(rows[place]):
-            climb.reason = "it was not asked for"
+            climb.reason = "its fit was not requested"
         elif len(averages.weights) < FEWEST:
             climb.reason = f"{len(averages.weights)} distinct points are too few, a fit takes {FEWEST}"
         elif float(averages.residuals.max() - averages.residuals.min()) <= _SAME:

@@ -30,7 +30,7 @@ except ImportError:
 
 # Allows a product and a sum to be fused; the order of sums stays as written.
 _NUMBERS = {"contract", "nsz"}
-# For sums that are vectorised: the order of summation depends on the machine, but is always the same on it.
+# For sums that are vectorised: the order of summation depends on the machine, but is fixed on each machine.
 _SUMS = {"contract", "nsz", "reassoc"}
 _EPS = float(np.finfo(np.float64).eps)
 # Arms per chunk, so that the eight lines of a chunk stay in the first-level cache.
@@ -197,8 +197,7 @@ def _solve_lower(U: Array, B: Array) -> None:  # pragma: no cover - compiled
 def factorise(
     K: Array, own: Array, weights: Array, targets: Array, regularization: float, floor: float, uneven: float
 ) -> tuple[bool, float, Array, Array, Array, Array, Array, Array, Array, Array, Array]:
-    """Compute all factors that a small sparse posterior needs of its data, without the overhead of forty small tensor
-    operations.
+    """Compute all factors of a small sparse posterior, without the overhead of forty small tensor operations.
 
     With K_S = UᵀU, Z = U⁻ᵀK, V = Z diag(n) Zᵀ + λI = WᵀW:  w = V⁻¹Zs, J = W⁻¹ (so that V⁻¹ = J Jᵀ), a = U⁻¹w, and
     N = U⁻¹W⁻¹C with C Cᵀ = W Wᵀ/λ − I, so that N Nᵀ = U⁻¹(I/λ − V⁻¹)U⁻ᵀ (see `linalg.shrinkage_root`). C is chosen upper

@@ -1,4 +1,5 @@
-"""Ridge regression on rows of very different weight, in coordinates where heavy rows do not drown the light ones."""
+"""Ridge regression on rows of very different weight, in coordinates where rounding errors of heavy rows do not hide light
+rows."""
 
 from __future__ import annotations
 
@@ -33,7 +34,7 @@ class Graded:
 
     In this basis V = ZᵀNZ + λI is graded: entry (j, k) is a sum over rows from max(j, k) on, so its size is bounded by the
     weight of the lighter coordinate. The rounding errors of a Cholesky factorisation and of triangular solves scale with the
-    diagonal of V, so the contribution of light rows is kept whatever the ratio of the weights.
+    diagonal of V, so the contribution of light rows is preserved whatever the ratio of the weights.
 
     Attributes:
         basis: `batch_shape x m x m`, orthogonal Q with z = Q times the coordinates.

@@ -1,7 +1,8 @@
 """Tanimoto similarities of packed bits and counts: population counts of words, compiled where numba is installed.
 
-The compiled loop turns 128 arms so that eight of them stand side by side, and counts the bits that they share with four
-dictionary points at a time in eight lanes, so that nothing is summed across lanes. Without numba NumPy counts the same bits.
+The compiled loop transposes a block of 128 arms into groups of eight adjacent arms, and counts the bits that each group shares
+with four dictionary points at a time. Every arm of a group has its own vector lane, so that nothing is summed across lanes.
+Without numba, NumPy counts the same bits.
 """
 
 from __future__ import annotations
@@ -21,13 +22,13 @@ except ImportError:
     # numba is an optional dependency; NumPy computes the same.
     COMPILED = False
 
-# Arms side by side, and dictionary points whose counts are accumulated together.
+# Number of adjacent arms, and of dictionary points whose counts are accumulated together.
 _LANES, _TILE = 8, 4
-# Arms that are turned together; 32 KiB of 2,048 bits, which stay in the first-level cache.
+# Number of arms that are transposed together: 32 KiB for 2,048 bits per arm, which stay in the first-level cache.
 _BLOCK = 128
-# Features whose counts of at most 255 are summed in 16 bits.
+# Number of features whose counts of at most 255 are summed in 16 bits.
 _FLUSH = 256
-# Bytes of the intersections that NumPy holds at once.
+# Most bytes of intersections that NumPy holds at once.
 _HELD = 16 << 20
 
 _BITS_OF_BYTE = np.array([bin(byte).count("1") for byte in range(256)], dtype=np.uint8)
@@ -152,7 +153,7 @@ if COMPILED:
                     for k in range(w):
                         both += np.int64(_popcount(some[i, k] & dictionary[j, k]))
                     out[j * line + start + i] = scale * (both / (sizes[i] + own[j] - both))
-            # Two empty ones have the ratio 0/0.
+            # Two empty fingerprints have the ratio 0/0; their similarity is `scale`.
             for j in range(m):
                 if own[j] == 0:
                     for i in range(b):
@@ -192,7 +193,7 @@ if COMPILED:
 
 
 def similarities(words: Array, dictionary: Array, counts: bool, scale: float, out: Array) -> None:
-    """scale · Σ min(x, y) / Σ max(x, y) between packed points, written to `out`; `scale` between two that are empty.
+    """Write scale · Σ min(x, y) / Σ max(x, y) between packed points to `out`; `scale` between two empty points.
 
     Args:
         words: `n x w` int64, the arms.
@@ -207,7 +208,7 @@ def similarities(words: Array, dictionary: Array, counts: bool, scale: float, ou
     x, y = np.ascontiguousarray(words).view(kind), np.ascontiguousarray(dictionary).view(kind)
     if COMPILED:
         if out.size:
-            # The lines as one contiguous array, whose stores are vectorised, with what may lie between them.
+            # View the lines, with any gaps between them, as one contiguous array, whose stores are vectorised.
             line = out.strides[0] // out.itemsize
             flat = np.lib.stride_tricks.as_strided(out, ((len(out) - 1) * line + out.shape[1],), (out.itemsize,))
             (_of_counts if counts else _of_bits)(x, y, scale, flat, line)

@@ -14,7 +14,8 @@ from torchbandits.types import Rect, Square
 # two cores in float64 (scripts/benchmarks/linalg.py), one refactorisation costs as much as 1.4 updates at m = 64, 3.3 at 128, 6
 # at 256, 18 at 512 and 8 at 1024, where J no longer fits the cache. Hence k updates are made one by one while k ≤ m / 64.
 _UPDATES_PER_REFACTOR = 64
-# Matrices up to this size are factorised on the host: the host waits for the device in any case, to see whether it succeeded.
+# Matrices up to this size are factorised on the host, which has to wait for the device in any case to see whether the
+# factorisation succeeded.
 _SMALL = 64
 
 

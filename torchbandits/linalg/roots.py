@@ -16,7 +16,7 @@ def solve_lower(factor: Square, right: Rect) -> Tensor:
 
 
 def cholesky(matrix: Square) -> tuple[Tensor, Tensor | None]:
-    """Cholesky factor of each batch row without jitter, and where the factorisation succeeded; None for everywhere.
+    """Cholesky factor of each batch row without jitter, and whether the factorisation succeeded; None if all succeeded.
 
     Args:
         matrix: `batch_shape x m x m`, symmetric; only the lower triangle is read.
@@ -99,7 +99,7 @@ def inverse_root(matrix: Square, floor: float | Tensor = 0.0, cut: Tensor | None
     factor, good = cholesky(matrix)
     scale = matrix.diagonal(dim1=-2, dim2=-1).amax(dim=-1) if m else matrix.new_zeros(matrix.shape[:-2])
     threshold = max(64, m) * torch.finfo(matrix.dtype).eps * scale
-    # A number is no tensor first: its copy to a device would be waited for.
+    # A number is not made a tensor first, because the host would wait for its copy to the device.
     threshold = torch.maximum(threshold, floor.to(scale)) if isinstance(floor, Tensor) else threshold.clamp_min(floor)
     good = torch.ones_like(scale, dtype=torch.bool) if good is None and not m else good
     if m:

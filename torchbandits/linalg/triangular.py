@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-# Blocks on the diagonal of this size are multiplied whole, zeros included: smaller products run below the rate of the machine.
+# Diagonal blocks of this size are multiplied in full, zeros included, because smaller products run below the rate of the
+# machine.
 LEAF = 32
 
 

@@ -168,7 +168,7 @@ class AdaptiveUCB(Policy[TreeState]):
         lower = torch.sub(2 * tree.table.mean(), upper).masked_fill(tree.table.arm < 0, -torch.inf)
         return tree.index(upper).amax(dim=-1), lower.amax(dim=-1)
 
-    # ------------------------------------------------------------------ its steps
+    # ------------------------------------------------------------------ steps of a selection
 
     def _fresh(
         self,
@@ -233,7 +233,8 @@ class AdaptiveUCB(Policy[TreeState]):
     def _pick_several(
         self, state: TreeState, remaining: Tensor, offered: Tensor | None, lacking: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Select several picks per row: `batch_shape x most` (−1 where padded), their scores and leverages at the batch start.
+        """Select several picks per row. Returns the picks, `batch_shape x most` (−1 where padded), and their scores and
+        leverages at the batch start.
 
         Args:
             remaining: `batch_shape`, picks to make, on the host.

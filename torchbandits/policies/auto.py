@@ -34,8 +34,8 @@ def auto(
 
     .. math:: x_{t+1} = \arg\max_x \mu_t(x) + w\,\sigma_t(x)
 
-    in these units, with earlier picks of the batch and open picks treated as pending. The posterior, `best` and the bounds are
-    reported in reward units.
+    in these units, conditioned on the earlier picks of the batch and all other pending picks. The posterior, `best` and the
+    bounds are reported in reward units.
 
     Args:
         batch_size: Number of picks per `ask`.

@@ -132,8 +132,8 @@ def bpe(
     .. math:: N_i = \lceil\sqrt{T N_{i-1}}\,\rceil, \quad x = \arg\max_{\text{alive}} \sigma_i(x), \quad
               \text{discard } x \text{ if } \mu_i(x) + w \sigma_i(x) < \max_{\text{alive}} (\mu_i - w \sigma_i)
 
-    where N_0 = 1 and the last batch ends at T. Mean and standard deviation are computed from the pulls of the current batch
-    alone. Its picks do not depend on its rewards, so `ask` returns all remaining picks of the batch, and the width w need not
+    where N_0 = 1 and the last batch ends at T. Mean and standard deviation are computed only from the pulls of the current
+    batch. Its picks do not depend on its rewards, so `ask` returns all remaining picks of the batch, and the width w need not
     account for adaptivity.
 
     Every told pull of a surviving arm counts towards the batch, whether it was asked for or not. Pulls of other arms and
@@ -144,8 +144,8 @@ def bpe(
     Rewards may be late: meanwhile `ask(more=)` continues the exploration, and rewards told after a batch has ended count
     towards the next batch. With `delay` u, each batch has u more picks, and it ends once all of them have been made and all but
     u of their rewards are known. If a pick is made at every step and its reward arrives at most u steps later, the batch then
-    knows at least the rewards of its first N_i picks. Picks that are still open stay open; `forget` them to get a whole batch
-    from the next `ask`.
+    knows at least the rewards of its first N_i picks. Pending picks stay pending when a batch ends; `forget` them to get a
+    whole batch from the next `ask`.
 
     Args:
         kernel: Kernel of the RKHS that holds the expected reward.

@@ -159,7 +159,7 @@ class Composed(Policy[TableState | BoxState]):
     @without_gradients
     def init_box(self, box: Tensor, generators: Generators, batch_shape: torch.Size) -> BoxState:
         """Make a fresh state on a box. Its arms are the picked points; arm 0 is the centre, which is the first pick if the
-        prior is the same everywhere. In a box, EI and PI are relative to the highest mean of the pulled points.
+        prior is constant. In a box, EI and PI are relative to the highest mean of the pulled points.
 
         Raises:
             UnsupportedError: For a score per cost, a width that depends on the number of arms, a batch rule that depends on all
@@ -170,7 +170,7 @@ class Composed(Policy[TableState | BoxState]):
         given = not isinstance(self.confidence, RandomWidth)
         require(given, "random widths are drawn for given arms: pass arms, or another width=.", UnsupportedError)
         check_for_box(self.score, self.confidence, self.batch_rule, Spectrum.of(self.kernel), self.features)
-        # Raise errors of the first call of `select` already here.
+        # Raise the errors of the first call of `select` here, when the bandit is made.
         if self.initial is not None:
             none = torch.zeros(batch_shape, dtype=torch.int64, device=box.device)
             self.initial.points(box.expand(*batch_shape, -1, -1), none, none, generators)
@@ -322,7 +322,7 @@ class Composed(Policy[TableState | BoxState]):
         heard = pulls if self.from_data is None else self.from_data.in_model_units(state, pulls)
         # A posterior that exceeded its memory budget keeps a dictionary.
         memory = LeverageSampling() if state.posterior.sparse and not self.memory.sparse else self.memory
-        # A refit of all batch rows sweeps the arms, so that updating the arms before it would be wasted.
+        # A refit of all batch rows sweeps the arms, so updating the arms before it would be wasted work.
         refits = self.from_data is not None and bool(self.from_data.due(state, pulls).all())
         learn(state, heard, memory, leaders, swept_next=refits)
         if self.from_data is not None:

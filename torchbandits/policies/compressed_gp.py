@@ -61,9 +61,9 @@ def compressed_gp(
     Raises:
         ArgumentError: If the threshold keeps every pull (ε ≤ ½ log(2πeλ)). The message names this limit.
 
-    Guarantee: none at the defaults. The theorem, for UCB and EI, adds a term of order √ε T to the regret of GP-UCB, which is
-    linear in T and says nothing for ε < 0; the default ε is below 0 for λ < 0.0532. A threshold above ½ log(2πe(λ + κ²)),
-    κ² the largest prior variance, keeps nothing at all, so that the regret is linear. The dictionary stops growing for every ε.
+    Guarantee: none at the defaults. The theorem, for UCB and EI, adds a term of order √ε T to the regret of GP-UCB. This term
+    is linear in T and undefined for ε < 0; the default ε is below 0 for λ < 0.0532. With a threshold above ½ log(2πe(λ + κ²)),
+    where κ² is the largest prior variance, no pull is kept, and the regret is linear. The dictionary stops growing for every ε.
     Cost: O(A u) for a pull that is kept, O(A) for one that is dropped. Source: Bedi et al. 2020, Alg. 1, Thm 1–2.
     """
     lam = regularization_of(noise_std, regularization)

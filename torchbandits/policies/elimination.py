@@ -58,8 +58,8 @@ class Survivors(nn.Module):
 
     Buffers, which are replaced and never written in place: `alive`, `upper` and `lower`; `batch` `batch_shape`, the number of
     finished batches; if rewards may be late, `since` `batch_shape`, the number of pulls told since the last batch ended minus
-    the picks that were open then; and if the policy restarts after the last batch, `stale` `batch_shape`, whether the rewards
-    of all pulls precede the latest restart.
+    the picks that were pending then; and if the policy restarts after the last batch, `stale` `batch_shape`, whether the
+    rewards of all pulls precede the latest restart.
     """
 
     alive: Tensor

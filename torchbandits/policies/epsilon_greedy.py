@@ -20,7 +20,7 @@ from torchbandits.types import Pulls
 
 @dataclass(frozen=True)
 class PowerDecay:
-    """ε_t = t^(−power); with power 1/3 about 1.5 T^(2/3) of T picks explore."""
+    """ε_t = t^(−power). With power 1/3, about 1.5 T^(2/3) of T picks explore."""
 
     power: float = 1 / 3
 
@@ -120,8 +120,8 @@ def epsilon_greedy(*, epsilon: float | Callable[[float], float] = DECAY, batch_s
 
     .. math:: x_t = \arg\max_{x\ \text{pulled}} s(x)/n(x) \quad\text{or, with probability } \varepsilon_t, \quad x_t \sim U
 
-    Features are not used: every arm has an average of its own. The first pick is uniform, and so is every pick until some
-    arm on offer has an observation.
+    Features are not used: every arm has a separate average. The first pick is uniform, and so is every pick until some arm on
+    offer has an observation.
 
     Args:
         epsilon: ε in [0, 1], or a function of t, the number of the pick being chosen (from 1, pending picks included; a

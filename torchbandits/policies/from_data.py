@@ -43,7 +43,7 @@ class FromData:
         priors: Priors of the hyper-parameters.
         growth: Factor > 1 by which the number of pulls grows between two fits; beyond 256 pulls, the square of this factor.
         exact_bytes: Maximum bytes that an exact posterior may store for all arms; beyond it, a dictionary is used.
-        own_width: Whether the policy's width is used for fingerprints too; by default (None, False) the width is 1 there.
+        own_width: Whether the policy's width is used for fingerprints too; by default (None or False) the width is 1 there.
     """
 
     priors: Priors = field(default_factory=Priors)

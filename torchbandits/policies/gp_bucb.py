@@ -30,7 +30,7 @@ def gp_bucb(
     memory_budget: int | None = None,
     refit_every: int | None = None,
 ) -> Composed:
-    r"""GP-BUCB: hallucinate the mean as the reward of each pick, and go on until variances may have shrunk by a factor of C.
+    r"""GP-BUCB: hallucinate the mean as the reward of each pick, until variances may have shrunk by a factor of C.
 
     .. math:: x_s = \arg\max_x \mu_{fb}(x) + C\,w_{fb}\,\sigma_{s-1}(x), \quad \prod_s (1 + lev_{s-1}(x_s)) \le C
 

@@ -43,7 +43,7 @@ class PerOutcome(Width):
         return frozenset().union(*(width.reads for width in self.widths))
 
     def __call__(self, progress: Progress) -> Tensor:
-        """The widths, `batch_shape x k`."""
+        """The width of every outcome, `batch_shape x k`."""
         return torch.stack([width(progress)[..., j] for j, width in enumerate(self.widths)], dim=-1)
 
 

@@ -1,4 +1,4 @@
-"""Updates of the common engine's state by a tell: statistics, dictionary, means and leverages, information gain."""
+"""Updates of a policy state by told rewards: statistics, dictionary, means and leverages, information gain."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from torchbandits.posteriors.bless import bless
 from torchbandits.transfers import to_host
 from torchbandits.types import Pulls
 
-# History of more distinct arms than this is learned by a sweep.
+# If the history has more distinct arms than this, it is learned by a sweep.
 _AT_ONCE = 32
 
 
@@ -30,7 +30,7 @@ def learn(state: GaussianState, pulls: Pulls, memory: Memory, leaders: Leaders |
     Args:
         state: State to update; its buffers are replaced.
         pulls: Pulls at arms, or at points.
-        memory: Rule that decides what is kept.
+        memory: Rule that chooses the dictionary, or the pulls that are kept.
         leaders: Arms that are likely to be pulled next.
         swept_next: Whether `learn_kernel` follows for all batch rows, which brings an exact posterior's arms up to date.
 
@@ -58,7 +58,7 @@ def _learn_exact(state: GaussianState, summed: Summed, leaders: Leaders | None) 
     table, posterior = state.tabulation, state.posterior
     assert not isinstance(table, GrowingTable)
     slot, counts = summed.slot, summed.counts
-    # T is below its room after each tell, but where arms are read piece by piece its room may be less than these pulls need.
+    # After each tell T has spare capacity, but for streamed arms that capacity may be less than these pulls need.
     if state.rows.streamed and table.needs_sweep(slot.shape[-1]):
         _swept(state, posterior.factorised)
     own, cross = table.pulled(summed, leaders)
@@ -71,7 +71,7 @@ def _learn_exact(state: GaussianState, summed: Summed, leaders: Leaders | None) 
     sums: Any = state._buffers
     sums["log_det"] = sums["log_det"] + gained.cpu()
     if sketch is not None and lost is not None and bool((shrunk := sketch.loss > lost).any()):
-        # The low-rank update of the arms is exact only as long as the sketch loses nothing.
+        # The low-rank update of the arms is exact only if the sketch has discarded nothing.
         table.sweep_rows_(shrunk)
         state.set_sums_(log_det=torch.where(shrunk, posterior.log_det, state.log_det))
     if table.needs_sweep():
@@ -82,15 +82,15 @@ def learn_together(state: TableState, pulls: Pulls, sizes: Sequence[int]) -> Non
     r"""Add the pulls of several tells to an exact posterior, or to one of finite features, by one update.
 
     Statistics, means, leverages and log det(V/λ) do not depend on how pulls are grouped (law 2). The batched log-determinants
-    do: each tell adds :math:`\sum_s \log(1 + \mathrm{lev}(x_s))` with the leverages before it, which follow from the covariance
-    of the p distinct arms alone.
+    depend on the grouping: each tell adds :math:`\sum_s \log(1 + \mathrm{lev}(x_s))`, with the leverages before that tell.
+    These leverages follow from the covariance of the p distinct arms alone.
 
     Args:
         state: State to update; its buffers are replaced.
         pulls: Pulls at arms, in the order in which they were told.
-        sizes: How many of their places belong to each tell.
+        sizes: Number of pulls of each tell, padding included.
 
-    Cost: a sweep, or O(A (u p + p²)) for few distinct arms p; O(p² q) in all for the batched log-determinants.
+    Cost: a sweep, or O(A (u p + p²)) for few distinct arms p; O(p² q) in total for the batched log-determinants.
     """
     table, posterior = state.table, state.posterior
     if pulls.numbers is not None:
@@ -125,7 +125,7 @@ def _add_gains_in_turn(state: GaussianState, table: ArmTable, distinct: Tensor, 
         arm, counts, _, _ = state.rows.distinct(told.index, told.mask, told.counts, told.sums, told.squares)
         if not arm.shape[-1]:
             continue
-        # An arm that is not among the distinct ones has a weight of 0, so that any place will do for it.
+        # An arm that is not among the distinct arms has weight 0, so its place is arbitrary.
         place = (arm.unsqueeze(-1) == distinct.unsqueeze(-2)).byte().argmax(dim=-1)
         C_bp = C_pp.gather(-2, place.unsqueeze(-1).expand(*place.shape, C_pp.shape[-1]))
         C_bb = C_bp.gather(-1, place.unsqueeze(-2).expand(*place.shape, place.shape[-1]))
@@ -138,7 +138,7 @@ def _learn_sparse(state: GaussianState, memory: Memory, summed: Summed) -> None:
     table, posterior, rows = state.tabulation, state.posterior, state.rows
     counts, known = summed.counts, state.row_leverage_on_host()
     leverage = state.pulled_leverage(summed)
-    # The dictionary is about to change, so that updating the old factors would be wasted.
+    # The dictionary is about to change, so updating the old factors would be wasted work.
     posterior.invalidate_()
     row = rows.tell_(posterior, summed)
     if state.counts_batches:
@@ -173,7 +173,7 @@ def _learn_history(state: GaussianState, pulls: Pulls, memory: Memory, summed: S
         _draw_dictionary(state, memory, _history_leverage(state).cpu(), pulls.counts.cpu())
     log_det, before = to_host(_swept(state, warm or memory.sparse), before)
     gained = (log_det - before).clamp_min(0)
-    # Only the total gain is known, not that of each pull: log(1 + 3x) ≤ 3 log(1 + x) bounds the other sum by it.
+    # Only the total gain is known, not the gain of each pull. It bounds the other sum, because log(1 + 3x) ≤ 3 log(1 + x).
     state.set_sums_(
         log_det=state.sum_on_host("log_det") + gained if memory.sparse else log_det,
         batched_log_det=state.sum_on_host("batched_log_det") + gained,
@@ -184,8 +184,8 @@ def _learn_history(state: GaussianState, pulls: Pulls, memory: Memory, summed: S
 def learn_kernel(state: GaussianState, fitted: Tensor) -> None:
     r"""Update a state after its posterior was given another kernel or λ. The dictionary is kept.
 
-    Sums of earlier leverages are unknown under the new kernel. As for history that comes summed, the batched
-    log-determinants restart from log det(V/λ), with :math:`\log(1 + 3x) \le 3 \log(1 + x)`.
+    Sums of earlier leverages are unknown under the new kernel. As for summed history, the batched log-determinants therefore
+    restart from log det(V/λ), with :math:`\log(1 + 3x) \le 3 \log(1 + x)`.
 
     Args:
         state: State to update; its buffers are replaced.
@@ -203,7 +203,7 @@ def learn_kernel(state: GaussianState, fitted: Tensor) -> None:
 
 
 def learn_totals(state: GaussianState, changed: Tensor) -> None:
-    """Update a state after the weights of what was told have changed; the batched log-determinants restart as in
+    """Update a state after the weights of its observations have changed. The batched log-determinants restart as in
     `learn_kernel`.
 
     Args:
@@ -218,14 +218,14 @@ def learn_totals(state: GaussianState, changed: Tensor) -> None:
 
 
 def _restart_sums(state: GaussianState, fitted: Tensor) -> None:
-    """Sweep the arms, and let the log-determinants of the marked batch rows restart from log det(V/λ)."""
+    """Sweep the arms, and restart the batched log-determinants of the marked batch rows from log det(V/λ)."""
     fitted, log_det = to_host(fitted, _swept(state, state.posterior.sparse))
     for name, restarted in (("log_det", log_det), ("batched_log_det", log_det), ("batched_log_det_3", 3 * log_det)):
         state.set_sums_(**{name: torch.where(fitted, restarted, state.sum_on_host(name))})
 
 
 def learn_sparsely(state: GaussianState) -> None:
-    """Give an exact posterior a dictionary, which holds all its points until the next pulls are told. Cost: a sweep."""
+    """Make an exact posterior sparse, with a dictionary of all its points until the next pulls are told. Cost: a sweep."""
     assert isinstance(state, TableState)
     state.forget_derived_()
     state.table.keep_dictionary_()
@@ -233,14 +233,14 @@ def learn_sparsely(state: GaussianState) -> None:
 
 
 def complete_(state: State) -> None:
-    """Compute the derived quantities that a saved state omits, after one was loaded. Cost: a sweep."""
+    """Compute the derived quantities that a saved state omits, after it has been loaded. Cost: a sweep."""
     if isinstance(state, TableState) and state.table.incomplete:
         _swept(state, state.posterior.factorised)
 
 
 def _swept(state: GaussianState, warm: bool) -> Tensor:
-    """Sweep the table, and return log det(V/λ). The factors are dropped unless `warm`: unused, they would cost O(u²) per later
-    pull."""
+    """Sweep the table, and return log det(V/λ). Unless `warm`, the factors are dropped, because keeping them up to date would
+    cost O(u²) per later pull."""
     state.tabulation.sweep_()
     log_det = state.posterior.log_det
     if not warm and state.posterior.finite is None:
@@ -264,7 +264,7 @@ def _learn_selected(state: GaussianState, pulls: Pulls, memory: Memory, leaders:
         learned = memory.admitted(leverage, counts, posterior.regularization)
         if not bool((learned > 0).any()):
             continue
-        # Of n summed pulls only `learned` are kept, with their share of the sums: each counts with the average reward.
+        # Only `learned` of n summed pulls are kept, with their share of the sums: each of them counts with the average reward.
         share = torch.where(counts > 0, learned / counts, 0.0)
         sums, squares = share * pulls.sums[..., part], share * pulls.squares[..., part]
         if points is not None:
@@ -290,10 +290,10 @@ def _history_leverage(state: GaussianState) -> Tensor:
 
 
 def _draw_dictionary(state: GaussianState, memory: Memory, leverage: Tensor, counts: Tensor) -> None:
-    """Draw a new dictionary in the batch rows with new pulls (`counts`, `batch_shape x p`), on the host, by leverages of the
-    distinct points. The others keep theirs and draw nothing."""
+    """Draw a new dictionary by the leverages of the distinct points, on the host, in the batch rows with new pulls (`counts`,
+    `batch_shape x p`). Other rows keep their dictionary and draw no random numbers."""
     statistics, posterior = state.statistics, state.posterior
-    # A single batch row is told something, or nothing is learned.
+    # A single batch row always has new pulls, since otherwise nothing is learned.
     if len(state.generators) == 1:
         own = memory.choose(leverage, statistics.weights_on_host, statistics.mask_on_host, state.generators)
         posterior.set_dictionary_(own)
@@ -302,7 +302,7 @@ def _draw_dictionary(state: GaussianState, memory: Memory, leverage: Tensor, cou
     resting = [g for g, on in zip(state.generators, told.reshape(-1).tolist(), strict=True) if not on]
     states = [generator.get_state() for generator in resting]
     chosen = memory.choose(leverage, statistics.weights_on_host, statistics.mask_on_host, state.generators)
-    # `choose` advances every generator, so those of rows without new pulls are set back.
+    # `choose` advances every generator, so the generators of rows without new pulls are set back.
     for generator, before in zip(resting, states, strict=True):
         generator.set_state(before)
     if resting:

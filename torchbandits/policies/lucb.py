@@ -55,8 +55,8 @@ def lucb(
             default the kernel is never refitted, because the theory assumes a known kernel.
 
     Guarantee: none for regret. The bounds hold for all arms and steps with probability 1 − δ if the rewards are drawn from the
-    prior, so that `TopKKnown` stops at k arms that are the best up to ε. The number of pulls needed is not bounded for
-    correlated arms. Cost: O(A u) per step, u distinct arms. Source: Kalyanakrishnan et al. 2012 (LUCB1), for independent arms.
+    prior, so `TopKKnown` stops at k arms that are the best up to ε. The number of pulls needed is not bounded for correlated
+    arms. Cost: O(A u) per step, u distinct arms. Source: Kalyanakrishnan et al. 2012 (LUCB1), for independent arms.
     """
     return Composed(
         kernel,

@@ -23,8 +23,8 @@ MOST = 512
 
 
 class Near:
-    """A copy of the state of a box on the host. It is kept up to date by comparing the identities of buffers, which are
-    replaced whenever they change and never written in place.
+    """A copy of the state of a box on the host. Changed buffers are found by comparing identities, because buffers are replaced
+    whenever they change and never written in place.
 
     Args:
         state: A `BoxState` on a device.
@@ -44,7 +44,7 @@ class Near:
 
     @property
     def fits(self) -> bool:
-        """Whether at most the buffers have changed since the copy was made."""
+        """Whether nothing but buffers has changed since the copy was made."""
         return self._known == _known(self._state.posterior)
 
     def follow(self) -> Any:

@@ -37,7 +37,7 @@ Corners = tuple[tuple[float, ...], tuple[float, ...]]
 
 @dataclass(frozen=True, repr=False)
 class PartitionedUCB(Policy[PartitionedState]):
-    """A policy that picks one arm per step, by the largest upper bound over cells with a posterior and a width each.
+    """A policy that picks one arm per step, by the largest upper bound over cells. Each cell has its own posterior and width.
 
     Args:
         kernel: Any GPyTorch kernel; its batch shape becomes batch rows.
@@ -79,12 +79,13 @@ class PartitionedUCB(Policy[PartitionedState]):
 
     @property
     def most_picks(self) -> int | None:
-        """The most picks of one `select`: 1, or None with first picks, which may come as one batch."""
+        """Largest number of picks of one `select`: 1, or None (no limit) with `initial`, whose picks may be one batch."""
         return None if self.initial is not None else 1
 
     @without_gradients
     def init(self, arms: Arms, generators: Sequence[torch.Generator], batch_shape: torch.Size) -> PartitionedState:
-        """Make a fresh state; the kernel is deep-copied into its posterior. Cost O(A P) kernel values, P the arms of a cell.
+        """Make a fresh state; the kernel is deep-copied into its posterior. Cost O(A P) kernel values, where P is the number of
+        arms of a cell.
 
         Raises:
             ShapeError: If the kernel or the bounds are for another number of features or batch rows.
@@ -99,7 +100,7 @@ class PartitionedUCB(Policy[PartitionedState]):
         return PartitionedState(rows, posterior, generators)
 
     def opens(self, state: PartitionedState) -> bool:
-        """Whether first picks, which end a batch, may be left."""
+        """Whether some of the `initial` picks may remain to be made. They end a batch."""
         return self.initial is not None and state.opening
 
     @without_gradients
@@ -131,7 +132,7 @@ class PartitionedUCB(Policy[PartitionedState]):
     def update(self, state: PartitionedState, pulls: Pulls) -> PartitionedState:
         """Learn the pulls in every cell that holds them, then split the cells that are due.
 
-        Cost: O(P²) per cell that holds a pull, P its arms, independent of the number of pulls.
+        Cost: O(P²) per cell that holds a pulled arm, where P is its number of arms, independent of the number of pulls.
         """
         if pulls.points is not None:
             raise UnsupportedError(
@@ -143,7 +144,7 @@ class PartitionedUCB(Policy[PartitionedState]):
         process = state.records
         summed = state.rows.summed(pulls)
         state.rows.tell_(process.statistics, summed)
-        # A bound of −∞ marks an empty place, so that the bounds could not show an overflow.
+        # A bound of −∞ marks an empty place, so an overflow could not be detected from the bounds.
         require(
             bool(torch.isfinite(process.statistics.sums).all()),
             "the sum of an arm's rewards overflowed; the pulls were not learned. Check the size of the rewards.",
@@ -154,10 +155,11 @@ class PartitionedUCB(Policy[PartitionedState]):
         return state
 
     def set_arms(self, state: PartitionedState, arms: Arms) -> PartitionedState:
-        """Return a state of the same sums on other arms, which must include all arms pulled. The cover is built and split anew.
+        """Return a state with the same sums on other arms, which must include all pulled arms. The cover is rebuilt and split
+        again.
 
         Raises:
-            UnsupportedError: If an arm that was pulled is missing, because a cell holds its arms only.
+            UnsupportedError: If a pulled arm is missing, because a cell holds only its arms.
         """
         statistics, shape = state.statistics, state.rows.batch_shape
         fresh = self.init(arms, state.generators, shape)
@@ -188,17 +190,17 @@ class PartitionedUCB(Policy[PartitionedState]):
         _, runs, lower = self._bounds(state)
         return runs.amax(dim=-1).reshape(state.log_det.shape), lower.reshape(state.log_det.shape)
 
-    # ------------------------------------------------------------------ its steps
+    # ------------------------------------------------------------------ steps of a selection
 
     def _width(self, state: PartitionedState) -> Tensor:
         """The width B + (R/√λ) √(2(γ_cell + 1 + log(N/δ))) of every cell, `rows x C`, with N = max(Ñ_t, cells made).
 
-        Ñ_t = 4(t+1)^{bd}, t the number of the pull to be decided, from 1: the number of pulls told, plus 1.
+        Ñ_t = 4(t+1)^{bd}, where t is the number of pulls told, plus 1.
 
-        Each cell has a share δ/N of the failure probability, so that N must be at least the number of cells whose bounds
-        were used. Lemma 6 of the paper states it of Ñ_t, but the first grid alone may have more cells than Ñ_1 = 4·2^{bd}.
-        Cells made are those of the first grid and all children since. Cells that have split count, because their bounds were
-        used; cells without arms do not, because they bound nothing.
+        Each cell has a share δ/N of the failure probability, so N must be at least the number of cells whose bounds were used.
+        Lemma 6 of the paper states this for Ñ_t, but the first grid alone may have more cells than Ñ_1 = 4·2^{bd}.
+        The cells made are those of the first grid and all children since. Cells that were split are counted, because their
+        bounds were used; cells without arms are not counted, because they bound nothing.
         """
         process, d = state.records, state.rows.arms.shape[-1]
         paper = torch.log(state.told.reshape(-1, 1) + 2).mul_(d * (d + 1) / (d + 2 * self.nu)).add_(math.log(4))
@@ -255,7 +257,7 @@ class PartitionedUCB(Policy[PartitionedState]):
         return picks.reshape(*shape, most)
 
     def _of_arms(self, state: PartitionedState, index: Tensor) -> tuple[Tensor, Tensor]:
-        """The upper bound of arms (`batch_shape x q`) at the batch start, and their leverage in the cell that attains it."""
+        """The upper bound of arms (`batch_shape x q`) at the batch start, and their leverage in the cell of that bound."""
         cells, upper, q = state.records.cells, self._bounds(state)[0], index.shape[-1]
         arm, H = state.rows.entry(index).reshape(index.shape[:-1].numel(), q).clamp_min(0), cells.places.shape[-1]
         places = cells.places.gather(1, arm.unsqueeze(-1).expand(*arm.shape, H))
@@ -267,7 +269,7 @@ class PartitionedUCB(Policy[PartitionedState]):
         return upper.gather(1, places).reshape(index.shape), leverage.reshape(index.shape)
 
     def _check_dimensions(self, arms: Arms, batch_shape: torch.Size) -> None:
-        """Refuse a kernel or a box for another number of features or batch rows."""
+        """Raise `ShapeError` if the kernel or the box is for another number of features or batch rows."""
         d = arms.shape[-1]
         if self.box is not None:
             got = len(self.box[0])
@@ -285,7 +287,7 @@ class PartitionedUCB(Policy[PartitionedState]):
 
 
 def _runs(upper: Tensor) -> Tensor:
-    """The largest bound of each run of entries, `rows x E / RUN`."""
+    """The largest bound of each group of `RUN` consecutive entries, `rows x E / RUN`."""
     return upper.view(upper.shape[0], -1, RUN).amax(dim=-1)
 
 

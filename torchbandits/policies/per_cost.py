@@ -35,8 +35,8 @@ def per_cost(policy: Policy, *, exponent: float = 1.0, baseline: float = 0.0) ->
             rewards below b, the score of an arm decreases with its cost.
 
     The costs are those given to the bandit (`Bandit(policy, arms, costs=…)`), or those of the environment in `run`. Batches,
-    memory and width are those of the policy. Guarantee: none; with a large budget the ratio is the right greedy choice per unit
-    of cost.
+    memory and width are those of the policy. Guarantee: none; with a large budget, the ratio is the greedy choice of the gain
+    per unit of cost.
 
     Raises:
         UnsupportedError: For a policy without scores.
@@ -44,7 +44,7 @@ def per_cost(policy: Policy, *, exponent: float = 1.0, baseline: float = 0.0) ->
     require(isinstance(policy, Policy), f"policy must be a torchbandits policy, got {type(policy).__name__}.")
     if isinstance(policy, Joint):
         known = isinstance(policy.aim, Constrained | Scalarized | Certifying)
-        message = "costs enter the scores of constrained, pareto and epal: fidelity() has costs of its own, and safe() none."
+        message = "costs enter the scores of constrained, pareto and epal: fidelity() has separate costs, and safe() none."
         require(known, message, UnsupportedError)
         require(baseline == 0, "baseline is for one outcome: of several it is what the posterior means promise.")
         power = non_negative("exponent", exponent)

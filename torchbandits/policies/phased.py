@@ -21,10 +21,11 @@ from torchbandits.policies.picking import on_offer
 from torchbandits.policies.state import TableState
 from torchbandits.types import Arms, Generators, Picks, Pulls
 
-# Of a field that policies did not always have: journals and saved states name it only where it is given.
+# Metadata of a field that earlier versions of a policy lacked: journals and saved states contain it only if it is given.
 LATER = {"described": "if given"}
 
-# Part of the largest prior deviation that is more than rounding, and too small to matter.
+# Total slope of `preference`, relative to the largest prior standard deviation: above rounding errors, and otherwise
+# negligible.
 _SLOPE = 1e-9
 
 
@@ -56,11 +57,11 @@ P = TypeVar("P", bound=PhasedState)
 
 @dataclass(frozen=True, repr=False)
 class Phased(Policy[P], ABC):
-    """A policy that chooses by inner posteriors, each of pulls whose choice did not depend on their rewards.
+    """A policy that chooses by inner posteriors, each conditioned on pulls whose choice did not depend on their rewards.
 
-    `PhasedState.inner` holds what was learned from those pulls, as a state of the same engine: one posterior per batch row, or
-    one per level (the first dimension) and batch row. The posterior and table of the outer state are the exact posterior of
-    all pulls, as for `gp_ucb`, from which the bandit reports and recommends.
+    `PhasedState.inner` holds these posteriors, as a state of the same engine: one posterior per batch row, or one per level
+    (the first dimension) and batch row. The posterior and table of the outer state are the exact posterior of all pulls, as for
+    `gp_ucb`. The bandit reports and recommends from this outer posterior.
 
     Args:
         engine: Kernel, λ and width of all these posteriors.
@@ -85,16 +86,16 @@ class Phased(Policy[P], ABC):
 
     @property
     def one_function(self) -> bool:
-        """Whether the posterior of all pulls is that of one function under the kernel: rules that end a run read it then."""
+        """Whether the posterior of all pulls is that of one function under the kernel, so that stopping rules may read it."""
         return True
 
     @property
     def draws_on_update(self) -> bool:
-        """Whether `update` may advance the generators: False, nothing is drawn."""
+        """Whether `update` may advance the generators: False, because nothing is drawn."""
         return False
 
     def begin(self, arms: Arms, generators: Generators, batch_shape: torch.Size, levels: tuple[int, ...] = ()) -> PhasedState:
-        """Make a fresh state with an inner one of batch shape `(*levels, *batch_shape)`."""
+        """Make a fresh state, with an inner state of batch shape `(*levels, *batch_shape)`."""
         outer = self.engine.init(arms, generators, batch_shape)
         inner = self.engine.init(arms, generators, torch.Size((*levels, *batch_shape)))
         return PhasedState(outer.table, generators, inner, counts_batches=outer.counts_batches)
@@ -105,11 +106,12 @@ class Phased(Policy[P], ABC):
         return self.current_width(state)
 
     def current_width(self, state: P) -> Tensor:
-        """The same for a policy to replace: that of the engine."""
+        """The multiplier of the standard deviation in the current phase, `batch_shape`: the width of the engine. Policies may
+        override it."""
         return self.engine.width(state)
 
     def marginals(self, state: TableState) -> tuple[Tensor, Tensor]:
-        """The mean of every arm, and width times its standard deviation, of a state or an inner one, reward units."""
+        """The mean of every arm, and width times its standard deviation, in reward units, for an outer or an inner state."""
         std = (self.engine.regularization * state.arm_leverage()).sqrt()
         return state.arm_mean(), self.engine.width(state).unsqueeze(-1) * std
 
@@ -136,8 +138,9 @@ class Phased(Policy[P], ABC):
 
 
 def preference(state: TableState) -> Tensor:
-    """A slowly falling function of the index, `batch_shape x A`, reward units. Added to deviations, it makes the lowest of
-    equal arms win whatever the rounding. The last two survivors, for instance, are equal after every second pull."""
+    """A slowly falling function of the index, `batch_shape x A`, reward units. It is added to standard deviations, so that of
+    arms that are equal up to rounding the lowest index wins. The last two survivors, for instance, are equal after every second
+    pull."""
     A, shape = state.rows.num_arms, state.told.shape
     place = torch.arange(A, dtype=torch.float64, device=state.told.device) / A
     return (-_SLOPE * state.table.kappa2.sqrt().unsqueeze(-1) * place).expand(*shape, A)

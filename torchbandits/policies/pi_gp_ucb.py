@@ -34,11 +34,11 @@ def pi_gp_ucb(
               \sigma_c(x), \quad N_t = \max\big(4(t+1)^{bd}, \text{cells made}\big), \quad b = (d+1)/(d+2\nu)
 
     with γ_c half the log determinant of the pulls in cell c, and t the number of the pull to be chosen (from 1).
-    The paper has 4(t+1)^{bd} alone, which is below the number of cells of a fine first grid while t is small. The union bound
+    The paper uses only 4(t+1)^{bd}, which is below the number of cells of a fine first grid while t is small. The union bound
     must cover every cell that was made: the cells of the first grid and all their descendants that hold arms.
 
-    The first cover is a grid of about T^q cells, q = d(d+1)/(d(d+2)+2ν); a cell of side ρ splits into 2^d when
-    ρ^(−1/b) < pulls in it + 1. The posterior of a cell uses the pulls in the cell alone; arms on an edge belong to every cell
+    The first cover is a grid of about T^q cells, q = d(d+1)/(d(d+2)+2ν); a cell of side ρ is split into 2^d cells when
+    ρ^(−1/b) < pulls in it + 1. The posterior of a cell uses only the pulls in the cell. Arms on an edge belong to every cell
     that touches them, up to the rounding of the arms' dtype (the tolerance is in `bandit.posterior.cover`).
 
     Arms are mapped to the unit cube only for the cover: the kernel reads the original features, so its lengthscale is in their

@@ -22,7 +22,7 @@ from torchbandits.types import Generators
 
 
 def on_offer(rows: ArmRows, available: Tensor | None) -> Tensor | None:
-    """The arms that may be picked, None for all of them. Raises `ArgumentError` where a batch row has none."""
+    """The arms that may be picked, None for all of them. Raises `ArgumentError` if a batch row has none."""
     if available is None and rows.first is None:
         return None
     offered = rows.offered(available)
@@ -32,7 +32,7 @@ def on_offer(rows: ArmRows, available: Tensor | None) -> Tensor | None:
 
 
 def room_for(state: State, most: Tensor | int | None, limit: Tensor | None) -> Tensor:
-    """The most picks of each row, `batch_shape` whole numbers on the host: the smaller of `most` and `limit`."""
+    """Largest number of picks of each row, `batch_shape` integers on the host: the smaller of `most` and `limit`."""
     if isinstance(most, Tensor):
         left = most.long().cpu().expand(state.rows.batch_shape)
         return left if limit is None else torch.minimum(left, limit)
@@ -42,9 +42,9 @@ def room_for(state: State, most: Tensor | int | None, limit: Tensor | None) -> T
 
 
 def frozen_batch(state: State, rule: BatchRule) -> bool | Tensor:
-    """Whether the next picks are pending with the dictionary frozen, in all rows or `batch_shape`: under a batch rule whose
-    paper specifies it, if nothing else is pending. Without a rule that ends the batch, a frozen dictionary would repeat an arm
-    that it does not explain."""
+    """Whether the dictionary is frozen while the next picks are pending, in all rows or `batch_shape`. It is frozen under a
+    batch rule whose paper specifies it, if nothing else is pending. Without a rule that ends the batch, an arm that a frozen
+    dictionary does not explain would be picked again and again."""
     freezes = rule.freezes
     if not freezes or not state.pending_index.shape[-1]:
         return freezes
@@ -59,8 +59,8 @@ def first_picks(
     twins: Generators,
     fill: bool = False,
 ) -> Tensor | None:
-    """The picks of `initial` in rows that have not made them all (all remaining picks with `fill`); None once no row has any
-    left."""
+    """The picks of `initial` in batch rows that have not made all of them (`fill`: for all remaining picks); None if no row has
+    any left."""
     if initial is None:
         state.opening = False
         return None
@@ -70,13 +70,13 @@ def first_picks(
         state.rows, state.statistics, process.kernel, process.regularization, pending, made, remaining, offered, twins, fill
     )
     index, over = initial.picks(opening)
-    # Pending picks may still be forgotten, and arms that are off offer may return: the start may then continue.
+    # Pending picks may still be forgotten, and unavailable arms may become available again: the start may then continue.
     state.opening = not bool(over.all()) or bool(pending[0].shape[-1]) or offered is not None
     return index if bool((index >= 0).any()) else None
 
 
 def with_first(starting: Tensor, index: Tensor) -> Tensor:
-    """First picks where a row has any, the others elsewhere, −1 where padded."""
+    """The first picks (`starting`) in batch rows that have any, and `index` in the other rows; −1 where padded."""
     wide = max(starting.shape[-1], index.shape[-1])
     starting, index = (torch.nn.functional.pad(x, (0, wide - x.shape[-1]), value=-1) for x in (starting, index))
     return torch.where((starting >= 0).any(dim=-1, keepdim=True), starting, index)
@@ -100,7 +100,7 @@ def upper_bounds(state: TableState, width: Tensor) -> Tensor:
 
 
 def only_entries(rows: ArmRows, values: Tensor) -> Tensor:
-    """Values of arms, `batch_shape x A`, −∞ at arms that are copies of earlier ones, and at those of other contexts."""
+    """Values of arms, `batch_shape x A`; −∞ at arms that duplicate an earlier arm, and at arms of other contexts."""
     if rows.competing is not None:
         values = values.masked_fill(~rows.competing, -torch.inf)
     if rows.first is None:
@@ -110,8 +110,8 @@ def only_entries(rows: ArmRows, values: Tensor) -> Tensor:
 
 
 def incumbent(state: TableState | BoxState) -> Tensor:
-    """The highest posterior mean over the arms, `batch_shape`, reward units; in a box that over the points pulled, or the prior
-    mean before the first pull."""
+    """The highest posterior mean over the arms, `batch_shape`, reward units. In a box it is taken over the pulled points, and
+    is the prior mean before the first pull."""
     if isinstance(state, TableState):
         return marginals(state)[0].amax(dim=-1)
     prior = state.posterior.estimated_prior_mean
@@ -123,7 +123,7 @@ def incumbent(state: TableState | BoxState) -> Tensor:
 
 @without_gradients
 def scorer(state: TableState | BoxState, score: Score, width: Tensor, pending: Pending | None) -> Callable[[Tensor], Tensor]:
-    """A score of any points, `batch_shape x n x d` to `batch_shape x n`, differentiable, with these pulls pending."""
+    """Differentiable score of arbitrary points, `batch_shape x n x d` to `batch_shape x n`, given the pending pulls."""
     posterior, best = state.posterior, width
     if score.relative and isinstance(state, TableState):
         best = score.reference(only_entries(state.rows, marginals(state)[0]))
@@ -153,7 +153,7 @@ class Picker:
         self._pending = (state.pending_index, state.pending_counts)
 
     def pick(self, offered: Tensor | None, remaining: Tensor, twins: Generators) -> tuple[Tensor, Tensor | None]:
-        """Select picks `batch_shape x q` (−1 where padded); returns also their scores where these are not functions of the
+        """Select picks, `batch_shape x q` (−1 where padded). Also returns their scores if these are not functions of the
         marginals."""
         if not bool(remaining.any()):
             return torch.full((*remaining.shape, 0), -1, device=self._pending[0].device), None
@@ -182,7 +182,7 @@ class Picker:
         def values(leverage: Tensor) -> Tensor:
             return self._scores(mean, (lam * leverage).sqrt(), mean, None)
 
-        # Rules without a budget are refused by the policy.
+        # The policy rejects rules without a budget.
         budget = math.inf if self._rule.budget is None else self._rule.budget
         return sweep.pick(values, remaining, self._rule.spends if budget < math.inf else None, budget), None
 
@@ -228,7 +228,7 @@ class Picker:
 
     def _look_ahead(self, offered: Tensor | None, remaining: Tensor) -> Tensor:
         mean, price = marginals(self._state)[0], None
-        # Means are frozen within a batch, and with them the side of the baseline on which each arm lies.
+        # Means are frozen within a batch, so each arm stays on the same side of the baseline.
         if isinstance(self._score, PerCost):
             price = self._score.price(upper_bounds(self._state, self._width), self._costs(None))
             mean = (mean - self._score.baseline) * price
@@ -247,15 +247,15 @@ class Picker:
     def _most_probable(
         self, score: MostProbable, offered: Tensor | None, remaining: Tensor, twins: Generators
     ) -> tuple[Tensor, Tensor]:
-        """Pick the arms that most joint draws make the best, `batch_shape x q`, with the part of the draws. Pending arms, and
-        arms that are not on offer, compete and are not picked."""
+        """Pick the arms that are the best in most joint draws, `batch_shape x q`, and return their fractions of the draws.
+        Pending arms, and arms that are not offered, compete but are not picked."""
         mean, std = marginals(self._state)
         upper = only_entries(self._table.rows, score(mean, std, self._width, self._width))
         # Arms that are not leaders come after them, in order of their upper bounds.
         order = upper.sort(dim=-1, descending=True, stable=True).indices
         joint = JointDraws(self._table, order[..., : min(score.leaders, order.shape[-1])])
         leaders, flat = joint.index.reshape(len(twins), -1), order.reshape(len(twins), -1)
-        # Leaders that are copies of an arm, or of other contexts, are drawn and do not compete.
+        # Leaders that duplicate an arm, or belong to other contexts, are drawn but do not compete.
         apart = None
         if self._table.rows.competing is not None or self._table.rows.first is not None:
             apart = (upper == -torch.inf).reshape(len(twins), -1).gather(-1, leaders).unsqueeze(-2)
@@ -281,13 +281,13 @@ class Picker:
             ranked = flat[row][probability[flat[row]].sort(descending=True, stable=True).indices]
             picks = ranked[own[ranked]][:size]
             index[row, : len(picks)], values[row, : len(picks)] = picks, probability[picks]
-        # Where few arms are on offer, places stay empty in every row.
+        # If few arms are offered, some places stay empty in every row.
         wide = int((index >= 0).sum(dim=-1).max())
         shape = (*self._state.rows.batch_shape, wide)
         return index[:, :wide].reshape(shape), values[:, :wide].reshape(shape)
 
     def _believe(self, offered: Tensor | None, remaining: Tensor, twins: Generators) -> Tensor:
-        """Pick by the score under rewards of pending picks that are drawn from the posterior."""
+        """Pick by the score, with rewards of pending picks drawn from the posterior."""
         mean, lam = marginals(self._state)[0], self._state.posterior.regularization
 
         def normals(drawn: Tensor) -> Tensor:

@@ -129,7 +129,7 @@ def reds(
     .. math:: N_i = 2 N_{i-1}, \quad x \sim \text{uniform on alive}, \quad
               \text{discard } x \text{ if } \mu_i(x) + w \sigma_i(x) < \max_{\text{alive}} (\mu_i - w \sigma_i)
 
-    where the last batch ends at T. Mean and standard deviation are computed from the pulls of the current batch alone. REDS is
+    where the last batch ends at T. Mean and standard deviation are computed only from the pulls of the current batch. REDS is
     `bpe` with uniform draws in place of the largest variance: a pick costs O(1) instead of a pass over the arms, and the
     variance decreases at the same rate up to a constant. Told and forgotten pulls, and picks beyond the batch or after T pulls,
     are treated as in `bpe`.
@@ -164,7 +164,7 @@ def reds(
     its abstract and summaries; random order against drift is the idea of Iwazaki & Takeno 2025 (arXiv 2410.16052).
     """
     lam = regularization_of(noise_std, regularization)
-    # Values that are not whole are refused by the policy below.
+    # The constructor of the policy below raises the error for values that are not whole numbers.
     known = is_whole(horizon) and (first_batch is None or is_whole(first_batch))
     first = (math.isqrt(horizon - 1) + 1 if first_batch is None else first_batch) if known else 1
     batches = len(doubling_lengths(horizon, first)) if known else 1

@@ -17,7 +17,7 @@ from torchbandits.posteriors import GaussianProcess
 from torchbandits.widths import Width
 
 NOISE_ALONE = 0.9
-"""Part of the variance above which noise is named as the reason for repeated pulls."""
+"""Fraction of the variance above which noise is named as the reason for repeated pulls."""
 
 OTHERS = "take it off offer (available=) or give a larger width= to look at others"
 
@@ -37,7 +37,7 @@ def most_repeated(arms: Sequence[int]) -> tuple[int, int] | None:
 
 
 def recent_arms(state: GaussianState, place: tuple[int, ...]) -> tuple[int, ...]:
-    """At most the last 40 arms told in a batch row since the state was made or loaded, in order."""
+    """The last arms told in a batch row since the state was made or loaded, up to 40, in order."""
     shape = state.rows.batch_shape
     return state.recent[int(np.ravel_multi_index(place, shape)) if shape else 0]
 
@@ -50,7 +50,7 @@ def rivals(state: GaussianState, width: Tensor, arm: int, place: tuple[int, ...]
         width: `batch_shape`, the confidence width.
         arm: Index of the arm; −1 for a point that is not an arm.
         place: Index of the batch row.
-        floor: The lower bound in model units where `arm` is −1.
+        floor: The lower bound in model units if `arm` is −1.
     """
     std = (state.posterior.regularization * state.arm_leverage()[place]).clamp_min(0).sqrt()
     reach, mean = width[place] * std, state.arm_mean()[place]

@@ -22,7 +22,7 @@ def reweighted(policy: Any, reweighting: Reweighting) -> Composed:
     check_instance("policy", policy, Policy, "a torchbandits policy")
     if not isinstance(policy, Composed) or not isinstance(policy.memory, KeepAll):
         raise UnsupportedError(
-            f"{type(policy).__name__} is not one exact Gaussian process without weights of its own: use gp_ucb, igp_ucb, "
+            f"{type(policy).__name__} is not one exact Gaussian process, or already weights its rewards: use gp_ucb, igp_ucb, "
             "gp_bucb or thompson_sampling."
         )
     return replace(policy, memory=reweighting)

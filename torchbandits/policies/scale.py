@@ -1,4 +1,4 @@
-"""Warnings for rewards, or arms, on a scale far from that of the kernel, the prior mean and the noise."""
+"""Warnings about rewards or arms whose scale is far from the scale of the kernel, the prior mean or the noise."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from torchbandits.kernels import kernel_among
 from torchbandits.posteriors import GaussianProcess
 from torchbandits.transfers import to_device, to_host
 
-# Checks are made at 8, 32, 128, … distinct points, and at as many tells for runs that stay at a few arms.
+# Checks are made at 8, 32, 128, … distinct points, and at the same numbers of tells for runs that stay at a few arms.
 _FIRST, _GROWTH = 8, 4
-# Distinct points from which a spread is informative.
+# Smallest number of distinct points for which the spread of their rewards is informative.
 _FEW = 3
-# Pulls from which a dictionary of one point is informative.
+# Smallest number of pulls for which a dictionary of one point is informative.
 _MANY_PULLS = 32
-# Points at which the kernel is evaluated.
+# Number of points at which the kernel is evaluated.
 _SAMPLE = 32
 # Thresholds on ratios of standard deviations.
 _FAR_MEAN, _FAR_SPREAD, _SMALL_SPREAD, _MISFIT = 5.0, 3.0, 30.0, 5.0
@@ -37,9 +37,9 @@ class ScaleWatch:
     Checks are made when the distinct points, or the tells, pass 8, 32, 128, …; every other call compares two integers.
 
     Attributes:
-        next_size, next_tells: Distinct points and tells of the next check.
-        tells: Calls so far.
-        said: Kinds of findings that were issued.
+        next_size, next_tells: Numbers of distinct points and of tells at which the next check is made.
+        tells: Number of tells so far.
+        said: Kinds of findings for which a warning was issued.
     """
 
     next_size: int = _FIRST
@@ -51,7 +51,7 @@ class ScaleWatch:
         """Count a tell, and return whether a check is due.
 
         Args:
-            size: Distinct points told.
+            size: Number of distinct points told.
             first_fit: Pulls after which the kernel is fitted for the first time; no check is due before.
         """
         self.tells += 1
@@ -64,11 +64,11 @@ class ScaleWatch:
 
         Args:
             posterior: Posterior of all observations.
-            table: The posterior on the arms, or None where there is none, as in a box.
-            noise_share: Variance of the noise of a reward of weight 1, / λ.
+            table: The posterior on the arms, or None if there is none, as in a box.
+            noise_share: Noise variance of a reward of weight 1, divided by λ.
             weight: Weight of a pull in each row, `batch_shape`; None for 1.
 
-        Warns (`DiagnosticWarning`): Of each finding once, naming the fix. Cost of a check: O(A + u + 32² d).
+        Warns (`DiagnosticWarning`): Once per kind of finding, with the remedy. Cost of a check: O(A + u + 32² d).
         """
         size = posterior.statistics.size
         # The policy's memory has dropped every pull.
@@ -90,9 +90,9 @@ class ScaleWatch:
 
 
 def _findings(posterior: GaussianProcess, table: ArmTable | None, noise: Tensor, weight: Tensor) -> Iterator[tuple[str, str]]:
-    """The kind and the text of each finding, by the standard deviation of the noise of a pull and its weight, `batch_shape`."""
+    """The kind and the text of each finding, given the noise standard deviation of a pull and its weight, `batch_shape`."""
     statistics = posterior.statistics
-    # Everything but the kernel is evaluated on the host: a device would be asked for a hundred small operations.
+    # Only the kernel is evaluated on the device. Everything else would take a hundred small operations there.
     totals, centre = to_host(statistics.totals, posterior.estimated_prior_mean)
     points = statistics.num_rows
     n, sums, squares = totals.unbind(dim=-1)
@@ -219,8 +219,8 @@ def _of_arms(
 
 
 def _least_ratio(pulls: Tensor) -> Tensor:
-    """The ratio spread / noise that rewards of noise alone exceed in all but one of a thousand runs (Wilson & Hilferty 1931),
-    at most a quarter: the sub-Gaussian constant of bounded rewards may well exceed their spread at the arms of a late run."""
+    """The ratio spread / noise that rewards of pure noise exceed in 99.9% of runs (Wilson & Hilferty 1931), at most a quarter.
+    The limit exists because the sub-Gaussian constant of bounded rewards may exceed their spread at the arms of a late run."""
     share = 2 / (9 * (pulls - 1).clamp_min(1))
     return (1 - share - 3.1 * share.sqrt()).clamp_min(0).pow(1.5).clamp_max(_LOUD)
 

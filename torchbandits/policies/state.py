@@ -29,7 +29,7 @@ from torchbandits.types import Marginals, Progress, Pulls, Recommendation, Selec
 from torchbandits.widths import Width
 
 RECENT = 40
-"""Pulls of a batch row that are remembered in their order."""
+"""Number of the latest pulls of a batch row that are kept, in order."""
 _NO_POSTERIOR = "this policy keeps no posterior; use gp_ucb, bkb or batch_bkb to have one."
 _PROGRESS = ("told", "log_det", "batched_log_det", "batched_log_det_3")
 
@@ -50,11 +50,11 @@ class State(Buffered, ABC):
         rows: The arms and their rows.
         records: A posterior, or plain statistics for policies without one.
         generators: One CPU generator per batch row; held and advanced.
-        box: The box that the arms are points of; None where arms are given.
+        box: The box that contains the arms; None if the arms are a given list.
 
-    Buffers: `told` `batch_shape`, pulls told, including those that the policy's memory dropped, and the other sums that
-    `progress` reads. These four live on the host, wherever the arms are: a device counts each operation on such small numbers.
-    As attributes they are copies on the device of the arms, which nothing waits for.
+    Buffers: `told` `batch_shape`, the number of pulls told, including pulls that the policy's memory dropped, and the other
+    three sums that `progress` reads. These four buffers are always on the host, because every operation on such small tensors
+    costs a kernel launch on a device. Read as attributes they are copies on the device of the arms, made without waiting.
     """
 
     told = _on_device("told")
@@ -67,9 +67,9 @@ class State(Buffered, ABC):
     tabulated: ClassVar[bool] = False
     """Whether mean and leverage of every arm are known."""
     unsettled: Selection | None = None
-    """Picks that are still open after the pulls that are being learned; None for none. Known while `Policy.update` runs."""
+    """Picks that are still pending after the pulls that are being learned, or None. Set only while `Policy.update` runs."""
     directions: Tensor | None = None
-    """−1 in the batch rows in which less is better, which recommend the lowest mean; None for none."""
+    """−1 in batch rows that minimise, which recommend the lowest mean, and 1 in the others; None if every row maximises."""
 
     def __init__(
         self,
@@ -80,7 +80,7 @@ class State(Buffered, ABC):
     ) -> None:
         super().__init__()
         self._changing: tuple[nn.Module, ...] = ()
-        # Whether first picks may be left; determined anew after loading.
+        # Whether some first picks may remain to be made; determined again after loading.
         self.opening = True
         self.rows, self.records, self.generators, self.box = rows, records, tuple(generators), box
         statistics = records if isinstance(records, Statistics) else records.statistics
@@ -93,12 +93,12 @@ class State(Buffered, ABC):
         self.register_buffer("pending_counts", torch.zeros(*rows.batch_shape, 0, dtype=torch.float64, device=device))
 
     def _keep(self, **parts: nn.Module) -> None:
-        """Keep further references to registered modules as plain attributes, which are found without a search."""
+        """Keep further references to registered modules as plain attributes, whose lookup is faster than nn.Module's."""
         self.__dict__.update(parts)
 
     @property
     def process(self) -> GaussianProcess | PartitionedProcess:
-        """The posterior, or the posteriors of the cells. Raises `UnsupportedError` for policies that keep none."""
+        """The posterior, or the posteriors of the cells. Raises `UnsupportedError` for policies without a posterior."""
         raise UnsupportedError(_NO_POSTERIOR)
 
     def arm_mean(self) -> Tensor:
@@ -147,25 +147,25 @@ class State(Buffered, ABC):
         own["told"] = own["told"] + counts.sum(dim=-1).cpu()
 
     def told_with(self, pulls: Pulls) -> Tensor:
-        """Pulls told, `batch_shape`, on the host, these included that `add_told_` does not know yet."""
+        """Number of pulls told, `batch_shape`, on the host, including `pulls`, which `add_told_` has not counted yet."""
         return self.sum_on_host("told") + (pulls.host or pulls).num_rewards.sum(dim=-1).cpu()
 
     def in_reward_units(self, mean: Tensor, variance: Tensor) -> Marginals:
-        """Mean and variance of arms, `batch_shape x p`, in reward units: the model may have units of its own."""
+        """Mean and variance of arms, `batch_shape x p`, converted from the units of the model to reward units."""
         return Marginals(mean, variance)
 
     def found_(self, selection: Selection) -> None:
-        """Make the points of picks in a box arms, at the indices that they were given."""
+        """Add the points of picks in a box as arms, at the indices of the picks."""
         if self.box is not None:
             self.box.find_(selection.points, selection.index, self.statistics)
 
     def needed_of(self, index: Tensor) -> tuple[Tensor, ...]:
-        """Tensors that learning pulls of these arms (`batch_shape x q`, −1 where padded) will read: they are copied to the host
-        with the rewards, and handed to `foresee_`."""
+        """Tensors that will be read when pulls of these arms (`batch_shape x q`, −1 where padded) are learned. They are copied
+        to the host together with the rewards, and passed to `foresee_`."""
         return ()
 
     def foresee_(self, here: Tensor, *beside: Tensor) -> None:
-        """Take over the copies on the host of what `needed_of` returned."""
+        """Cache the host copies of the tensors that `needed_of` returned."""
 
     # ------------------------------------------------------------------ the recommendation
 
@@ -203,13 +203,13 @@ class State(Buffered, ABC):
         """The arm that `best(1)` recommends, `batch_shape`; −1 before the first pull."""
         return self.best(1).index.squeeze(-1)
 
-    # ------------------------------------------------------------------ going back, and being saved
+    # ------------------------------------------------------------------ snapshots and saved states
 
     def snapshot(self, *, draws: bool = True) -> Callable[[], None]:
         """Take a snapshot: return a function that restores this state. Nothing is copied, because updates never write in place.
 
         Args:
-            draws: Whether the generators may be advanced meanwhile.
+            draws: Whether the generators may be advanced before the state is restored.
         """
         if not self._changing:
             self._changing = tuple(module for module in self.modules() if module._buffers)
@@ -239,10 +239,10 @@ class State(Buffered, ABC):
         return {"generators": torch.stack([g.get_state() for g in self.generators])}
 
     def set_extra_state(self, state: dict[str, Any]) -> None:
-        """Restore what `get_extra_state` returned.
+        """Restore the result of `get_extra_state`.
 
         Raises:
-            StateError: If it does not hold the state of each generator; the generators of this state are then unchanged.
+            StateError: If a generator's state is missing or invalid; the generators of this state are then unchanged.
         """
         states = self._checked_generators(state)
         self.forget_derived_()
@@ -253,7 +253,7 @@ class State(Buffered, ABC):
     def _checked_generators(self, state: Any) -> list[Tensor]:
         """The generator states of a saved state, each validated on a temporary generator."""
         try:
-            # Copies, because torch reads a view with an offset as garbage.
+            # Copies, because torch misreads a view with an offset.
             states = [value.cpu().clone() for value in state["generators"]]
             for value in states:
                 torch.Generator().set_state(value)
@@ -274,7 +274,7 @@ class State(Buffered, ABC):
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
         for name in ("pending_index", "pending_counts"):
-            # The size of these buffers follows the open batch.
+            # The size of these buffers depends on the pending batch.
             if prefix + name in state_dict:
                 setattr(self, name, state_dict[prefix + name].to(self.pending_index.device))
         super()._load_from_state_dict(state_dict, prefix, *args)
@@ -358,7 +358,7 @@ class PosteriorState(State):
         """The arm that `best(1)` recommends, `batch_shape`; −1 before the first pull."""
         if self.statistics.size == 0 or self.rows.outside:
             return super().best_arm()
-        # Points without weight were forgotten.
+        # Points of weight 0 were forgotten.
         arm = self.rows.arm_of_row.masked_fill(self.statistics.weights <= 0, -1)
         mean = self.mean_at(arm)
         mean = (mean if self.directions is None else self.directions * mean).masked_fill(arm < 0, -torch.inf)
@@ -439,13 +439,13 @@ class GaussianState(PosteriorState):
         super().__init__(rows, posterior, generators, box)
         self._keep(posterior=posterior)
         self.counts_batches = counts_batches
-        # Warns of rewards and arms on a scale far from that of the kernel.
+        # Warns if the scale of rewards or arms is far from the scale of the kernel.
         self.scale = ScaleWatch()
         self.derived = Derived()
         # The last `kappa2`, and the same on the host.
         self._known_kappa2: tuple[Tensor, Tensor] | None = None
-        # For policies that warn of repeated pulls of an arm: at most the last 40 arms told in each batch row, in order. Not
-        # saved, and replaced as a whole.
+        # For policies that warn about repeated pulls of an arm: up to 40 of the last arms told in each batch row, in order.
+        # Not saved, and replaced as a whole.
         self.recent: tuple[tuple[int, ...], ...] = ((),) * len(self.generators)
         self.repeats_said = False
 
@@ -506,7 +506,7 @@ class GaussianState(PosteriorState):
         self.__dict__["derived"] = Derived()
 
     def remember_(self, pulls: Pulls) -> None:
-        """Keep the arms of a tell as the most recent ones. Summed history has no order and is excluded."""
+        """Append the arms of a tell to `recent`. Summed history has no order and is excluded."""
         if pulls.index is not None and pulls.mask is not None and not pulls.history:
             told = self.rows.entry(pulls.index).masked_fill(~pulls.mask, -1).reshape(len(self.recent), -1).tolist()
             arms = zip(self.recent, told, strict=True)
@@ -521,7 +521,7 @@ class GaussianState(PosteriorState):
         self.recent = ((),) * len(self.generators)
 
     def add_gains_(self, leverage: Tensor, counts: Tensor) -> None:
-        """Add to the batched log-determinants the gains of pulls of points with these leverages at the batch start,
+        """Add the gains of pulls to the batched log-determinants, given the leverages of the points at the batch start,
         `batch_shape x p`, on the host or on the device."""
         scale = leverage.new_tensor([[1.0], [3.0]])
         gains = (torch.log1p(scale * leverage.unsqueeze(-2)) * counts.unsqueeze(-2)).sum(dim=-1)
@@ -530,12 +530,13 @@ class GaussianState(PosteriorState):
         own["batched_log_det_3"] = own["batched_log_det_3"] + gains[..., 1]
 
     def width_of(self, confidence: Width, told: Tensor | None = None) -> Tensor:
-        """A confidence width, `batch_shape`, on the device of the arms; arguments as for `progress`."""
+        """A confidence width, `batch_shape`, on the device of the arms; `told` as in `progress`."""
         return to_device(self.rows.source.device, confidence(self.progress(confidence.reads, told)))[0]
 
     def progress(self, reads: frozenset[str], told: Tensor | None = None) -> Progress:
-        """The inputs of a confidence width that reads these costlier entries, after `told` pulls (`batch_shape`; by default
-        those of this state): on the host, or with the effective dimension, for which nothing waits, on the device."""
+        """The inputs of a confidence width after `told` pulls (`batch_shape`; by default those of this state). `reads` names
+        the costlier entries that the width needs. The result is on the host; if it includes the effective dimension, it is on
+        the device, so that nothing waits for the device."""
         own: Any = self._buffers
         pulls, log_det = own["told"] if told is None else told, own["log_det"]
         batched, batched_3 = own["batched_log_det"], own["batched_log_det_3"]
@@ -621,13 +622,13 @@ class TableState(GaussianState):
         return (*own, self.row_leverage()) if self.posterior.sparse else own
 
     def foresee_(self, here: Tensor, *beside: Tensor) -> None:
-        """Keep them until the state changes."""
+        """Cache the host copies until the state changes."""
         self.table.foresee_(here, *beside[:2])
         if len(beside) > 2:
             self._foreseen_rows = (self.table.leverage, self.rows.arm_of_row, beside[2])
 
     def row_leverage_on_host(self) -> Tensor:
-        """`row_leverage` on the host; not read again where it was foreseen."""
+        """`row_leverage` on the host, from the copy of `foresee_` if there is one."""
         known = self._foreseen_rows
         if known is None or known[0] is not self.table.leverage or known[1] is not self.rows.arm_of_row:
             return self.row_leverage().cpu()
@@ -642,7 +643,7 @@ class TableState(GaussianState):
         return known[2]
 
     def _snapshots(self) -> list[Callable[[], None]]:
-        # Those of the wider class written out: each call counts in a small step.
+        # The snapshots of the base class are written out here, because every call counts in a small step.
         return [self.records.snapshot(), partial(setattr, self, "recent", self.recent), self.table.snapshot()]
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> TableState:
@@ -659,13 +660,13 @@ class BoxState(GaussianState):
 
     def __init__(self, box: Box, generators: Sequence[torch.Generator], *, counts_batches: bool = True) -> None:
         super().__init__(box.rows, box.posterior, generators, box, counts_batches=counts_batches)
-        # The copy on the host of a state on a device, where there is one.
+        # For a state on a device: its copy on the host, if there is one.
         self.near: Near | None = None
 
     @property
     def beside(self) -> Near | None:
-        """The copy on the host where searches are made; None for a state that is there, and for a posterior that is worth a
-        device."""
+        """The copy on the host in which searches are made. None for a state on the host, and for a posterior that is large
+        enough to be searched on the device."""
         posterior = self.posterior
         m = posterior.statistics.size if posterior.finite is None else posterior.finite.num_features
         if self.pending_index.device.type == "cpu" or m * m * self.rows.batch_shape.numel() > MOST * MOST:
@@ -680,12 +681,12 @@ class BoxState(GaussianState):
         return self if near is None else cast(BoxState, near.follow())
 
     def progress(self, reads: frozenset[str], told: Tensor | None = None) -> Progress:
-        """See `GaussianState`; by the copy on the host where there is one."""
+        """See `GaussianState.progress`; computed by the copy on the host if there is one."""
         own = self.here()
         return super().progress(reads, told) if own is self else own.progress(reads, told)
 
     def found_(self, selection: Selection) -> None:
-        """Make the points of picks arms, at the indices that they were given."""
+        """Add the points of picks as arms, at the indices of the picks."""
         near = self.beside
         if near is None:
             super().found_(selection)

@@ -22,7 +22,7 @@ from torchbandits.widths import FixedDesign, Width
 
 
 def num_levels(horizon: int) -> int:
-    """The number of levels S = ⌈½ log₂ T⌉, at least 1: then 2^(−S) ≤ 1/√T, so that no pick needs another level."""
+    """The number of levels S = ⌈½ log₂ T⌉, at least 1. Then 2^(−S) ≤ 1/√T, so no pick needs another level."""
     return max(1, math.ceil(0.5 * math.log2(horizon)))
 
 
@@ -126,7 +126,7 @@ class SupKernelUCB(Phased[PhasedState]):
 
     @without_gradients
     def update(self, state: PhasedState, pulls: Pulls) -> PhasedState:
-        """Learn the pulls, each also at its level, one after the other. Cost O(A S u) per pull."""
+        """Learn the pulls one after the other, each in the posterior of all pulls and at its level. Cost O(A S u) per pull."""
         self.learn(state, pulls)
         if pulls.history or pulls.index is None:
             return state
@@ -172,7 +172,7 @@ def sup_kernel_ucb(
     prior_mean: float | str = 0.0,
     memory_budget: int | None = None,
 ) -> SupKernelUCB:
-    r"""SupKernelUCB: levels s = 1 … S that estimate f to within 2^(−s), each by a posterior of its own pulls alone.
+    r"""SupKernelUCB: levels s = 1 … S that estimate f to within 2^(−s), each by a posterior of the pulls of that level only.
 
     .. math::
         w\sigma_s \le 1/\sqrt T \text{ on } \hat A:\ & \text{pick } \arg\max_{\hat A} u_s \\

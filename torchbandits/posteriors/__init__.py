@@ -1,8 +1,8 @@
 """Posteriors and the data behind them.
 
-`Regression` holds V and w in feature space, and `GaussianProcess` is an embedding with a regression, callable at any points.
-`SamplePaths` are draws of it that can be called too, `PartitionedProcess` is one process per cell of a cover of a `Domain`,
-`Statistics` are the sums of the observations, and a `Sketch` may replace their second moments."""
+`Regression` holds V and w in feature space. `GaussianProcess` combines an embedding with a regression and can be evaluated at
+any points, and so can `SamplePaths`, draws of a posterior. `PartitionedProcess` has one process per cell of a cover of a
+`Domain`. `Statistics` are the sums of the observations, and a `Sketch` may replace the second moments of their features."""
 
 from torchbandits.posteriors.domain import Domain
 from torchbandits.posteriors.factors import AtPoints, SweepFactors, where_frozen

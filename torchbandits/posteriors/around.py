@@ -1,4 +1,4 @@
-"""The posterior of the cells around arbitrary points, which need not be arms."""
+"""Posterior of a partitioned process at arbitrary points, which need not be arms, from the cells that contain them."""
 
 from __future__ import annotations
 
@@ -14,16 +14,18 @@ from torchbandits.types import PerPoint, Points
 
 
 def first_true(mask: Tensor) -> Tensor:
-    """Positions of the True entries of each line in order, `k x most`, padded by other positions where a line has fewer."""
+    """Positions of the True entries of each line in order, `k x most` with the largest count `most`. Shorter lines are padded
+    with positions of False entries."""
     return mask.byte().argsort(dim=-1, descending=True, stable=True)[:, : int(mask.sum(dim=-1).max())]
 
 
 def marginals_around(
     domain: Domain, cells: Cells, regularization: float, x: Points, pending: Points, counts: PerPoint
 ) -> tuple[Tensor, Tensor]:
-    """Mean and leverage of points (`batch_shape x n x d`), each in the cell around it where its variance is smallest.
+    """Mean and leverage at points (`batch_shape x n x d`), each from the cell of smallest variance among those that contain it.
 
-    `counts` pulls of the `pending` points (`batch_shape x p x d`) shrink the leverage. Without a cell the prior is returned.
+    `counts` pulls of the `pending` points (`batch_shape x p x d`) shrink the leverage. A point that no cell contains gets the
+    prior.
     """
     leverage = (kernel_diagonal(domain.kernel, x) / regularization).expand(x.shape[:-1]).reshape(-1)
     shape, row = x.shape[:-1], torch.arange(domain.rows, device=x.device)
@@ -47,7 +49,10 @@ def marginals_around(
 
 @torch.no_grad()
 def _locate(domain: Domain, cells: Cells, x: Points, row: Tensor) -> tuple[Tensor, Tensor]:
-    """The cells around points (`n x d`, in batch rows `n`), as point and cell of each pair. Cost O((n + C) d log) per level."""
+    """Point and cell index of every pair of a point (`n x d`, in batch rows `row`, `n`) and a cell that contains it.
+
+    Cost O((n + C) d log(n + C)) per level.
+    """
     layout, C, cover = cells.flat("layout"), cells.layout.shape[-1], domain.cover
     live, scaled = (layout[SIZE] > 0).nonzero().squeeze(-1), cover.scaled(x, row)
     points, around = [live[:0]], [live[:0]]

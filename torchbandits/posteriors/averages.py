@@ -14,7 +14,7 @@ from torchbandits.types import PerPoint, Points
 
 # Smallest number of points for a fit, and for the search for outliers.
 FEWEST = 5
-# An average is an outlier beyond this many spans of the middle nine tenths.
+# An average further from the middle nine tenths of the averages than this multiple of their range is an outlier.
 _FENCE = 1.5
 # Averages within this many prior standard deviations are never outliers.
 _POSSIBLE = 3.0
@@ -26,7 +26,7 @@ _WILD = 36.0
 
 @dataclass(frozen=True)
 class Averages:
-    """Rewards of one batch row, summed by distinct points.
+    """Rewards of one batch row, summarised per distinct point.
 
     Attributes:
         points: `u x d`.
@@ -67,7 +67,7 @@ class Averages:
         return Averages.of(points, n, s, q, mean), int((~kept).sum())
 
     def thinned(self, most: int) -> Averages:
-        """At most so many of the points, evenly spaced in the order of their averages. Cost O(u log u)."""
+        """Subset of at most `most` points, evenly spaced in the order of their averages. Cost O(u log u)."""
         u = len(self.weights)
         if u <= most:
             return self
@@ -76,19 +76,22 @@ class Averages:
         return Averages(self.points[kept], self.weights[kept], self.residuals[kept], self.scatter[kept])
 
     def within(self, noise_variance: Tensor) -> Tensor:
-        """Log density of the rewards given their averages, which is the part of the evidence that no kernel changes."""
+        """Log density of the rewards given their averages: the part of the evidence that does not depend on the kernel."""
         n = self.weights
         log_noise = torch.log(2 * math.pi * noise_variance)
         return -0.5 * ((n - 1).sum() * log_noise + n.log().sum() + self.scatter.sum() / noise_variance)
 
     def slope_within(self, noise_variance: Tensor) -> Tensor:
-        """The derivative of `within` in the noise variance."""
+        """Derivative of `within` with respect to the noise variance."""
         return -0.5 * ((self.weights - 1).sum() - self.scatter.sum() / noise_variance) / noise_variance
 
 
 def plausible(means: PerPoint, prior_std: float) -> Tensor:
-    """Whether each average lies close enough to the middle nine tenths (at least one is left out on either side). Averages that
-    are likely under the prior are never outliers: a peak observed at few points must be kept."""
+    """Whether each average lies close enough to the middle nine tenths of the averages, `u` booleans.
+
+    The middle excludes at least one average on either side. Averages that are likely under the prior are never outliers, so
+    that a peak observed at few points is kept.
+    """
     u = len(means)
     if u < FEWEST:
         return torch.ones_like(means, dtype=torch.bool)

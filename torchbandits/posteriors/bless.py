@@ -95,7 +95,7 @@ def bless_dictionary(
     Point i is a candidate of a level with probability β_i, which bounds p_i from above, and is kept with probability p_i. The
     leverages of candidates are computed from the previous dictionary and from the candidates themselves, each representing
     n_i/β_i pulls. The paper weighs the dictionary's own points instead. At q̄ = 4 and 1,500 points the leverage of the worst
-    point was wrong by a factor of 1.4 to 16 with its weights, and of 1.0 to 2.3 with these.
+    point was wrong by a factor of 1.4 to 16 with the paper's weights, and of 1.0 to 2.3 with the weights of the candidates.
 
     Args:
         kernel, points, weights, regularization, generator, oversampling, ratio: As for `bless`.
@@ -138,7 +138,7 @@ def _leverage(
     diagonal: Tensor,
     regularization: float,
 ) -> Tensor:
-    """Leverage r/λ + zᵀV⁻¹z of some rows of the points, `p`, given `mass` pulls of just these rows, computed in blocks."""
+    """Leverage r/λ + zᵀV⁻¹z of some `rows` (`p`) of the points, given `mass` pulls (`p`) of these rows alone, in blocks."""
     m, device = len(dictionary), points.device
     if not m:
         return diagonal / regularization
@@ -148,7 +148,7 @@ def _leverage(
     place = torch.full((len(points),), -1, device=device).scatter(0, dictionary, torch.arange(m, device=device))
 
     def features(part: Tensor) -> Tensor:
-        """z, `m x c`, from columns with the exact k(x, x) between a dictionary point and itself."""
+        """Features z of a block of points, `m x c`. Columns of dictionary points are those of K_mm, where k(x, x) is exact."""
         K_mc, slot = evaluate_kernel(kernel, x_m, points[part]).double(), place[part]
         own = (slot >= 0).nonzero().squeeze(-1)
         return root.embed(K_mc.index_copy(-1, own, K_mm[:, slot[own]]))
@@ -171,7 +171,7 @@ def _leverage(
 def _checked(
     kernel: gpytorch.kernels.Kernel, points: Points, weights: PerPoint, regularization: float
 ) -> tuple[Tensor, Tensor]:
-    """Points and weights in float64."""
+    """Points and weights in float64; an invalid argument raises an error that names it."""
     require(not kernel.batch_shape, f"the kernel must have no batch shape, got {tuple(kernel.batch_shape)}.", ShapeError)
     require(
         points.dim() == 2 and weights.shape == points.shape[:1],

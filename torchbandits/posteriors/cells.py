@@ -1,4 +1,4 @@
-"""The pool of cells: arms, means, deviations and covariance of every cell, of varying sizes, in a few flat tensors."""
+"""Pool of cells of varying size: arms, means, standard deviations and covariance of every cell, in a few flat tensors."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ARM, CELL = range(2)
 PULLS, LOG_DET, LIMIT = range(3)
 # Rows of `layout`, for a cell: first entry, number of entries, first place of its block, level, and d coordinates.
 START, SIZE, OFFSET, LEVEL, COORDS = range(5)
-# The entries of a batch row come in runs of this length, so that a maximum can be found in two short passes.
+# The entries of a batch row are allocated in runs of this length, so that a maximum can be found in two short passes.
 RUN = 64
 _NOBODY, _NOTHING = (-1, 0), (-torch.inf, 0.0, 0.0, 0.0)
 
@@ -53,8 +53,8 @@ class Cells(nn.Module):
 
     Entries and cells are stored by batch row, so that an operation on every entry is one pass over `B x E`; blocks are stored
     one after the other. Entry 0 of a batch row and place 0 of the blocks are spare: padding is read from and written to them.
-    Children reuse the storage of the cell that split as far as they fit. Writes are in place, and recorded while there is a
-    snapshot.
+    Children reuse the storage of the cell that split as far as they fit. Writes are in place; while there is a snapshot, the
+    values that they overwrite are recorded.
 
     Args:
         num_rows: B, number of batch rows.
@@ -100,13 +100,12 @@ class Cells(nn.Module):
         return self.facts[LOG_DET, :, : int(self.used[1].max())]
 
     def flat(self, name: str) -> Tensor:
-        """A buffer with one line per quantity, where batch rows and places are one dimension."""
+        """A buffer as a matrix with one line per quantity; batch rows and positions are merged into the second dimension."""
         buffer: Tensor = getattr(self, name)
         return buffer.view(buffer.shape[0], -1)
 
     def flat_entries(self, cells: Tensor) -> tuple[Tensor, Tensor]:
-        """Positions of the entries of `k` cells, `k x P` (the spare entry where padded), and the mask that is True for
-        entries."""
+        """Positions of the entries of `k` cells, `k x P` (the spare entry where padded), and their mask, False where padded."""
         start, size = self.flat("layout")[: SIZE + 1, cells]
         place = torch.arange(int(size.max()), device=size.device)
         inside = place < size.unsqueeze(-1)
@@ -114,7 +113,10 @@ class Cells(nn.Module):
         return row.unsqueeze(-1) + torch.where(inside, start.unsqueeze(-1) + place, 0), inside
 
     def holding(self, arm: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Batch row, column and entry of every entry of arms (`B x q`, −1 where padded), in order of batch row and column."""
+        """All entries of the given arms (`B x q`, −1 where padded), in order of batch row and column of `arm`.
+
+        Returns batch row, column and entry number, one of each per entry.
+        """
         H = self.places.shape[-1]
         held = self.places.gather(1, arm.clamp_min(0).unsqueeze(-1).expand(*arm.shape, H))
         row, pull, nth = ((held >= 0) & (arm >= 0).unsqueeze(-1)).nonzero(as_tuple=True)
@@ -139,7 +141,7 @@ class Cells(nn.Module):
         return Taken(cells, layout[START, cells], numbers, facts[:, cells], block, entries, places)
 
     def put_(self, taken: Taken) -> None:
-        """Write back cells that were taken and changed."""
+        """Write back cells that `take` gathered and that were changed since."""
         if taken.entries is not None and taken.places is not None:
             self._write(self.flat("facts"), taken.cells, taken.facts)
             self._write(self.flat("numbers"), taken.entries, taken.numbers)
@@ -177,7 +179,8 @@ class Cells(nn.Module):
         Args:
             row: `k`, batch row of each cell, non-decreasing; `root`, the dropped cell whose storage it may reuse, of the same
                 shape.
-            room: `4 x roots`, index, first entry, entries and first block place of each dropped cell (0 entries if none).
+            room: `4 x roots`, index, first entry, number of entries and first block place of each dropped cell (0 entries if
+                none was dropped).
             facts: `3 x k`.
             shape: `(1 + d) x k`, level and coordinates.
             group: `n`, cell of each entry, non-decreasing; `arm`: `n`; `numbers`: `4 x n`.
@@ -212,7 +215,7 @@ class Cells(nn.Module):
         return at
 
     def repeat_(self, times: int) -> Cells:
-        """Expand one batch row to `times` batch rows, each with blocks of its own."""
+        """Expand one batch row to `times` batch rows, each with its own blocks."""
         blocks = int(self.filled) - 1
         self._check_budget(1 + blocks * times)
         for name in ("numbers", "members", "facts", "layout", "places", "used"):

@@ -1,4 +1,4 @@
-"""A posterior in terms of kernel columns, and its extension by observations without a copy."""
+"""Posterior in terms of kernel columns, which is conditioned on further observations without a copy of its base."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from torchbandits.types import PerPoint, Points, Rect
 
 # Rounding errors above this fraction of an observation's standard deviation require recomputing the columns from the data.
 _ROUNDING = 0.01
-# Number of kernel values in a block of points, 2 MB: faster than 2^17 and than 2^19 to 2^21, with less memory than these.
+# Number of kernel values in a chunk of points, 2 MB: faster than 2^17 and than 2^19 to 2^21, the latter of which also need
+# more memory.
 _CHUNK_NUMBERS = 1 << 18
 
 
@@ -34,14 +35,15 @@ class Conditional:
 
     Attributes:
         seen: Evaluates kernel columns.
-        root: `batch_shape x m x m`, N, upper triangular; without columns for features, which are the posterior's own.
+        root: `batch_shape x m x m`, N, upper triangular. It has no columns for finite features, because `seen` then evaluates
+            the posterior covariance itself.
         teachable: `batch_shape x m x m`, H; None for the exact posterior.
-        coefficients: `batch_shape x m x c`, a: those of the rewards, and of a constant if the prior mean is estimated.
+        coefficients: `batch_shape x m x c`, a for the rewards, and for a constant if the prior mean is estimated.
         prior_mean: μ₀; None if it is estimated.
         totals: `batch_shape x 2`, sum of the weights and of the weighted rewards.
         regularization: λ: an observation of weight n has noise variance λ/n.
         log_det: `batch_shape`, log det(V/λ) of the observations.
-        extension: Observations made since.
+        extension: Columns of the observations made since the base was factorised.
         pending: Points hallucinated in addition to the observations, with their weights and whether the dictionary was frozen.
         told: The posterior without pending points; None if there are none.
 
@@ -75,7 +77,7 @@ class Conditional:
         fit = process.fit()
         precision = fit.regression.precision
         assert isinstance(precision, Precision)
-        # The posterior of features is a prior of other features, Hᵀz(x), so that no column N is subtracted.
+        # The posterior under finite features is a prior with the features Hᵀz(x), so that N needs no columns.
         if process.finite is not None:
             H, a = lam**0.5 * precision.root, fit.regression.coefficients
             return _conditional(process, Seen(None, None, process.finite, H), H[..., :0], H, a, process.log_det)
@@ -215,8 +217,9 @@ class Conditional:
         """The posterior given pulls of unknown reward, `batch x p x d` and `batch x p`: variances shrink, means stay exactly
         the same, and no information gain is counted. Cost as for `conditioned`.
 
-        Each pull gets a kernel column of its own, with or without a dictionary, so that pulls which the dictionary does not
-        explain repel each other too. With `frozen`, pulls act through the features of the dictionary only, as observations do.
+        Each pull gets its own kernel column, with or without a dictionary, so that pulls which the dictionary does not explain
+        also reduce the variance of each other. With `frozen`, pulls act through the features of the dictionary only, as
+        observations do.
         """
         mixed = frozen and any(not before for *_, before in self.pending)
         message = "points are pending that the residual is conditioned on: hallucinate those of a frozen dictionary first."
@@ -231,10 +234,11 @@ class Conditional:
     def _appended(
         self, points: Points, base: Rect, own: Rect, weights: PerPoint, *, frozen: bool
     ) -> tuple[Extension, Rect, Tensor]:
-        """The extension with columns for further observations, whose coefficients are replaced by L_M⁻ᵀ; the new columns at the
-        older points of the extension; and the increase of log det(V/λ).
+        """The extension with columns for further observations, where `coefficients` holds L_M⁻ᵀ; the weights of the new columns
+        in the kernel columns of the earlier extension points; and the increase of log det(V/λ).
 
-        A frozen dictionary and finite features are updated through their features only; otherwise points get their own columns.
+        A frozen dictionary and finite features are updated through their features only; otherwise points get their own kernel
+        columns.
         """
         W, m, old = self.whitened(base, own), self.root.shape[-1], self.extension
         V = W[..., m:].mT
@@ -271,7 +275,7 @@ class Conditional:
         return extension, on_old, step.log_det
 
     def detached(self) -> Conditional:
-        """The same values, detached from the graph of gradients."""
+        """The same posterior, detached from the autograd graph."""
         own = {f.name: getattr(self, f.name) for f in fields(self)}
         own = {name: value.detach() if isinstance(value, Tensor) else value for name, value in own.items()}
         own["extension"] = self.extension.detached()

@@ -1,4 +1,4 @@
-"""Cover of a box by closed cubes that split: the cells that contain a point, and the rule by which a cell splits."""
+"""Cover of a box by closed cubes: which cells contain a point, and when a cell splits."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Cover(nn.Module):
         self.register_buffer("lower", lower.double(), persistent=False)
         self.register_buffer("extent", (upper.double() - lower.double()), persistent=False)
         self.cells_a_side = max(1, math.ceil(horizon ** ((d + 1) / (d * (d + 2) + 2 * nu)) - 1e-9))
-        # The exponent 1/b of the rule by which cells split.
+        # The exponent 1/b of the splitting rule.
         self.growth = (d + 2 * nu) / (d + 1)
         # Level of the finest cells.
         self.depth = max(0, _FINEST + 1 - self.cells_a_side.bit_length())
@@ -69,7 +69,7 @@ class Cover(nn.Module):
         return self.lower.shape[-1]
 
     def extra_repr(self) -> str:
-        """The map to the unit cube, the first grid and the rule by which cells split."""
+        """The map to the unit cube, the first grid and the splitting rule."""
         lower, upper = self.lower, self.lower + self.extent
         box = f"lower={lower.squeeze(0).tolist()}, upper={upper.squeeze(0).tolist()}"
         rule = f"{self.cells_a_side} cells a side at first, a cell splits when side^(-{self.growth:.4g}) < pulls + 1"
@@ -99,7 +99,8 @@ class Cover(nn.Module):
         return (unit * (self.cells_a_side << self.depth) / grain).round().mul_(grain).long()
 
     def limit(self, level: Tensor) -> Tensor:
-        """Number of pulls, plus one, beyond which a cell of this level splits: ρ^(−1/b); infinite at the finest level."""
+        """Limit ρ^(−1/b) of each level: a cell splits when its number of pulls plus one exceeds the limit. Infinite at the
+        finest level."""
         side = self.cells_a_side * torch.exp2(level.double())
         # If ρ^(−1/b) is an integer, rounding must not decide.
         return torch.where(side < 2.0**_FINEST, side**self.growth * (1 + 1e-12), torch.inf)

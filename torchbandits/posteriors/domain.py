@@ -67,7 +67,7 @@ class Domain(nn.Module):
         return self.arms.shape[0] == 1 and not self.kernel.batch_shape
 
     def distinct(self) -> Tensor:
-        """Arms that are the first of their duplicates, `1 x A` or `B x A` booleans."""
+        """Whether each arm is the first of its exact duplicates, `1 x A` or `B x A` booleans."""
         own = torch.arange(self.arms.shape[-2], device=self.arms.device)
         return (own >= 0).unsqueeze(0) if self.first is None else self.first == own
 
@@ -82,7 +82,7 @@ class Domain(nn.Module):
         return self.kernel.expand_batch(self.batch_shape)[torch.unravel_index(row, self.batch_shape)]
 
     def checked(self, points: Any) -> Tensor:
-        """Finite floating-point points, `batch_shape x n x d`, float64."""
+        """Check that points are finite and floating point; return them as float64, `batch_shape x n x d`."""
         if not isinstance(points, Tensor) or not points.is_floating_point() or points.dim() < 2 or points.shape[-1] != self.dim:
             got = f"{points.dtype} {tuple(points.shape)}" if isinstance(points, Tensor) else type(points).__name__
             raise ShapeError(f"points must be floating point, batch_shape x n x {self.dim}, got {got}.")

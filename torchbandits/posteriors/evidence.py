@@ -62,8 +62,8 @@ def log_evidence(
 
 @dataclass(frozen=True)
 class StationaryEvidence:
-    r"""log N(y; 0, A) for A = s k(x, x) + diag(e) with a smooth RBF or Matérn kernel, and its derivatives in closed form, in a
-    third of the time of those that autograd finds through GPyTorch's kernel and the Cholesky factor.
+    r"""log N(y; 0, A) for A = s k(x, x) + diag(e) with a smooth RBF or Matérn kernel, and its derivatives in closed form. They
+    take a third of the time of automatic differentiation through GPyTorch's kernel and the Cholesky factor.
 
     With W = ½(ααᵀ − A⁻¹) and α = A⁻¹y the derivatives are W_ii in e_i, Σ W k in s, and in the lengthscales, with G = s W k'(r²)
     and the features t = √(2ν) x/ℓ, :math:`-\tfrac2{\ell_j} \sum_{ik} G_{ik} (t_{ij} - t_{kj})^2`. Source: Rasmussen & Williams
@@ -118,7 +118,7 @@ class StationaryEvidence:
 
 
 class _Differentiable(torch.autograd.Function):
-    """`StationaryEvidence` as a function of lengthscale, outputscale and spread that autograd can differentiate."""
+    """`StationaryEvidence` as an autograd function of lengthscale, outputscale and spread."""
 
     @staticmethod
     def forward(
@@ -155,8 +155,8 @@ def collapsed_evidence(
         dictionary: `m` indices of points.
 
     Returns:
-        The bound (−∞ if the factorisation fails), equally differentiable; and the jitter that K_mm needed for its Cholesky
-        factor, as a fraction of the largest k(x, x), which is mostly 0. With jitter it is still a lower bound.
+        The bound (−∞ if the factorisation fails), differentiable like `log_evidence`; and the jitter that K_mm needed for its
+        Cholesky factor, as a fraction of the largest k(x, x), usually 0. With jitter the result is still a lower bound.
 
     Cost: O(u m² + u m d) time, O(u m) memory. Source: Titsias 2009, eq. 9.
     """
@@ -195,9 +195,11 @@ def _root(K_mm: Square) -> tuple[Square | None, float]:
 
 @torch.no_grad()
 def greedy_dictionary(kernel: gpytorch.kernels.Kernel, averages: Averages, size: int) -> Picks:
-    """At most `size` points for `collapsed_evidence`, each with the largest variance missed by the others, times its pulls.
+    """At most `size` points for `collapsed_evidence`: each maximises its number of pulls times the variance that the points
+    chosen before it miss.
 
-    Stops when only rounding errors are missed. Deterministic. Source: pivoted Cholesky; Burt et al. 2020, section 5.
+    Stops when the missed variance is below rounding error. Deterministic. Source: pivoted Cholesky; Burt et al. 2020,
+    section 5.
 
     Returns:
         `m` indices of points, in the order in which they were chosen. Cost: O(u m² + u m d).

@@ -1,4 +1,4 @@
-"""The columns that observations append to a posterior in kernel columns."""
+"""Columns that further observations append to a `Conditional` posterior."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Extension:
     residual: float = 0.0
 
     def detached(self) -> Extension:
-        """The same values, detached from the graph of gradients."""
+        """The same extension, detached from the autograd graph."""
         points, on_base, on_points = self.points.detach(), self.on_base.detach(), self.on_points.detach()
         return Extension(points, on_base, on_points, self.coefficients.detach(), self.residual)
 

@@ -25,11 +25,12 @@ from torchbandits.types import PickMask, Points, Rect
 _RESIDUAL_TOLERANCE = 1e-10
 
 # If the kernel matrix of the dictionary is singular in float64, eigenvalues up to _CUT rounding errors are left out. Where this
-# may change the mean by more than _SHOWS, those above _FINEST_CUT rounding errors are kept instead, unless rounding errors of
-# the kernel then change the mean by more than _STEADY.
+# may change the mean by more than _SHOWS, all eigenvalues above _FINEST_CUT rounding errors are kept instead, unless rounding
+# errors of the kernel would then change the mean by more than _STEADY.
 _CUT, _FINEST_CUT, _SHOWS, _STEADY = 64.0, 0.5, 1e-8, 2e-6
-# Largest effect of rounding errors of the kernel on the mean then, relative to the rewards, to first order. Compared with 200
-# digits, means were wrong by up to 35 times as much, and nearly singular problems are promised 1e-5.
+# Largest first-order effect of the kernel's rounding errors on the mean that is accepted in this case, relative to the rewards.
+# Compared with arithmetic of 200 digits, the error of the mean was up to 35 times this estimate, and nearly singular problems
+# are promised an error of at most 1e-5.
 _RESOLVED = 3e-7
 _TOO_SINGULAR = (
     "the kernel matrix of the dictionary is singular in float64, and at this noise so much of the rewards is left "
@@ -38,8 +39,8 @@ _TOO_SINGULAR = (
 )
 
 
-# Up to this number of products factors are computed by compiled loops. Beyond it LAPACK is faster in spite of its overhead; for
-# arms on a device the alternative are a hundred launches and a dozen waits.
+# Up to this number of products the factors are computed by compiled loops on the host. Beyond it LAPACK is faster in spite of
+# its overhead. The limit is higher for arms on a device, where the alternative costs a hundred launches and a dozen waits.
 _SMALL, _SMALL_ON_DEVICE = 1_000_000, 4_000_000
 
 
@@ -95,7 +96,7 @@ class Factors:
         features: `batch_shape x m x u`, z of the distinct points.
         regression: V and w.
         explained: N and a of a sweep if they were computed with the other factors, with N upper triangular; see `sweep`.
-        whole: Whether nothing is known to be padded, so that nothing needs masking.
+        whole: Whether it is known that no place is padded, so that no masking is needed.
     """
 
     rows: Tensor
@@ -169,7 +170,8 @@ class Factors:
         .. math:: |a| (1 + \max |\beta|) + \max |\beta| \, \big|(\alpha_u |\beta_u|)_{u \notin S}\big|,
                   \quad a = \sum_u \alpha_u \beta_u
 
-        If eigenvalues up to `cut` errors (`batch_shape`) are left out, α outside S is multiplied by `cut`. Cost O(u m²).
+        If eigenvalues up to `cut` rounding errors (`batch_shape`) are left out, α outside S is multiplied by `cut`. Cost
+        O(u m²).
         """
         root = self.nystrom.root
         a, length = root.lift(self.regression.coefficients).norm(dim=-2), root.lift(self.features).norm(dim=-2)
@@ -209,12 +211,15 @@ class Factors:
             residual = prior(left.points, right.points) - left.features.mT @ right.features
         return where_frozen(frozen, C, C + residual / self.regression.regularization)
 
-    def column_weights(self, features: Rect) -> Tensor:
+    def column_weights(self, features: Rect, solved: Rect | None = None) -> Tensor:
         """Weights of the dictionary's kernel columns whose products are zᵀV⁻¹z(·) and zᵀz(·), `batch_shape x 2p x m`, for
-        features `batch_shape x m x p`."""
+        features `batch_shape x m x p`; `solved` is V⁻¹z where it is known."""
         root = self.nystrom.root
-        both = torch.cat([root.lift(self.regression.precision.solve(features)), root.lift(features)], dim=-1)
-        return torch.where(self.mask.unsqueeze(-1), both, 0.0).mT
+        if solved is None:
+            both = torch.cat([root.lift(self.regression.precision.solve(features)), root.lift(features)], dim=-1)
+        else:
+            both = root.lift(torch.cat([solved, features], dim=-1))
+        return (both if self.whole else torch.where(self.mask.unsqueeze(-1), both, 0.0)).mT
 
     @property
     def nystrom(self) -> Nystrom:
@@ -252,8 +257,8 @@ class Factors:
         return SweepFactors(self.rows, self.mask, torch.where(inside, N, 0.0), torch.where(inside, a, 0.0), lower=False)
 
     def grown(self, points: Points, new: PickMask, rows: Tensor, sparse: bool) -> Factors | None:
-        """The factors after new points, in O(m²) each. None if a refit is required, because a dictionary grows by several
-        points or not in every batch row."""
+        """The factors after new points were added, in O(m²) each. None if the factors must be recomputed, for instance because
+        a dictionary grows by several points, or not in every batch row."""
         # The dictionary stays the same; only the features of the new points are added.
         if sparse or isinstance(self.embedding, FiniteEmbedding):
             z = self.embedding(points.double()).detach()
@@ -278,12 +283,12 @@ class Factors:
 
 
 class Behind(NamedTuple):
-    """Factors of finite features on a device, and the pulls told since. A pull takes forty operations on a device to add to
-    them, which nothing needs as long as arms are brought up to date by the same pulls (see `FromFeatures`).
+    """Factors of finite features on a device, and the pulls that are not yet added to them. Adding a pull takes forty device
+    operations, which are unnecessary as long as the arms are updated by the same pulls (see `FromFeatures`).
 
     Attributes:
         fit: The factors.
-        points: Number of distinct points, in every batch row, whose features they hold.
+        points: Number of distinct points, in every batch row, whose features the factors hold.
         pulls: Rows (−1 where padded), counts and sums of rewards, `batch_shape x p` each, on the host.
     """
 
@@ -292,7 +297,7 @@ class Behind(NamedTuple):
     pulls: tuple[tuple[Tensor, Tensor, Tensor], ...]
 
     def with_pulls(self, rows: Tensor, counts: Tensor, sums: Tensor) -> Behind:
-        """The same with further pulls."""
+        """The same factors with further pulls waiting."""
         return Behind(self.fit, self.points, (*self.pulls, (rows, counts, sums)))
 
     def caught_up(self, statistics: Statistics, targets_of: Callable[[Tensor, Tensor], Tensor]) -> Factors:
@@ -315,11 +320,12 @@ class Behind(NamedTuple):
 
 
 class SmallFactors(NamedTuple):
-    """Factors of one batch row with a small dictionary, computed by one compiled call on the host. They become tensors when
-    something besides a sweep reads them: BKB, whose dictionary is drawn anew at every pull, needs the sweep alone.
+    """Factors of one batch row with a small dictionary, computed by one compiled call on the host. They are converted to
+    tensors only when they are read for something other than a sweep: BKB redraws its dictionary at every pull, and needs the
+    sweep alone.
 
     Attributes:
-        kernel: Of the posterior; held.
+        kernel: Kernel of the posterior, stored by reference.
         regularization: λ.
         points: `u x d`, the distinct points.
         rows, mask: `m`, the dictionary as in `Factors`.
@@ -344,8 +350,8 @@ class SmallFactors(NamedTuple):
         dictionary: tuple[Tensor, Tensor],
         K_mu: Tensor,
     ) -> SmallFactors | None:
-        """Factorise on the host, wherever the arms are, where the pivots exceed rounding and the weights are even. None
-        otherwise."""
+        """Factorise on the host, wherever the arms are. None unless the problem is small, all pivots exceed rounding errors and
+        the weights are even."""
         from torchbandits.linalg.compiled import COMPILED, factorise  # noqa: PLC0415 - numba takes half a second to load
 
         (m, u), n = K_mu.shape[-2:], statistics.weights

@@ -78,16 +78,16 @@ class GaussianProcess(Buffered):
         self.kernel.requires_grad_(False)
         self.regularization, self.sparse, self.prior_mean = float(regularization), sparse, prior_mean
         self.statistics = Statistics(dim, batch_shape, device)
-        # As a plain attribute it is found without a search.
+        # As a plain attribute it is found without a search through the submodules.
         self.__dict__["statistics"] = self.statistics
         self.register_buffer("dictionary", torch.zeros(*batch_shape, 0, dtype=torch.bool, device=device))
         self.register_buffer("pending_points", self.statistics.points)
         self.register_buffer("pending", self.statistics.weights)
-        # Whether rewards were told with noise variances of their own, which are relative to the noise of the policy.
+        # Whether rewards were told with their own noise variances, which are relative to the noise of the policy.
         self.weighted = False
         self._fit: Factors | SmallFactors | Behind | None = None
         self._known_rows: tuple[Tensor, Tensor, Tensor] | None = None
-        # The last rows of the dictionary, and the same on the host.
+        # The rows that `dictionary_rows` returned last, and their copy on the host.
         self._host_rows: tuple[Tensor, Tensor] | None = None
         # A dictionary on a device, and its sizes on the host.
         self._known_sizes: tuple[Tensor, Tensor] | None = None
@@ -138,8 +138,8 @@ class GaussianProcess(Buffered):
         return self
 
     def _fall_behind(self, told: torch.device) -> None:
-        """Leave the factors of finite features on another device than pulls are told on as they are: pulls wait until the
-        factors are read, because the arms have an update of their own."""
+        """Defer the update of the factors of finite features on a device by pulls that are told on the host (device `told`):
+        they are stored until the factors are read, because the arms have their own update."""
         fit = self._fit
         if fit is None or self.finite is None or self.sketch is not None or self.pending.device.type == "cpu":
             return
@@ -154,7 +154,7 @@ class GaussianProcess(Buffered):
         if dictionary.device == own:
             self._buffers["dictionary"], self.__dict__["_fit"] = dictionary & self.statistics.mask, None
             return self
-        # Rows and sizes are found on the host, where nothing waits for them. One batch row has no padding.
+        # Rows and sizes are computed on the host, so that nothing waits for the device. One batch row has no padding.
         dictionary = dictionary & self.statistics.mask_on_host
         rows, mask = _marked_rows(dictionary)
         (self.dictionary, there, inside), self._fit = to_device(own, dictionary, rows, mask), None
@@ -289,7 +289,7 @@ class GaussianProcess(Buffered):
         return known[1], known[2]
 
     def rows_on_host(self, rows: Tensor) -> Tensor:
-        """Rows that `dictionary_rows` returned, on the host; read there once."""
+        """Rows that `dictionary_rows` returned, on the host. They are copied from the device once."""
         if rows.device.type == "cpu":
             return rows
         if self._host_rows is not None and self._host_rows[0] is rows:
@@ -317,7 +317,7 @@ class GaussianProcess(Buffered):
 
     @property
     def known_factors(self) -> Factors | SmallFactors | Behind | None:
-        """The factors as they are, `Behind` where pulls wait for them to be read; None if they are not computed."""
+        """The factors in their present form, `Behind` while pulls are not yet added to them; None if they are not computed."""
         return self._fit
 
     def _factorised(self, gram: Callable[[Tensor], Tensor] | None) -> Factors | SmallFactors:
@@ -398,10 +398,10 @@ class GaussianProcess(Buffered):
             if prefix + name in state_dict:
                 setattr(self, name, state_dict[prefix + name].to(self.dictionary.device))
         self._fit = None
-        # A fit gives each batch row a kernel of its own. New parameters are created, so that snapshots are not overwritten.
+        # A fit gives each batch row its own kernel. New parameters are created, so that snapshots are not overwritten.
         self.kernel = shaped_like(self.kernel, state_dict, prefix + "kernel.")
         super()._load_from_state_dict(state_dict, prefix, *args)
-        # Loading overwrites the dictionary in place, so cached rows are void.
+        # Loading overwrites the dictionary in place, so cached rows are invalid.
         self._known_rows = self._known_sizes = None
 
     def get_extra_state(self) -> dict[str, Any]:

@@ -12,7 +12,7 @@ _CHUNK = 1 << 23
 
 
 def lines_of(group: Tensor, groups: int) -> Tensor:
-    """Lines of each group, in order: `groups x most` from `n` group numbers, −1 where padded. Cost O(n log n)."""
+    """Line numbers of each group, in order: `groups x most` from `n` group numbers, −1 where padded. Cost O(n log n)."""
     order = torch.argsort(group, stable=True)
     count = torch.bincount(group, minlength=groups)
     rank = torch.arange(group.shape[0], device=group.device) - (count.cumsum(0) - count)[group[order]]

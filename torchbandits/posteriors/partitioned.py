@@ -86,17 +86,17 @@ class PartitionedProcess(Buffered):
 
     @property
     def cover(self) -> Cover:
-        """The map to the unit cube, and the rule by which cells split."""
+        """The cover of the box: the map to the unit cube, and the splitting rule of the cells."""
         return self.domain.cover
 
     # ------------------------------------------------------------------ observations
 
     @torch.no_grad()
     def condition_(self, index: Picks, counts: PerPoint, sums: PerPoint | None = None) -> PartitionedProcess:
-        """Learn pulls of distinct arms in every cell that contains them; without sums, shrink the deviations only.
+        """Update every cell that contains one of the pulled arms. Without sums, only the standard deviations shrink.
 
         Args:
-            index: `batch_shape x p`, −1 where padded; exact duplicates by their lowest index.
+            index: `batch_shape x p`, distinct, −1 where padded; exact duplicates by their lowest index.
             counts: `batch_shape x p`.
             sums: `batch_shape x p`, sums of rewards. With sums, cells that are due split.
 
@@ -274,7 +274,8 @@ class PartitionedProcess(Buffered):
         return self
 
     def snapshot(self) -> Callable[[], None]:
-        """Function that restores the current cells, valid while it is the latest snapshot. Other buffers are the caller's."""
+        """Function that restores the current cells, valid while it is the latest snapshot. The caller must restore the other
+        buffers."""
         return self.cells.snapshot()
 
     def _apply(self, fn: Any, recurse: bool = True) -> PartitionedProcess:

@@ -28,8 +28,8 @@ def standard_normals(
 
 
 def explained(process: GaussianProcess, theta: Rect, sizes: Sequence[int], generators: Generators) -> Tensor:
-    """V⁻¹Z s for noisy rewards s of functions with coordinates θ (`batch_shape x m x q`), of the same shape. Matheron's rule
-    subtracts the function with these coordinates from the prior draw."""
+    """V⁻¹Z s for noisy rewards s of functions with coordinates θ (`batch_shape x m x q`); of the same shape as θ. Matheron's
+    rule subtracts the function with these coordinates from the prior draw."""
     fit, n = process.fit(), process.statistics.weights.unsqueeze(-1).clamp_min(0)
     noise = standard_normals(process, sizes, process.statistics.size, generators, process.statistics.num_rows)
     # The sum of n rewards of noise variance λ has mean n f₀ and variance n λ.
@@ -95,8 +95,8 @@ class SamplePaths:
     Matheron's rule with a prior draw :math:`f_0`. For finite features it is :math:`\theta^T z(x)`, exact. Otherwise it consists
     of random Fourier features of an RBF or Matérn kernel with new frequencies for each call of `draw`: mean and covariance are
     exact in expectation over frequencies, and single paths are Gaussian up to 1/√num_features. For a sparse posterior the
-    rewards observe the part of f₀ that the dictionary explains, so that paths have the posterior's mean and covariance. They
-    are those at the time of the draw, whatever is observed later; pending pulls are ignored.
+    rewards observe the part of f₀ that the dictionary explains, so that paths have the posterior's mean and covariance. This
+    is the posterior at the time of the draw, whatever is observed later; pending pulls are ignored.
 
     Source: Wilson et al. 2020.
 

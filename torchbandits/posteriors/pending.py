@@ -19,8 +19,8 @@ class Pending:
         factors: Factors of the posterior before the pulls.
         own: The points of the pulls.
         conditioning: Conditioning on the covariances of the points.
-        frozen: Where the residual k(x,x) − |z|² is not changed, a boolean or `batch_shape`; elsewhere every pending point gets
-            a kernel column of its own.
+        frozen: Whether the residual k(x,x) − |z|² stays unchanged, a boolean or `batch_shape`. Otherwise every pending point
+            gets its own kernel column.
     """
 
     factors: Factors

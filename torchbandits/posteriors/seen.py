@@ -1,4 +1,4 @@
-"""Kernel columns whose data are stored once, whatever the batch shape of the points; products with triangular matrices."""
+"""Kernel columns of points that are stored once for all batches of other points; products with triangular matrices."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torchbandits.embeddings import FiniteEmbedding
 from torchbandits.kernels import kernel_between, kernel_diagonal, kernel_matrix
 from torchbandits.types import Points, Rect, Square
 
-# From this size on, skipping zeros is worth several smaller products instead of one.
+# From this size on, several smaller products that skip zeros are faster than one product.
 _TRIANGULAR = 256
 
 
@@ -69,9 +69,12 @@ class Seen:
 
 
 def folded(points: Points, own: torch.Size) -> tuple[Points, Callable[[Tensor, int], Tensor]]:
-    """Points with leading dimensions `own`, where all other dimensions are merged into that of the points; and the function
-    that undoes this for a tensor with a given number of dimensions after it. Points without a dimension of `own`, or that
-    differ in one, are returned unchanged."""
+    """Merge the leading dimensions of points other than the last ones, `own`, into the dimension that counts the points.
+
+    Returns the points, `own x n x d`, and the function that undoes this for a tensor with a given number of dimensions after
+    the one that was merged into. Points without further leading dimensions, or whose last leading dimensions are not `own`, are
+    returned unchanged.
+    """
     lead, extra = points.shape[:-2], points.dim() - 2 - len(own)
     if extra <= 0 or lead[extra:] != own:
         return points, lambda tensor, after: tensor

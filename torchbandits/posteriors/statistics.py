@@ -79,7 +79,7 @@ class Statistics(Buffered):
         self._known_mask: tuple[Tensor, Tensor] | None = None
         self._device_mask: tuple[Tensor, Tensor] | None = None
         self._known_weights: tuple[Tensor, Tensor] | None = None
-        # The totals, and their weights on the host, where the last places may be missing.
+        # The totals, and their weights on the host, which may lack the last places.
         self._host_weights: tuple[Tensor, Tensor] | None = None
 
     @property
@@ -92,7 +92,7 @@ class Statistics(Buffered):
 
     @property
     def weights_on_host(self) -> Tensor:
-        """The same on the host: read from a device once, and added to there by pulls whose rows are known on the host."""
+        """`weights` on the host: copied from a device once, then updated on the host by pulls whose rows are known there."""
         totals, known = self.totals, self._host_weights
         if totals.device.type == "cpu":
             return self.weights
@@ -127,7 +127,7 @@ class Statistics(Buffered):
 
     @property
     def mask_on_host(self) -> Tensor:
-        """The same on the host."""
+        """`mask` on the host."""
         num_rows, size, known = self.num_rows, self.size, self._known_mask
         if known is None or known[0] is not num_rows or known[1].shape[-1] != size:
             self._known_mask = known = (num_rows, torch.arange(size) < num_rows.unsqueeze(-1))
@@ -180,7 +180,7 @@ class Statistics(Buffered):
             self.points = torch.cat([self.points, points.double().expand(*new.shape, self.points.shape[-1])], dim=-2)
             return rows
         if not self.num_rows.dim():
-            # What is new is known here, and nothing waits for a device.
+            # With the marks on the host, nothing waits for a device.
             count, device = int(new.sum()), self.totals.device
             rows = torch.where(new, self.size + new.long().cumsum(dim=-1) - 1, -1)
             places = new.nonzero().squeeze(-1)
@@ -241,5 +241,5 @@ class Statistics(Buffered):
             if prefix + name in state_dict:
                 setattr(self, name, state_dict[prefix + name].to(self.totals.device))
         super()._load_from_state_dict(state_dict, prefix, *args)
-        # Loading overwrites buffers in place, so what was derived from them is void.
+        # Loading overwrites buffers in place, so the values cached from them are invalid.
         self._known_mask = self._host_weights = None

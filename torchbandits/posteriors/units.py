@@ -17,10 +17,12 @@ from torchbandits.posteriors.statistics import Statistics
 from torchbandits.types import Marginals, PerPoint
 
 _MOST_KNOTS = 256
-# Averages within this many rounding errors of the largest are equal: the same reward told thrice has another last digit.
+# Averages that differ by at most this many rounding errors of the largest are equal, because the average of a reward that was
+# told three times may differ from it in the last digit.
 _EQUAL = 64
-# An average is far off if its score lies this much above those of all averages of the last fit. A new best average of a few
-# deviations does not count: on tables that are not reported, refits at 3 and at 20 raised regret.
+# An average is far off if its score exceeds the scores of all averages of the last fit by this much. A new best average that
+# exceeds them by a few standard deviations does not count: refits at thresholds of 3 and of 20 raised the regret on tables that
+# are not among the reported ones.
 _FAR = 50.0
 
 
@@ -81,7 +83,8 @@ class Units(Buffered):
         return Marginals(median.to(model.mean.dtype), ((above - below).square() / 4).to(model.mean.dtype))
 
     def far_off(self, statistics: Statistics) -> Tensor:
-        """Whether g is extrapolated far for the highest average, `batch_shape`: its arm would be pulled for ever."""
+        """Whether the highest average lies far beyond the scores of the last fit, `batch_shape`. Without a new fit its arm
+        would be pulled forever."""
         told = statistics.mask & (statistics.weights > 0)
         score = _interpolated(self.averages(statistics), self.knots, self.scores)
         highest = self.scores.masked_fill(self.scores == torch.inf, -torch.inf).amax(dim=-1, keepdim=True)

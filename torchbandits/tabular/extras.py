@@ -7,6 +7,7 @@ from torchbandits.extras import Later
 compute = Later("pyarrow.compute", "tables")
 csv = Later("pyarrow.csv", "tables")
 ipc = Later("pyarrow.ipc", "tables")
+openpyxl = Later("openpyxl", "Excel workbooks")
 pandas = Later("pandas", "tables")
 parquet = Later("pyarrow.parquet", "tables")
 pyarrow = Later("pyarrow", "tables")

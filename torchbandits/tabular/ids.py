@@ -76,7 +76,7 @@ class Ids:
             if texts.null_count:
                 row = first + int(np.argmax(texts.is_null().to_numpy(zero_copy_only=False)))
                 wrong = f"{self._table.name}, {self._table.where(row)}: the id (column {self.column!r}) is empty."
-                require(False, f"{wrong} Every candidate needs an id of its own.")
+                require(False, f"{wrong} Every candidate needs a unique id.")
             hashed = pd.util.hash_array(texts.to_numpy(zero_copy_only=False), categorize=False)
             whole.update(hashed.tobytes())
             hashes[first : first + len(hashed)] = hashed
@@ -101,8 +101,8 @@ class Ids:
         others = f" (and {len(twice) - 3:,} more)" if len(twice) > 3 else ""
         require(
             not twice,
-            f"{self._table.name} has ids more than once in column {self.column!r}: {said}{others}. Every candidate needs an id "
-            "of its own; leave repeated rows out, or name another column.",
+            f"{self._table.name} has ids more than once in column {self.column!r}: {said}{others}. Every candidate needs a "
+            "unique id; leave repeated rows out, or name another column.",
         )
 
     def texts(self, given: Iterable[Any]) -> list[str]:

@@ -156,12 +156,7 @@ def read_csv(path: Path, texts: Sequence[str] = ()) -> pa.Table:
             path,
             read_options=csv.ReadOptions(skip_rows=found.skipped),
             parse_options=csv.ParseOptions(delimiter=found.delimiter, newlines_in_values=True),
-            convert_options=csv.ConvertOptions(
-                column_types={name: pa.string() for name in texts},
-                strings_can_be_null=True,
-                null_values=list(EMPTY),
-                decimal_point=found.decimal,
-            ),
+            convert_options=conversion(texts, found.decimal),
         )
     except (OSError, pa.ArrowException) as error:
         _text(path)  # The error names the place that is not UTF-8.
@@ -169,6 +164,16 @@ def read_csv(path: Path, texts: Sequence[str] = ()) -> pa.Table:
     if any(pa.types.is_binary(kind) for kind in table.schema.types):
         _text(path)
     return _without_empty(path, table)
+
+
+def conversion(texts: Sequence[str], decimal: str) -> csv.ConvertOptions:
+    """How cells become values: those of `texts` stay texts, all others become what all cells of a column can be read as."""
+    return csv.ConvertOptions(
+        column_types={name: pa.string() for name in texts},
+        strings_can_be_null=True,
+        null_values=list(EMPTY),
+        decimal_point=decimal,
+    )
 
 
 def _without_empty(path: Path, table: pa.Table) -> pa.Table:

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from torchbandits.checks import check_regular
 from torchbandits.errors import ArgumentError, DataError, require
 from torchbandits.tabular.spreadsheets import line_of, read_csv
+from torchbandits.tabular.workbooks import WORKBOOK, read_workbook
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -74,10 +75,30 @@ class Table(ABC):
 
 
 class InMemory(Table):
-    """An Arrow table in memory, or mapped into it."""
+    """An Arrow table in memory, or mapped into it.
 
-    def __init__(self, table: pa.Table, path: Path | None = None, *, lines: bool = False, index: str | None = None) -> None:
-        self._table, self.path, self.lines, self.index = table, path, lines, index
+    Args:
+        table: The rows.
+        path: The file that they were read from.
+        lines: Whether messages count its lines.
+        index: As for `Table`.
+        numbers: The number of each row in a sheet, for messages.
+    """
+
+    def __init__(
+        self,
+        table: pa.Table,
+        path: Path | None = None,
+        *,
+        lines: bool = False,
+        index: str | None = None,
+        numbers: NDArray[np.int64] | None = None,
+    ) -> None:
+        self._table, self.path, self.lines, self.index, self._numbers = table, path, lines, index, numbers
+
+    def where(self, row: int) -> str:
+        """Name of a row in messages: its number in the sheet, if it has one."""
+        return super().where(row) if self._numbers is None else f"row {self._numbers[row]}"
 
     @property
     def schema(self) -> pa.Schema:
@@ -153,8 +174,8 @@ def as_table(name: str, value: Any, texts: Sequence[str] = (), ids: str | None =
 
     Args:
         name: The argument, for messages.
-        value: A path of a CSV, Parquet or Arrow file; a table of pandas, Polars, Arrow, or of anything else that exports
-            Arrow streams; or a dictionary of columns.
+        value: A path of a CSV, Excel (.xlsx), Parquet or Arrow file; a table of pandas, Polars, Arrow, or of anything else that
+            exports Arrow streams; or a dictionary of columns.
         texts: Columns of a CSV file to read as texts, such as ids, which must keep leading zeros.
         ids: The column of the ids, if it is known. The index of a pandas table becomes a column only where there is none.
 
@@ -172,7 +193,7 @@ def as_table(name: str, value: Any, texts: Sequence[str] = (), ids: str | None =
 
 def _opened(name: str, value: Any, texts: Sequence[str], ids: str | None) -> Table:
     if isinstance(value, (str, os.PathLike)):
-        return _file(Path(value).absolute(), texts)
+        return _file(Path(value).absolute(), texts, ids)
     if isinstance(value, pa.Table):
         return InMemory(_without_views(value))
     if type(value).__module__.partition(".")[0] == "pandas" and hasattr(value, "columns"):
@@ -183,12 +204,12 @@ def _opened(name: str, value: Any, texts: Sequence[str], ids: str | None) -> Tab
     except (pa.ArrowException, TypeError, ValueError) as error:
         raise ArgumentError(f"{name} can't be read as an Arrow table: {error}.") from error
     raise ArgumentError(
-        f"{name} must be a table of pandas, Polars or Arrow, or the path of a CSV, Parquet or Arrow file, got "
+        f"{name} must be a table of pandas, Polars or Arrow, or the path of a CSV, Excel, Parquet or Arrow file, got "
         f"{type(value).__name__}."
     )
 
 
-def _file(path: Path, texts: Sequence[str]) -> Table:
+def _file(path: Path, texts: Sequence[str], ids: str | None) -> Table:
     suffix = path.suffix.lower()
     if suffix in PARQUET:
         return ParquetRows(path)
@@ -198,7 +219,10 @@ def _file(path: Path, texts: Sequence[str]) -> Table:
             return InMemory(ipc.open_file(pa.memory_map(str(path))).read_all(), path)
         except (OSError, pa.ArrowException) as error:
             raise DataError(f"{path} can't be read as an Arrow file: {error}.") from error
-    known = ", ".join((*TEXT, *PARQUET, *ARROW))
+    if suffix in WORKBOOK:
+        table, numbers = read_workbook(path, ids)
+        return InMemory(table, path, numbers=numbers)
+    known = ", ".join((*TEXT, *WORKBOOK, *PARQUET, *ARROW))
     require(
         suffix in TEXT, f"{path} is none of {known}: of a spreadsheet, save the sheet as 'CSV UTF-8' and give that.", DataError
     )

@@ -1,4 +1,4 @@
-"""The interface of confidence widths, and the elementary ones."""
+"""Interface of confidence widths, and elementary widths."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ class BKB(Frequentist):
 
 @dataclass(frozen=True)
 class PracticalBKB(Frequentist):
-    r"""F + (ξ/√λ) √(log t · Σ_s lev_t(x_s) + log(1/δ)). Nothing is proved for it.
+    r"""F + (ξ/√λ) √(log t · Σ_s lev_t(x_s) + log(1/δ)). No theorem covers this width.
 
     Source: the authors' code (luigicarratino/batch-bkb, commit 3c23928); the paper has the theorem's width only.
     """
@@ -77,7 +77,7 @@ class BBKB(Frequentist):
 
 @dataclass(frozen=True)
 class PracticalBBKB(Frequentist):
-    r"""F + (ξ/√λ) √(C̃ Σ_s log(1 + lev_fb(x_s)) + log(1/δ)). Nothing is proved for it.
+    r"""F + (ξ/√λ) √(C̃ Σ_s log(1 + lev_fb(x_s)) + log(1/δ)). No theorem covers this width.
 
     Source: the authors' code (luigicarratino/batch-bkb, commit 3c23928); the paper says that its experiments use the values
     "suggested by theory".

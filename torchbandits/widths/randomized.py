@@ -69,7 +69,8 @@ class Explored(RandomWidth):
 
     W = 1 gives the upper confidence bound itself. If W ≥ 1 has a probability bounded away from 0, the paper's class of policies
     keeps the order of the regret bound, and a theory width explores less on average. Only the paper's abstract and summaries
-    were available. It was not checked that these shapes fulfil its conditions, nor its constants, so no guarantee is claimed.
+    were available. Neither its constants nor whether these shapes fulfil its conditions were checked, so no guarantee is
+    claimed.
 
     Args:
         base: A width, such as `IGP`.

@@ -1,0 +1,97 @@
+"""Sheets of Excel workbooks."""
+
+from __future__ import annotations
+
+import csv as plain_csv
+import datetime
+import io
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from zipfile import BadZipFile
+
+import numpy as np
+from numpy.typing import NDArray
+
+from torchbandits.errors import DataError, require
+from torchbandits.tabular.spreadsheets import conversion
+
+if TYPE_CHECKING:
+    import openpyxl
+    import pyarrow as pa
+    from pyarrow import csv
+else:
+    from torchbandits.tabular.extras import csv, openpyxl
+    from torchbandits.tabular.extras import pyarrow as pa
+
+WORKBOOK = (".xlsx", ".xlsm")
+Row = tuple[int, Sequence[Any]]
+
+
+def read_workbook(path: Path, ids: str | None) -> tuple[pa.Table, NDArray[np.int64]]:
+    """Read the only sheet with content, whose first row that is not blank names the columns. Blank rows are skipped.
+
+    The types of the columns are inferred as if the sheet had been saved as a CSV file. Of a formula, the value that the
+    spreadsheet program computed last is read.
+
+    Args:
+        path: The workbook.
+        ids: The column to read as texts; by default one called id, in any case.
+
+    Returns:
+        The table, and the number of each row in the sheet, from 1.
+
+    Raises:
+        DataError: If the file is no workbook, not exactly one of its sheets has content, or a name is missing or used twice.
+    """
+    sheets = {name: rows for name, rows in _sheets(path).items() if rows}
+    require(bool(sheets), f"{path} is empty: its first row must name the columns.", DataError)
+    message = f"{path} has more than one sheet with content ({', '.join(sheets)}): save the one of the table as a file."
+    require(len(sheets) == 1, message, DataError)
+    (_, header), *rows = next(iter(sheets.values()))
+    width = max(len(cells) for cells in (header, *(cells for _, cells in rows)))
+    unnamed = [str(place + 1) for place in range(width) if place >= len(header) or header[place] is None]
+    require(not unnamed, f"{path}: column {', '.join(unnamed[:5])} has no name.", DataError)
+    names = [str(name) for name in header]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    require(not twice, f"{path} has more than one column {', '.join(map(repr, twice))}: rename all but one.", DataError)
+    texts = [name for name in names if name == ids or (ids is None and name.strip().casefold() == "id")]
+    written = io.StringIO(newline="")
+    table = [[*map(_text, cells), *[""] * (width - len(cells))] for cells in (names, *(cells for _, cells in rows))]
+    plain_csv.writer(written, quoting=plain_csv.QUOTE_ALL).writerows(table)
+    read = csv.read_csv(
+        io.BytesIO(written.getvalue().encode()),
+        parse_options=csv.ParseOptions(newlines_in_values=True),
+        convert_options=conversion(texts, "."),
+    )
+    return read, np.array([number for number, _ in rows], np.int64)
+
+
+def _sheets(path: Path) -> dict[str, list[Row]]:
+    """The rows of each sheet that are not blank, with their numbers, without empty cells at their ends."""
+    sheets: dict[str, list[Row]] = {}
+    try:
+        book = openpyxl.load_workbook(path, read_only=True, data_only=True)
+        for sheet in book.worksheets:
+            # The size that a file states may be wrong.
+            sheet.reset_dimensions()
+            numbered = enumerate(map(_filled, sheet.iter_rows(values_only=True)), start=1)
+            sheets[sheet.title] = [(number, cells) for number, cells in numbered if cells]
+        book.close()
+    except (OSError, ValueError, KeyError, BadZipFile) as error:
+        raise DataError(f"{path} can't be read as a workbook ({error}): save the sheet as 'CSV UTF-8'.") from error
+    return sheets
+
+
+def _filled(cells: Sequence[Any]) -> Sequence[Any]:
+    last = max((place for place, cell in enumerate(cells, start=1) if cell not in (None, "")), default=0)
+    return cells[:last]
+
+
+def _text(cell: Any) -> str:
+    """The text of a cell as in a CSV file."""
+    if cell is None or isinstance(cell, bool):
+        return "" if cell is None else str(cell).lower()
+    if isinstance(cell, datetime.datetime) and cell.time() == datetime.time():
+        return str(cell.date())
+    return str(int(cell)) if isinstance(cell, float) and cell.is_integer() else str(cell)

@@ -1,4 +1,4 @@
-"""Mermaid flowcharts as SVG, drawn when the site is built, so that pages need no script from another server.
+"""Conversion of Mermaid flowcharts to SVG when the site is built, so that pages need no script from another server.
 
 A small part of Mermaid is supported: `flowchart TD`, and lines `a["a label<br/>of two lines"] --> b`, downwards.
 """
@@ -16,7 +16,7 @@ _EDGE = re.compile(r'(\w+)(?:\["(.*?)"\])?')
 
 
 def drawn(markdown: str) -> str:
-    """Replace the flowcharts of Markdown by SVG."""
+    """Replace the flowcharts in Markdown by SVG."""
     return FENCE.sub(lambda found: svg(*parsed(found[1])), markdown)
 
 

@@ -1,4 +1,4 @@
-"""Griffe extensions: formulas of docstrings as Markdown, and functions that a submodule of the same name hides."""
+"""Griffe extensions: formulas of docstrings as Markdown, and functions that are hidden by a submodule of the same name."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ class Mathematics(griffe.Extension):
 
 
 class Functions(griffe.Extension):
-    """Let a public name mean the function, where a submodule has the same name: `torchbandits.bkb` is not `policies/bkb.py`.
+    """Resolve a public name to the function if a submodule has the same name: `torchbandits.bkb` is not `policies/bkb.py`.
 
-    At run time the import of the function replaces the submodule. Griffe reads the files, and keeps the submodule.
+    At run time the import of the function replaces the submodule. Griffe reads the files, and would keep the submodule.
     """
 
     def on_package(self, *, pkg: griffe.Module, loader: griffe.GriffeLoader, **kwargs: Any) -> None:
@@ -48,7 +48,7 @@ class Functions(griffe.Extension):
 
 
 def packages(module: griffe.Module) -> Iterator[griffe.Module]:
-    """A module and those within it."""
+    """A module and all modules within it."""
     yield module
     for member in module.members.values():
         if isinstance(member, griffe.Module):

@@ -1,8 +1,8 @@
 """Hooks of the documentation site: tables generated from the package, parts of other files, formulas as MathML, diagrams as
 SVG, tutorials as notebooks.
 
-A page includes a part by a comment on a line of its own: `<!-- choices -->`, `<!-- bounds -->`, `<!-- changelog -->` or
-`<!-- contributing -->`. Generated parts can't drift from the code.
+A page includes a part by a comment on a separate line: `<!-- choices -->`, `<!-- bounds -->`, `<!-- changelog -->` or
+`<!-- contributing -->`. Generated parts always agree with the code.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ TABLE = re.compile(r"<table>.*?</table>", re.DOTALL)
 HEADING = re.compile(r"<th[^>]*>(.*?)</th>", re.DOTALL)
 CELL = re.compile(r"<td[^>]*>(.*?)</td>", re.DOTALL)
 CODE = re.compile(r"<code>(.*?)</code>", re.DOTALL)
-LONG, UNBROKEN = 48, 30  # letters of the longest cell of a table of words, and of its longest code
+LONG, UNBROKEN = 48, 30  # characters from which a cell, or unbreakable code in a cell, makes a table a table of words
 PICTURE = re.compile(r'<img [^>]*src="([^"]+)"[^>]*>')
 # Values of the required arguments of some policies.
 EXAMPLES = {"nu": 1.5, "horizon": 1_000, "sketch_size": 16, "num_features": 64, "level": 0.0}
@@ -57,9 +57,9 @@ def on_page_content(html: str, **_: Any) -> str:
 
 
 def labelled(table: str) -> str:
-    """Name the column in each cell of a table of words, whose rows a phone shows as blocks.
+    """Name the column in each cell of a table of words, because its rows are shown as blocks on a phone.
 
-    A table of words has a long cell, or code that can't be broken, beside its first column; tables of numbers scroll.
+    A table of words has a long cell, or code that can't be broken, in a column other than the first; tables of numbers scroll.
     """
     headings = [plain(cell) for cell in HEADING.findall(table)]
     cells = CELL.findall(table)
@@ -106,7 +106,7 @@ def contributing() -> str:
 
 
 def bounds() -> str:
-    """Table of the lower bounds of pyproject.toml and the versions that the tests run with."""
+    """Table of the lower bounds of pyproject.toml and the versions with which the tests run."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     pinned = dict(line.split("==") for line in (ROOT / "constraints.txt").read_text().splitlines() if "==" in line)
     pinned = {name.lower(): version for name, version in pinned.items()}

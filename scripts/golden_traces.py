@@ -1,10 +1,10 @@
 """Show or record the golden traces of the tests. `tests/golden.py` describes them and their file.
 
-    python scripts/golden_traces.py show bkb              # the traces of a case, one field a line
+    python scripts/golden_traces.py show bkb              # the traces of a case, one field per line
     python scripts/golden_traces.py write                 # all traces, about a minute
     python scripts/golden_traces.py write --cases auto    # the traces of one policy, the others unchanged
 
-`write` prints the first difference of each trace that changes. The commit says why each of them had to.
+`write` prints the first difference of each trace that changes. The commit message must give the reason for each change.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Tutorials as notebooks: every page of docs/tutorials becomes a notebook, whose code cells are the page's Python blocks.
+"""Convert every page of docs/tutorials to a notebook whose code cells are the Python blocks of the page.
 
     python scripts/notebooks.py build/notebooks
 
@@ -22,7 +22,7 @@ _PAGE_LINK = re.compile(r"\]\(([^):]+)\.md")
 
 
 def notebook(page: Path) -> Any:
-    """The notebook of a page. Blocks of other languages than Python are shown and not run."""
+    """The notebook of a page. Blocks in languages other than Python are shown but not run."""
     text = _OTHER_FENCE.sub("```console", page.read_text())
     made = jupytext.reads(_PAGE_LINK.sub(r"](\1.html", text), fmt="md")
     note = (
@@ -31,7 +31,7 @@ def notebook(page: Path) -> Any:
     )
     made.cells.insert(1, nbformat.v4.new_markdown_cell(note, id="origin"))
     made.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3", "language": "python"}
-    # The same page gives the same file: identifiers count the cells.
+    # Identifiers number the cells, so that the same page always gives the same file.
     for place, cell in enumerate(made.cells):
         cell["id"] = f"cell-{place}"
     return made

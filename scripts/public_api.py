@@ -31,11 +31,11 @@ MODULES = (
     "torchbandits.plugins",
     "torchbandits.testing",
 )
-"""Modules whose names are public. Others may change without notice, as may the methods of ingredients that the engine calls."""
+"""Modules whose names are public. Other modules, and methods of ingredients called by the engine, may change without notice."""
 
 
 def public_names(module: types.ModuleType) -> list[str]:
-    """The names in `__all__`, or else the classes that the module defines; submodules are listed on their own."""
+    """The names in `__all__`, or else the classes that the module defines; submodules are listed separately."""
     defined = [name for name, value in vars(module).items() if inspect.isclass(value) and value.__module__ == module.__name__]
     names = getattr(module, "__all__", [name for name in defined if not name.startswith("_")])
     return sorted((name for name in names if not inspect.ismodule(getattr(module, name))), key=str.lower)
@@ -50,7 +50,7 @@ def lines() -> Iterator[str]:
 
 
 def described(name: str, value: Any) -> Iterator[str]:
-    """A name with its arguments, and for a class those of its members."""
+    """A name with its arguments and, for a class, its members with their arguments."""
     if inspect.isclass(value):
         plain = issubclass(value, BaseException | enum.Enum)
         yield name if plain else name + arguments(value)
@@ -63,8 +63,8 @@ def described(name: str, value: Any) -> Iterator[str]:
 
 
 def members(cls: type) -> list[str]:
-    """Public methods and properties that this package defines, inherited ones included. For an ingredient there are
-    none; for a contract suite, those that a user writes."""
+    """Public methods and properties that this package defines, including inherited ones. Ingredients have none; contract suites
+    have those that a user implements."""
     if cls in vars(importlib.import_module("torchbandits.ingredients")).values():
         return []
     own = [c for c in cls.__mro__ if c.__module__.split(".")[0] == "torchbandits"]

@@ -33,7 +33,7 @@ from torchbandits.files import prepare_folder, write_atomically, write_text
 
 FOLDER = "results"
 CLOCKS = "clocks.txt"
-"""What `scripts/benchmarks/papers.py` prints, beside the summaries."""
+"""File beside the summaries: the output of `scripts/benchmarks/papers.py`."""
 MISSING = "missing.md"
 """File beside the configurations of figures: the reproductions that failed, and why."""
 DOTS_PER_INCH = 100
@@ -67,7 +67,7 @@ VERDICTS = (HELD, NOT_HELD, UNDECIDED, UNJUDGED, UNKNOWN)
 
 @dataclass(frozen=True)
 class Entry:
-    """A reproduction, the summary shown (that of the full form if there is one), and the path of its figure."""
+    """A reproduction, the summary to show (of the full form if there is one), and the path of its figure."""
 
     reproduction: ReproductionConfig
     summary: Summary | None
@@ -75,8 +75,8 @@ class Entry:
 
 
 def page(entries: Iterable[Entry], missing: str, clocks: str = "") -> str:
-    """The whole page; `missing` is Markdown that lists the reproductions that failed, and why, `clocks` what
-    `scripts/benchmarks/papers.py` printed."""
+    """The whole page. `missing` is Markdown that lists the failed reproductions with their reasons, and `clocks` is the output
+    of `scripts/benchmarks/papers.py`."""
     entries = list(entries)
     parts = [INTRODUCTION, "## Every figure and table\n", _figures(entries), COVERAGE]
     parts += ["## What could not be reproduced\n", _not_run(entries) + missing]
@@ -91,7 +91,7 @@ def page(entries: Iterable[Entry], missing: str, clocks: str = "") -> str:
 
 
 def _figures(entries: list[Entry]) -> str:
-    """One row per figure and table of the papers: reproduced or not, how far off, why."""
+    """One row per figure and table of the papers: whether it is reproduced, the deviation, and its reason."""
     lines = []
     for entry in entries:
         for covered in entry.reproduction.covers:
@@ -101,7 +101,7 @@ def _figures(entries: list[Entry]) -> str:
 
 
 def _outcome(entry: Entry, covered: CoveredConfig) -> list[str]:
-    """Form of the run, number of claims by verdict, and the ranges of our numbers over the published ones."""
+    """Form of the run, number of claims by verdict, and the ranges of our numbers divided by the published numbers."""
     reproduction, summary = entry.reproduction, entry.summary
     if summary is None:
         return [UNKNOWN, "–", "–"]

@@ -8,9 +8,9 @@ deviation. Memory is the peak resident set during the measured calls minus that 
 calls at eight observations, which trigger the lazy loading of libraries (Linux). Times are medians without the first
 repetition. CPU seconds are those of all threads: with `--threads 1` they are unaffected by other load.
 
-`condition`: one observation more at t observations, and the posterior at one point.  `score`: the best of A arms.
-`batch`: ten picks of A arms, each conditioned on those before.
-`million`: one sweep over 10⁶ arms.  `drift`: one observation at a time, beside a model built from all of them at once.
+`condition`: adding one observation to t observations, and the posterior at one point.  `score`: the best of A arms.
+`batch`: ten picks of A arms, each conditioned on the previous picks.  `million`: one sweep over 10⁶ arms.
+`drift`: a model that is told one observation at a time, compared with a model built from all observations at once.
 """
 
 from __future__ import annotations
@@ -168,7 +168,7 @@ def score(way: str, t: int, num_arms: int) -> dict[str, Any]:
         return int(optimize_arms(PolicyAcquisition(known, policy), arms)[-1])
 
     found = measured(best, 5 if way.startswith("SingleTaskGP") else 15)
-    # The choice of a model without a table.
+    # The best arm according to a model without a table.
     if "tabulated" in way:
         fresh = ours(X[: held["t"]], Y[: held["t"]]).marginals(arms)
         assert found["result"] == int((fresh.mean + WIDTH * fresh.variance.sqrt()).argmax())

@@ -2,8 +2,8 @@
 
     python scripts/benchmarks/bench.py configs/bench/cpu.yaml [--output FOLDER] [--quiet]
 
-Writes numbers, a table and figures, and prints the table. Each method at each point runs in a fresh process, under a limit of
-time and one of memory; the machine's own rates are measured in the same run.
+Writes numbers, a table and figures, and prints the table. Each method at each point runs in a fresh process, with a time limit
+and a memory limit. The rates of the machine are measured in the same run.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from torchbandits.errors import TorchBanditsError
 
 
 def load(config: Path, output: Path | None) -> BenchmarkConfig:
-    """Read a configuration, with another folder of results if one is given."""
+    """Read a configuration, and replace its results folder if `output` is given."""
     chosen = load_benchmark(config)
     return chosen if output is None else replace(chosen, output=str(output))
 

@@ -1,10 +1,11 @@
-"""Python calls inside the package of one ask and one tell, and their processor time: the fixed cost of a step on a small table.
+"""Number of Python calls within the package for one ask and one tell, and their processor time: the fixed cost of a small step.
 
     python scripts/benchmarks/calls.py [--policies gp_ucb batch_bkb bkb] [--files] [--top 15]
 
-900 arms on a grid, a Matérn kernel, 300 pulls before the measured steps. Calls are counted by `sys.setprofile`, comprehensions
-and properties included, and the median of 20 steps is printed with the count before the engine was rebuilt and the target.
-Milliseconds are those of unprofiled steps. `--files` prints the calls per file, `--top` the functions called most.
+900 arms on a grid, a Matérn kernel, 300 pulls before the measured steps. Calls are counted by `sys.setprofile`, including
+comprehensions and properties. The script prints the median of 20 steps, the count before the engine was rebuilt, and the
+target. Milliseconds are measured in unprofiled steps. `--files` prints the calls per file, `--top` the most frequently called
+functions.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ def timed(call: Callable[[], Any]) -> tuple[Any, float]:
 
 @dataclass
 class Measured:
-    """Entries into each function for every profiled ask and tell of a policy, and milliseconds of the others."""
+    """Entries into each function for every profiled ask and tell of a policy, and milliseconds of the unprofiled ones."""
 
     counts: dict[str, list[Counter[CodeType]]]
     milliseconds: dict[str, list[float]]
@@ -72,7 +73,7 @@ class Measured:
 
 
 def measure(name: str, steps: int = STEPS) -> Measured:
-    """Count and time the steps of a policy; every sixth is profiled, `steps` in all."""
+    """Count and time the steps of a policy. Every sixth step is profiled, `steps` in total."""
     environment = tb.environments.rkhs(dim=2, points_per_dim=30, generator=torch.Generator().manual_seed(0))
     kernel = gpytorch.kernels.MaternKernel(nu=1.5).double()
     kernel.lengthscale = 0.2

@@ -3,7 +3,7 @@
 python scripts/benchmarks/campaign.py --rows 1000000 10000000 --asks 3 --folder /tmp/campaign
 
 The table has an id, three numbers and two categories of 5 and 12 texts, hence 20 features in single precision. Memory is the
-largest anonymous resident set beside that of the imports: pages of the mapped features are not in it.
+peak of the anonymous resident set minus that after the imports. It does not include pages of the memory-mapped features.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ GROUP = 100_000
 
 
 def write_table(path: Path, rows: int) -> None:
-    """Candidates in row groups of 100,000."""
+    """Write candidates in row groups of 100,000."""
     rng, writer = np.random.default_rng(0), None
     for start in range(0, rows, GROUP):
         n = min(GROUP, rows - start)
@@ -57,7 +57,7 @@ def anonymous() -> float:
 
 @contextmanager
 def step(what: str, base: float) -> Iterator[None]:
-    """Print seconds of the clock and of the processor, and the peak of memory above `base`, of the block inside."""
+    """Context that prints wall-clock and processor seconds of its block, and the peak memory above `base`."""
     peak, over = anonymous(), threading.Event()
 
     def watch() -> None:
@@ -79,7 +79,7 @@ def step(what: str, base: float) -> Iterator[None]:
 
 
 def measure(rows: int, asks: int, batch: int, folder: Path) -> None:
-    """Begin a campaign, ask and tell a few times, and go on with it."""
+    """Start a campaign, ask and tell a few times, and resume it."""
     path = folder / f"{rows}.parquet"
     if not path.exists():
         write_table(path, rows)

@@ -3,9 +3,9 @@
     export TORCHBANDITS_DATA=FOLDER OMP_NUM_THREADS=1
     python scripts/benchmarks/fit_cadata.py [--grid 7.5 10 25] [--starts 5 125] [--every 50 500]
 
-BBKB with noise 0.01, F = 1, δ = 1/T, T = 2,000, ten uniform picks first, an estimated prior mean (fits compare averages with
-it), the same in all runs. The grid is that of the BBKB paper's sweep. Prints a Markdown table: regret as a fraction of that of
-uniform sampling, and its worst seed; the second half of the run alone; the bandwidth at the end; CPU seconds.
+All runs use BBKB with noise 0.01, F = 1, δ = 1/T, T = 2,000, ten uniform first picks, and an estimated prior mean (with which
+fits compare averages). The grid is that of the BBKB paper's sweep. Prints a Markdown table: regret as a fraction of that of
+uniform sampling, and its worst seed; the same for the second half of the run; the bandwidth at the end; CPU seconds.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""The pages for practitioners, followed to the letter on tables of scikit-learn, beside random picks.
+"""The instructions of the pages for practitioners, applied to tables of scikit-learn, compared with random picks.
 
     python scripts/benchmarks/followed.py    # three tables, five seeds; twenty minutes of one thread
 
 `campaign` is the program of docs/practitioners.md: six plates of eight rows. The policies are those of docs/choosing.md, with
-its function `practical`, one evaluation at a time. Rewards have noise of 10 % of the standard deviation of the column. Regrets
-are on the scale where the best row has 0 and the average one 1.
+its function `practical`, one evaluation at a time. The noise of rewards is 10 % of the standard deviation of the column.
+Regrets are on the scale on which the best row has 0 and the average row has 1.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ SEEDS, PLATES, WELLS, PULLS = 5, 6, 8, 60
 
 
 def tables() -> Iterator[tuple[str, pd.DataFrame, Values]]:
-    """Name, features and the column that is to be large."""
+    """Name, features and the column to be maximised."""
     wine = load_wine(as_frame=True).frame.drop(columns="target")
     yield "wine, colour intensity", wine.drop(columns="color_intensity"), wine["color_intensity"].to_numpy(copy=True)
     cells = load_breast_cancer(as_frame=True).frame
@@ -39,7 +39,7 @@ def tables() -> Iterator[tuple[str, pd.DataFrame, Values]]:
 
 
 def practical(arms: torch.Tensor, pilot: torch.Tensor, repeats: torch.Tensor) -> tuple[torch.Tensor, Any, dict[str, Any]]:
-    """That of docs/choosing.md."""
+    """The function `practical` of docs/choosing.md."""
     arms = (arms - arms.mean(dim=0)) / arms.std(dim=0).clamp_min(1e-9)
     kernel = gpytorch.kernels.MaternKernel(nu=2.5).double()
     kernel.lengthscale = arms.shape[-1] ** 0.5
@@ -48,7 +48,7 @@ def practical(arms: torch.Tensor, pilot: torch.Tensor, repeats: torch.Tensor) ->
 
 
 def plates(features: pd.DataFrame, goal: Values, noise: float, seed: int) -> tuple[int, list[int]]:
-    """The row that a campaign recommends in the end, and those that it asked for."""
+    """The row that a campaign recommends at the end, and the rows that it asked for."""
     rng = np.random.default_rng(seed)
     table = features.copy()
     table.insert(0, "id", [f"r{row}" for row in range(len(table))])
@@ -64,14 +64,15 @@ def plates(features: pd.DataFrame, goal: Values, noise: float, seed: int) -> tup
 
 
 def random(goal: Values, noise: float, seed: int) -> tuple[int, list[int]]:
-    """As many rows at random, of which the best measured one is recommended."""
+    """The same number of random rows, of which the best measured row is recommended."""
     rng = np.random.default_rng(seed)
     rows = rng.choice(len(goal), PLATES * WELLS, replace=False)
     return int(rows[(goal[rows] + noise * rng.normal(size=len(rows))).argmax()]), rows.tolist()
 
 
 def singles(features: pd.DataFrame, goal: Values, noise: float, seed: int) -> Iterator[tuple[str, float, float]]:
-    """Policies one evaluation at a time: name, regret of the recommended row, mean regret. `practical` takes 40 beforehand."""
+    """Policies with one evaluation at a time: name, regret of the recommended row, mean regret. `practical` needs 40 pilot
+    evaluations."""
     arms, means = torch.tensor(features.to_numpy(np.float64)), torch.from_numpy(goal)
     table, draw = tb.environments.Table(arms, means, noise), torch.Generator().manual_seed(seed)
     index = torch.randint(len(arms), (30,), generator=draw)

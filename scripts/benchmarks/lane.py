@@ -1,12 +1,12 @@
-"""Measurements of policies on a device beside the CPU: the parts of `bash scripts/gpu.sh` besides that of one posterior.
+"""Measurements of policies on a device and on the CPU: all parts of `bash scripts/gpu.sh` except that of one posterior.
 
     python scripts/benchmarks/lane.py steps --folder results/gpu --device cuda --seconds 60
     python scripts/benchmarks/lane.py long --folder /tmp/here --device cpu --seconds 20 --small
 
 Parts: `steps` (an ask and a tell of each policy against the number of arms), `replicates` (whole runs on Cadata and on
 NAS-Bench-101 with 1 … 256 batch rows), `long` (BBKB on 10⁶ and 10⁸ arms) and `regret` (IGP-UCB and π-GP-UCB of the Matérn table
-at d = 3). Each line is written when it is measured, to `PART.json` and `PART.md`. A part ends by itself after `--seconds`, and
-says which lines it has not begun: what takes longer is cut, and the line says how many pulls it holds.
+at d = 3). Each line is written to `PART.json` and `PART.md` as soon as it is measured. A part ends after `--seconds`, and lists
+the lines that were not started. A run that takes longer is cut off, and its line contains the number of pulls.
 """
 
 from __future__ import annotations
@@ -61,14 +61,14 @@ POLICIES: dict[str, Callable[[], tb.policies.Policy]] = {
 
 @dataclass(frozen=True)
 class Part:
-    """The lines of a part: each a description and the function that measures it until a time of `time.perf_counter`."""
+    """The lines of a part: for each a description and the function that measures it until a time of `time.perf_counter`."""
 
     title: str
     lines: Callable[[str, bool], Iterator[tuple[Line, Callable[[float], Line]]]]
 
 
 def synchronised(device: str) -> float:
-    """The time, once the device has done all that it was asked for."""
+    """The time after all operations of the device are complete."""
     if device == "cuda":
         torch.cuda.synchronize()
     return time.perf_counter()
@@ -78,7 +78,7 @@ def synchronised(device: str) -> float:
 
 
 def steps(device: str, small: bool) -> Iterator[tuple[Line, Callable[[float], Line]]]:
-    """Each policy on more and more arms, on the device and on the CPU."""
+    """Each policy on increasing numbers of arms, on the device and on the CPU."""
     for A in (200, 400) if small else (10_000, 100_000, 1_000_000, 10_000_000):
         for name in POLICIES:
             for where in dict.fromkeys((device, "cpu")):
@@ -88,7 +88,7 @@ def steps(device: str, small: bool) -> Iterator[tuple[Line, Callable[[float], Li
 
 
 def step(name: str, A: int, device: str, until: float) -> Line:
-    """Milliseconds of an ask and of a tell, the median of some after those that warm up, and picks a step."""
+    """Median milliseconds of an ask and of a tell after a warm-up, and the number of picks per step."""
     g = torch.Generator().manual_seed(0)
     arms = 2 * torch.rand(A, 8, generator=g, dtype=torch.float64)
     means = torch.sin(arms.sum(dim=-1))
@@ -123,7 +123,7 @@ def noisy(means: Tensor, generator: torch.Generator, noise_std: float = 0.1) -> 
 
 
 def replicates(device: str, small: bool) -> Iterator[tuple[Line, Callable[[float], Line]]]:
-    """BBKB and BKB on two tables, with more and more replicates as batch rows."""
+    """BBKB and BKB on two tables, with increasing numbers of replicates as batch rows."""
     tables = ("made up",) if small else ("cadata", "nas_bench_101")
     for rows in (1, 2) if small else (1, 4, 16, 64, 256):
         for table in tables:
@@ -133,7 +133,7 @@ def replicates(device: str, small: bool) -> Iterator[tuple[Line, Callable[[float
 
 
 def table_of(name: str) -> tuple[Tensor, Tensor, float]:
-    """Arms, expected rewards and the length-scale of the papers. Raises `DataError` where the data set is not here."""
+    """Arms, expected rewards and the length-scale of the papers. Raises `DataError` if the data set is not available."""
     if name == "made up":
         arms = torch.rand(400, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
         return arms, torch.sin(4 * arms.sum(dim=-1)), 1.0
@@ -143,7 +143,7 @@ def table_of(name: str) -> tuple[Tensor, Tensor, float]:
 
 
 def replicated(table: str, policy: str, rows: int, device: str, horizon: int, until: float) -> Line:
-    """Seconds of so many pulls of each replicate, all of them together, and regret a pull."""
+    """Total seconds for `horizon` pulls of each replicate, and the regret per pull."""
     arms, means, lengthscale = table_of(table)
     own = {"noise_std": 0.01, "norm_bound": 1.0, "delta": 1 / horizon, "oversampling": 2.0, "initial": tb.starts.uniform(1)}
     if policy == "batch_bkb":
@@ -196,7 +196,7 @@ def course(
 def long(device: str, small: bool) -> Iterator[tuple[Line, Callable[[float], Line]]]:
     """BBKB for 10,000 pulls."""
     sizes = ((2_000, torch.float64), (5_000, torch.float32)) if small else ((10**6, torch.float64), (10**8, torch.float32))
-    # By blocks of torch, and where Triton is, by one kernel.
+    # In blocks by torch and, if Triton is installed, by one kernel.
     sweeps = ("blocks", "fused") if device == "cuda" and importlib.util.find_spec("triton") is not None else ("blocks",)
     for (A, dtype), sweep in product(sizes, sweeps):
         described = {"arms": A, "dtype": str(dtype).removeprefix("torch."), "device": device, "sweep": sweep}
@@ -204,7 +204,7 @@ def long(device: str, small: bool) -> Iterator[tuple[Line, Callable[[float], Lin
 
 
 def long_run(A: int, dtype: torch.dtype, device: str, fused: bool, horizon: int, until: float) -> Line:
-    """BBKB on A x 8 arms drawn on the device, so that nothing of that size is copied."""
+    """BBKB on A x 8 arms that are drawn on the device, so that they are never copied."""
     columns.FUSED = fused
     g = torch.Generator(device).manual_seed(0)
     arms = torch.rand(A, 8, generator=g, dtype=dtype, device=device)
@@ -262,18 +262,18 @@ PARTS = {
 
 
 def measure(name: str, folder: Path, device: str, seconds: float, small: bool) -> list[Line]:
-    """Measure the lines of a part until the time is over. All are written after each, with those that are still to come."""
+    """Measure the lines of a part until the time is over. After each line all files are rewritten, with the remaining lines."""
     folder.mkdir(parents=True, exist_ok=True)
     until = time.perf_counter() + seconds
     planned = list(PARTS[name].lines(device, small))
     done: list[Line] = []
     write(name, folder, done, planned)
-    # Compiled loops, and a device that was not used yet, take seconds that belong to no line.
+    # Compilation of loops and the first use of a device take seconds that must not be part of a line.
     step("batch_bkb", 300, device, until)
     for described, work in planned:
         if time.perf_counter() > until:
             break
-        # A line gets what is left, but not so much that no other one is begun.
+        # A line gets two thirds of the remaining time, so that another line can be started.
         share = until - (until - time.perf_counter()) / 3
         try:
             done.append(described | work(share))
@@ -287,7 +287,7 @@ def measure(name: str, folder: Path, device: str, seconds: float, small: bool) -
 
 
 def write(name: str, folder: Path, done: list[Line], planned: list[tuple[Line, Callable[[float], Line]]]) -> None:
-    """Write the lines as JSON and as a table, whole or not at all."""
+    """Write the lines as JSON and as a table, each file atomically."""
     left = [described for described, _ in planned[len(done) :]]
     told = {"title": PARTS[name].title, "lines": done, "not measured": left}
     for suffix, text in (("json", json.dumps(told, indent=1) + "\n"), ("md", table(done, left))):
@@ -297,7 +297,7 @@ def write(name: str, folder: Path, done: list[Line], planned: list[tuple[Line, C
 
 
 def table(done: list[Line], left: list[Line]) -> str:
-    """The lines in Markdown, and those that were not begun."""
+    """The lines in Markdown, followed by the lines that were not started."""
     heads = list(dict.fromkeys(key for line in done for key in line if key != "failed"))
     text = [f"| {' | '.join(heads)} |", f"|{'---|' * len(heads)}"] if heads else []
     for line in done:

@@ -2,11 +2,11 @@
 
     python scripts/benchmarks/limits.py [--threads 1] [--arms 1000000] [--dictionary 512] [--horizon 10000]
 
-The sweep is that of `arms` x 8 with RBF and Matérn 5/2 kernels: once with the kernel columns recomputed, and once with them
-kept, at as many arms as fit 4 GiB. Its rate counts the m² multiplications and additions per arm of a triangular product, and
-is compared with the rate of a full matrix product of the same size in the same process. The operations of the kernel (a
-product of d + 2 numbers and one exponential per entry) are not counted in this rate; the floor includes them. The second part
-runs BBKB on 20,640 arms, those of Cadata where TORCHBANDITS_DATA is set, and prints the time of `ask` per pick.
+The sweep is over `arms` x 8 with RBF and Matérn 5/2 kernels: once with recomputed kernel columns, and once with kept columns,
+for as many arms as fit into 4 GiB. Its rate counts the m² multiplications and additions per arm of a triangular product, and is
+compared with the rate of a full matrix product of the same size in the same process. The operations of the kernel (a product of
+d + 2 numbers and one exponential per entry) are not counted in this rate; the floor includes them. The second part runs BBKB on
+20,640 arms (those of Cadata if TORCHBANDITS_DATA is set), and prints the time of `ask` per pick.
 """
 
 from __future__ import annotations

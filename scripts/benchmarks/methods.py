@@ -1,14 +1,15 @@
-"""The methods of 2023 to 2026 against gp_ucb, batch_bkb and bpe: regrets, stopping, sets of arms, late and drifting rewards.
+"""The methods of 2023 to 2026 compared with gp_ucb, batch_bkb and bpe: regret, stopping, sets of arms, late and drifting
+rewards.
 
     python scripts/benchmarks/methods.py run                   # regrets of all policies, ten seeds, to docs/results/methods.csv
-    python scripts/benchmarks/methods.py run --problem abalone # of one problem
+    python scripts/benchmarks/methods.py run --problem abalone # the same for one problem
     python scripts/benchmarks/methods.py stopping              # to docs/results/methods-stopping.csv
     python scripts/benchmarks/methods.py sets                  # to docs/results/methods-sets.csv
     python scripts/benchmarks/methods.py late                  # to docs/results/methods-late.csv
     python scripts/benchmarks/methods.py drift                 # to docs/results/methods-drift.csv
     python scripts/benchmarks/methods.py page                  # docs/results-methods.md from these files
 
-The seeds of a policy run as batch rows of one run. Rows that a file has already are kept and not run again.
+The seeds of a policy are batch rows of one run. Rows that are already in a file are kept and not run again.
 """
 
 from __future__ import annotations
@@ -47,14 +48,14 @@ def seeded(seed: int) -> torch.Generator:
 
 @dataclass(frozen=True)
 class Problem:
-    """An environment per seed, or one for all, with the kernel and the noise that policies are given.
+    """One environment for all seeds, or one per seed, with the kernel and the noise that policies are given.
 
     Attributes:
-        name: Of the problem.
-        environments: One, or one per seed.
-        kernel: As given to every policy.
-        noise_std, norm_bound: Likewise.
-        horizon: Pulls.
+        name: Name of the problem.
+        environments: One environment, or one per seed.
+        kernel: The kernel given to every policy.
+        noise_std, norm_bound: Noise and norm bound given to every policy.
+        horizon: Number of pulls.
     """
 
     name: str
@@ -128,7 +129,7 @@ def policies(p: Problem) -> dict[str, Callable[[], Any]]:
     # The λ of `igp_ucb`, as in its paper.
     igp = tb.widths.IGP(p.noise_std, bound, 0.1, 1.0)
     two = tb.widths.Constant(2.0)
-    # The suspected regret of ever more candidates would take all memory where features are many.
+    # With many features, the number of candidate lengthscales would otherwise grow until memory runs out.
     few = {"growth": 0.5 if p.name == "matern" else 0.01}
     return {
         "`gp_ucb`": lambda: tb.gp_ucb(k, delta=0.1, **noise),
@@ -149,7 +150,7 @@ def policies(p: Problem) -> dict[str, Callable[[], Any]]:
 
 
 def played(p: Problem, make: Callable[[], Any], seeds: range) -> list[tuple[float, float]]:
-    """Expected regret a pull, and that of the recommended arm at the end, of each seed."""
+    """For each seed, the expected regret per pull, and the regret of the arm recommended at the end."""
     found: list[tuple[float, float]] = []
     groups = [[seed] for seed in seeds] if len(p.environments) > 1 else [list(seeds)]
     for group in groups:
@@ -161,7 +162,7 @@ def played(p: Problem, make: Callable[[], Any], seeds: range) -> list[tuple[floa
 
 
 def run(names: Iterable[str], output: Path) -> None:
-    """Run what the file lacks."""
+    """Run everything that is not in the file yet."""
     rows = read(output)
     done = {(row["problem"], row["policy"]) for row in rows}
     for name in names:
@@ -170,7 +171,7 @@ def run(names: Iterable[str], output: Path) -> None:
             if (name, policy) in done:
                 continue
             began = time.process_time()
-            # Several posteriors, or the covariance of many survivors, would take the memory of all seeds at once.
+            # With several posteriors, or the covariance of many survivors, all seeds together would not fit into memory.
             whole, large = range(SEEDS), "lb_gp_ucb" in policy or (name == "nas201" and "bpe" in policy)
             parts = [range(seed, seed + 1) for seed in whole] if large else [whole]
             found = [pair for part in parts for pair in played(problem, make, part)]
@@ -189,7 +190,7 @@ DRAWS, ARMS, STEP, MOST = 200, 50, 5, 300
 
 
 def rules() -> dict[str, tuple[Any, float]]:
-    """Rules with their promised probability."""
+    """Stopping rules with their guaranteed probability."""
     s = tb.stopping
     return {
         "`EpsilonOptimal(0.5)`, Srinivas, δ = 0.1": (s.EpsilonOptimal(0.5, tb.widths.Srinivas(0.1)), 0.9),
@@ -202,7 +203,7 @@ def rules() -> dict[str, tuple[Any, float]]:
 
 
 def right(name: str, f: Tensor, mean: Tensor, arm: Tensor) -> Tensor:
-    """Whether what a rule promises holds, `draws` booleans, for functions and posterior means `draws x A`."""
+    """Whether the guarantee of a rule holds, `draws` booleans, for functions and posterior means `draws x A`."""
     best = f.amax(dim=-1)
     if "TopK" in name:
         top = mean.topk(3, dim=-1).indices
@@ -223,7 +224,7 @@ def drawn() -> tuple[Tensor, gpytorch.kernels.Kernel, Tensor]:
 
 
 def stopping(output: Path) -> None:
-    """Run draws of the prior as batch rows under gp_ucb and under irgp_ucb, and note when each rule stops."""
+    """Run draws of the prior as batch rows under gp_ucb and under irgp_ucb, and record when each rule stops."""
     arms, kernel, f = drawn()
     rows: list[Row] = []
     for policy in ("gp_ucb", "irgp_ucb"):
@@ -318,7 +319,7 @@ def late(output: Path) -> None:
     """Functions of known norm in one dimension, a pick at every step, rewards after a Poisson number of further steps."""
     rows: list[Row] = []
     kernel = matern(1.5, 0.2)
-    # E τ and what a Poisson variable of this mean exceeds it by with probability 2δ/3T, in the Gaussian approximation.
+    # E τ plus the excess of a Poisson variable that has probability 2δ/3T, in the Gaussian approximation.
     slow = math.ceil(LATE + math.sqrt(LATE) * math.sqrt(2 * math.log(3 * PULLS / (2 * 0.1))))
     for seed in range(SEEDS):
         environment = tb.environments.rkhs(dim=1, generator=seeded(seed))
@@ -357,7 +358,7 @@ def late(output: Path) -> None:
 
 
 def drift(output: Path) -> None:
-    """Abalone whose rewards turn into those of another function, once around: cos φ f + sin φ g, φ from 0 to 2π."""
+    """Abalone with rewards that rotate once towards another function and back: cos φ f + sin φ g, φ from 0 to 2π."""
     table, T = tb.environments.abalone(noise_std=0.01), 400
     arms, f = table.arms, (table.means - table.means.mean()) / table.means.std()
     kernel, rows = rbf(5.0), read(output)
@@ -400,7 +401,7 @@ def drift(output: Path) -> None:
 
 
 def read(path: Path) -> list[Row]:
-    """Rows of a file, none where there is no file."""
+    """Rows of a file; empty if the file does not exist."""
     if not path.exists():
         return []
     with path.open(newline="") as file:
@@ -416,7 +417,7 @@ def write(path: Path, rows: list[Row]) -> None:
 
 
 def interval(values: np.ndarray) -> float:
-    """Half the 95 % interval of the mean, by Student's t."""
+    """Half the width of the 95 % interval of the mean, by Student's t."""
     return float(stats.t.ppf(0.975, len(values) - 1) * values.std(ddof=1) / math.sqrt(len(values)))
 
 
@@ -472,7 +473,7 @@ def coverage(rows: list[Row]) -> list[str]:
 
 
 def successes(rows: list[Row]) -> list[str]:
-    """The tables of policies that aim at sets: success curves with widths of 2, stops with those of theorems."""
+    """The tables of policies that identify sets: success curves with a width of 2, stopping times with widths of theorems."""
     lines = ["| policy | rewards | best arm | best three | level |", f"|{' --- |' * 5}"]
     for rewards in dict.fromkeys(row["rewards"] for row in rows):
         for row in (row for row in rows if row["rewards"] == rewards and "δ" not in row["policy"]):

@@ -2,9 +2,9 @@
 
     python scripts/benchmarks/mini.py [abalone cadata] [--seeds 4]
 
-The settings of the BBKB paper's experiments (noise 0.01, F = 1, δ = 1/T, first pick uniform); bandwidths 17.5 (Abalone,
-T = 10,000) and 12.5 (Cadata, T = 2,000). The methods are interleaved seed by seed. A switch is a pull of a different arm than
-the previous one.
+The settings are those of the BBKB paper's experiments (noise 0.01, F = 1, δ = 1/T, first pick uniform), with bandwidths 17.5
+(Abalone, T = 10,000) and 12.5 (Cadata, T = 2,000). The methods are interleaved seed by seed. A switch is a pull of a different
+arm than the previous pull.
 """
 
 from __future__ import annotations

@@ -1,26 +1,26 @@
-"""Speed of fingerprints as arms: Tanimoto similarities against a popcount pass and other packages, and BBKB over a library.
+"""Speed of fingerprints as arms: Tanimoto similarities compared with a popcount pass and other packages, and BBKB on a library.
 
     python scripts/benchmarks/molecules.py similarities [--molecules 1000000] [--dictionary 256] [--rounds 5]
     python scripts/benchmarks/molecules.py bbkb [--molecules 10000000] [--pulls 2000] [--batch 100] [--threads 2]
     python scripts/benchmarks/molecules.py file FOLDER [--molecules 100000000] [--part 10000000] [--dictionary 256]
 
-Fingerprints are made up: 2,048 bits, families of molecules that share most of the 48 bits or so that are set, the density of
-Morgan fingerprints of radius 2 of drug-like molecules. `similarities` is one thread and the processor's clock. All ways are
+Fingerprints are synthetic: 2,048 bits, families of molecules that share most of about 48 set bits, the density of
+Morgan fingerprints of radius 2 of drug-like molecules. `similarities` uses one thread and processor time. All methods are
 timed in turns, on molecules that fit their memory, and each reports its fastest round per pair of molecules:
 
-* ours: blocks of 4,096 molecules in float64, as a sweep makes them;
-* the limit: as many words as ours reads, all in the first-level cache, each and-ed, counted and added to a register, and
-  nothing else; as LLVM vectorises it, and in vectors of eight words, whichever is faster;
+* ours: blocks of 4,096 molecules in float64, as in a sweep;
+* the limit: the same number of words as ours reads, all in the first-level cache, each and-ed, counted and added to a register,
+  and nothing else; as vectorised by LLVM or in vectors of eight words, whichever is faster;
 * NumPy's `bitwise_count`, ours without numba;
-* RDKit's `BulkTanimotoSimilarity`, on bit vectors that exist already;
-* the dense formula of GAUCHE's kernel, xᵀy / (|x|² + |y|² − xᵀy), as a matrix product in PyTorch on float64 that exists;
-* GAUCHE's own `TanimotoKernel` on the same, where the package is installed (`pip install --no-deps gauche`);
-* scikit-learn's `pairwise_distances(metric="jaccard")`, on booleans that exist already.
+* RDKit's `BulkTanimotoSimilarity`, on bit vectors that already exist;
+* the dense formula of GAUCHE's kernel, xᵀy / (|x|² + |y|² − xᵀy), as a matrix product in PyTorch on an existing float64 tensor;
+* GAUCHE's own `TanimotoKernel` on the same tensor, if the package is installed (`pip install --no-deps gauche`);
+* scikit-learn's `pairwise_distances(metric="jaccard")`, on booleans that already exist.
 
 `bbkb` reports wall-clock seconds of picks and updates, and the peak memory of the process. Its batches have a fixed size
 (`ask(exactly=…)`), the first is drawn at random, and the reward is a sum of similarities to 100 molecules, with noise. `file`
-writes a part of the library to a file, times one pass over a tenth of it and one over all of it against a dictionary, and
-multiplies: an estimate, checked on ten times as many.
+writes a part of the library to a file, and times one pass over a tenth of it and one over all of it against a dictionary. The
+time of the whole library is extrapolated; the two passes check that it is proportional to the number of molecules.
 """
 
 from __future__ import annotations
@@ -228,7 +228,7 @@ def _rdkit(row: np.ndarray) -> Any:
 
 
 def _check(blocks: TanimotoBlocks, words: torch.Tensor, dictionary: torch.Tensor) -> None:
-    """The values that are timed are right."""
+    """Check that the timed values are correct."""
     arms = Packing(BITS).unpack(words[:500], torch.float64)
     found = blocks(words[:500], torch.empty(len(dictionary), 500, dtype=torch.float64))
     assert torch.equal(found, tb.TanimotoKernel()(dictionary, arms).to_dense())
@@ -266,7 +266,7 @@ def bbkb(number: int, pulls: int, batch: int, threads: int, budget: int, noise_s
     while int(bandit.pulls) < pulls:
         began = time.perf_counter()
         left = min(batch, pulls - int(bandit.pulls))
-        # Before the first reward all molecules are equally good, and the first batch is drawn.
+        # Before the first reward all molecules are equally good, so the first batch is drawn at random.
         told_before = int(bandit.pulls) > 0
         selection = bandit.ask(exactly=left).index if told_before else torch.randint(number, (left,), generator=generator)
         asked += time.perf_counter() - began

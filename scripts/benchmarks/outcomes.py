@@ -1,15 +1,15 @@
-"""Several outcomes on real tables: hypervolume and feasible optima against BoTorch and chance, and seconds as the arms grow.
+"""Several outcomes on real tables: hypervolume and feasible optima compared with BoTorch and random picks, and scaling in A.
 
-TORCHBANDITS_DATA=… python scripts/benchmarks/outcomes.py run --seeds 5     # to docs/results/outcomes.csv, what is not there
-python scripts/benchmarks/outcomes.py scale                                 # seconds a pick and peak memory, 10³ to 10⁶ arms
+TORCHBANDITS_DATA=… python scripts/benchmarks/outcomes.py run --seeds 5     # add missing runs to docs/results/outcomes.csv
+python scripts/benchmarks/outcomes.py scale                                 # seconds per pick and peak memory, 10³ to 10⁶ arms
 python scripts/benchmarks/outcomes.py leaders                               # leaders of 10⁶ arms, and qLogNEHVI at these
 python scripts/benchmarks/outcomes.py report                                # the tables of docs/outcomes.md
 
-All methods begin with the same ten arms of a seed. Models have the kernel of BoTorch's default, an RBF kernel with its
+All methods start with the same ten arms of a seed. The models have BoTorch's default kernel, an RBF kernel with its
 dimension-scaled prior (on fingerprints Tanimoto similarities), times an outputscale, and ours are fitted after every fifth
-pull; `auto` has its own. `growth` is the expected growth of the hypervolume above BoTorch's reference point, and with `auto`
-above its own. BoTorch fits at every pick, and scores a new random sample of the arms, because it holds the samples
-of its acquisition function at all of them at once.
+pull; `auto` has its own kernel. `growth` is the expected growth of the hypervolume above BoTorch's reference point (with
+`auto`, above the reference point of the policy). BoTorch fits at every pick, and scores a new random sample of the arms,
+because it holds the samples of its acquisition function at all scored arms in memory.
 """
 
 from __future__ import annotations
@@ -62,9 +62,9 @@ app = typer.Typer(add_completion=False, help=__doc__.splitlines()[0])
 
 @dataclass(frozen=True)
 class Table:
-    """Arms `A x d`, recorded outcomes `A x r x 2` (NaN where there are fewer), both to be maximised, and their noise.
+    """Arms `A x d`, recorded outcomes `A x r x 2` (NaN where fewer are recorded), both to be maximised, and their noise.
 
-    `molecules` says that the arms are fingerprints.
+    `molecules` is True if the arms are fingerprints.
     """
 
     arms: Tensor
@@ -86,12 +86,12 @@ class Table:
 
     @property
     def reference(self) -> Tensor:
-        """The median of each outcome: trade-offs count where they beat it in both."""
+        """The median of each outcome, the reference point of the hypervolume."""
         return self.truth.median(dim=0).values
 
     @property
     def limit(self) -> float:
-        """The upper quarter of the second outcome, which the constrained task asks for."""
+        """The upper quartile of the second outcome, the limit of the constrained task."""
         return float(self.truth[:, 1].quantile(0.75))
 
 
@@ -107,7 +107,7 @@ def nas_bench_201() -> Table:
     quality = -np.log(1 - arrays["val_acc_cifar10"] / 100)
     seconds = -np.log(arrays["train_seconds_cifar10valid"])
     runs = np.stack([quality, np.broadcast_to(seconds[:, None], quality.shape)], axis=-1)
-    # Recorded runs stand first.
+    # Put recorded runs first.
     order = np.isnan(quality).argsort(axis=1, kind="stable")
     runs = np.take_along_axis(runs, order[..., None], axis=1)
     return Table(torch.tensor(bits), torch.tensor(runs), (0.05, 0.02))
@@ -131,8 +131,8 @@ def fcnet() -> Table:
 
 
 def molecules() -> Table:
-    """RDKit's file of the first compounds of the NCI database, without copies: drug-likeness (QED) and −1 times the synthetic
-    accessibility score of Ertl and Schuffenhauer 2009, both as RDKit computes them, without noise; Morgan fingerprints."""
+    """RDKit's file of the first compounds of the NCI database, without duplicates: drug-likeness (QED) and −1 times the
+    synthetic accessibility score of Ertl and Schuffenhauer 2009, both computed by RDKit, without noise; Morgan fingerprints."""
     from rdkit import Chem, RDConfig, RDLogger  # noqa: PLC0415 - for this table alone
     from rdkit.Chem import QED, rdFingerprintGenerator  # noqa: PLC0415
 
@@ -161,7 +161,7 @@ def kernel(table: Table) -> gpytorch.kernels.Kernel:
 
 
 def models(table: Table, make: Callable[..., Any], **options: Any) -> dict[str, Any]:
-    """A policy for each outcome, with kernels of their own that are fitted by the loop."""
+    """A policy for each outcome, each with a separate kernel that is fitted by the loop."""
     known = {"prior_mean": "estimate", "width": tb.widths.Constant(1.0 if make is tb.thompson_sampling else 2.0)} | options
     return {
         name: make(kernel(table), noise_std=std, **known) for name, std in zip(("quality", "economy"), table.noise, strict=True)
@@ -207,7 +207,7 @@ METHODS = {
 
 
 def play(table: Table, method: str, first: Tensor, pulls: int, seed: int) -> tuple[Tensor, list[float]]:
-    """The arms pulled, `pulls`, and the seconds of each decision after the first arms, the fits of kernels included."""
+    """The arms pulled, `pulls`, and the seconds of each decision after the first arms, including kernel fits."""
     generator = torch.Generator().manual_seed(1_000 + seed)
     A = len(table.arms)
     told, values = first.clone(), table.draw(first, generator)
@@ -230,7 +230,7 @@ def play(table: Table, method: str, first: Tensor, pulls: int, seed: int) -> tup
         else:
             if not method.startswith("auto") and len(told) % REFIT == 0:
                 bandit.fit_kernel_()
-            # Values without noise are not asked for twice.
+            # Outcomes without noise are not evaluated twice.
             fresh = (bandit.counts == 0).all(dim=-2) if table.molecules else None
             index = bandit.ask(available=fresh).index
         spent.append(time.perf_counter() - began)
@@ -244,7 +244,7 @@ def play(table: Table, method: str, first: Tensor, pulls: int, seed: int) -> tup
 
 
 def botorch_pick(table: Table, method: str, told: Tensor, values: Tensor, sample: Tensor) -> int:
-    """The place in the sample of BoTorch's next arm. Kernels are fitted at each step."""
+    """The position of BoTorch's next arm in the sample. Kernels are fitted at each step."""
     x = table.arms[told]
     parts = []
     for j in range(2):
@@ -268,8 +268,8 @@ def botorch_pick(table: Table, method: str, told: Tensor, values: Tensor, sample
 
 
 def value_of(table: Table, task: str, told: Tensor, best: dict[str, float]) -> float:
-    """The part of the table's hypervolume that the arms pulled have, or how far their best feasible arm is from the best one,
-    by the averages of the recorded runs."""
+    """The fraction of the table's hypervolume that the pulled arms dominate, or the regret of their best feasible arm, by the
+    averages of the recorded runs."""
     truth = table.truth[told]
     if task == "pareto":
         return hypervolume(truth, table.reference) / best[task]
@@ -285,7 +285,7 @@ def run(
     tables: Annotated[list[str], typer.Option(help="Tables, repeated for several; all by default.")] = [],  # noqa: B006
     records: Path = RECORDS,
 ) -> None:
-    """Run everything that is not recorded yet; each run is a line as soon as it ends."""
+    """Run everything that is not recorded yet, and append a line after each run."""
     warnings.filterwarnings("ignore")
     records.parent.mkdir(parents=True, exist_ok=True)
     known = set()
@@ -319,8 +319,8 @@ def report(
     records: Path = RECORDS,
     pulls: Annotated[int, typer.Option(help="After which pull: 20, 40 or 60.")] = MARKS[-1],
 ) -> None:
-    """Print a table per task: mean and standard error over seeds, seeds won against BoTorch of those that both played, the mean
-    difference there with its 95 % interval (t distribution), and the median seconds a pick."""
+    """Print a table per task: mean and standard error over seeds, the number of common seeds that are better than BoTorch's,
+    the mean difference over common seeds with its 95 % interval (t distribution), and the median seconds per pick."""
     rows = [row for row in csv.DictReader(records.open()) if int(row["pulls"]) == pulls]
     for task, methods in METHODS.items():
         for name in TABLES:
@@ -336,13 +336,13 @@ def report(
 
 
 def _by_seed(rows: list[dict[str, str]], task: str, name: str, method: str) -> dict[str, tuple[float, float]]:
-    """Value and seconds a pick of each seed."""
+    """Value and seconds per pick of each seed."""
     own = [row for row in rows if (row["task"], row["table"], row["method"]) == (task, name, method)]
     return {row["seed"]: (float(row["value"]), float(row["seconds_per_pick"])) for row in own}
 
 
 def _paired(task: str, own: dict[str, tuple[float, float]], theirs: dict[str, tuple[float, float]]) -> str:
-    """How many seeds were better than BoTorch's, and by how much: positive is better."""
+    """Number of seeds that are better than BoTorch's, and the mean difference, where positive is better."""
     both = sorted(own.keys() & theirs.keys())
     if len(both) < 2 or own == theirs:
         return ""
@@ -400,7 +400,7 @@ def scale(
     arms: Annotated[list[int], typer.Option(help="Repeat for several.")] = [1_000, 10_000, 100_000, 1_000_000],  # noqa: B006
     methods: Annotated[list[str], typer.Option(help="Repeat for several; all by default.")] = [],  # noqa: B006
 ) -> None:
-    """Print processor seconds a pick and peak memory of policies and numbers of arms, each in a process of its own."""
+    """Print processor seconds per pick and peak memory by policy and number of arms, each measured in a separate process."""
     print("| policy | " + " | ".join(f"{A:,} arms" for A in arms) + " |\n| --- |" + " --- |" * len(arms))
     for method in methods or SCALED:
         cells = []

@@ -3,11 +3,11 @@
     git clone https://github.com/luigicarratino/batch-bkb
     TORCHBANDITS_DATA=... python scripts/benchmarks/papers.py --theirs batch-bkb [--rows abalone-bkb] [--rounds 3]
 
-Both play the same problem: standardised features, a Gaussian kernel of bandwidth σ, λ = noise variance = 10⁻⁴, norm bound 1,
+Both solve the same problem: standardised features, a Gaussian kernel of bandwidth σ, λ = noise variance = 10⁻⁴, norm bound 1,
 δ = 1/T, q̄ = 2, and for BBKB the global rule with threshold 2. They start from the same two random arms (the authors' code
-fails on a dictionary of one), get the same noise pull by pull, and run alternately, so that the ratios are robust to drifts of
-the machine's speed. Asks and tells are timed (`predict` and `update` of the authors); the construction of the arms is not, nor
-is a short first run that compiles and warms up. Medians over the rounds.
+fails on a dictionary of one), receive the same noise for each pull, and run alternately, so that the ratios are robust to
+drifts of the machine's speed. Asks and tells are timed (`predict` and `update` of the authors), but not the construction of the
+arms, nor a short first run for compilation. The script prints medians over the rounds.
 """
 
 from __future__ import annotations

@@ -5,8 +5,8 @@ python scripts/benchmarks/peers.py run --budget small      # every method, table
 python scripts/benchmarks/peers.py run --budget small --methods random --methods auto --tables hplc --seeds 3
 python scripts/benchmarks/peers.py report                  # docs/peers.md and its picture from the records
 
-A run takes one thread. Its line is appended to docs/results/peers/records.csv as soon as it ends: it may be killed and repeated
-at any time.
+A run uses one thread. Its line is appended to docs/results/peers/records.csv as soon as it ends, so the script can be killed
+and restarted at any time.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ app = typer.Typer(add_completion=False, help=__doc__.splitlines()[0])
 
 
 def known(names: list[str], everything: dict, what: str) -> list[str]:
-    """The names asked for, or all of them."""
+    """The requested names, or all names if none are given."""
     for name in names:
         if name not in everything:
             raise typer.BadParameter(f"There is no {what} {name!r}. There are: {', '.join(everything)}.")

@@ -1,4 +1,4 @@
-"""One step of every policy: 20,640 arms, 1,000 distinct arms pulled before, median of the ask and tells that follow.
+"""One step of every policy: 20,640 arms, of which 1,000 were pulled before; the median over the following asks and tells.
 
     python scripts/benchmarks/policies.py [--steps 20] [--only bkb gp_ucb]
 

@@ -2,8 +2,9 @@
 
     python scripts/benchmarks/ranks.py --arms 400000 --ranks 1 2
 
-Each number of ranks runs in its own processes, with one thread each, `--rounds` times in turn. Wall time is meaningful where
-every rank has a core of its own; processor seconds (of the rank that spent most) estimate it elsewhere. Picks are compared.
+Each number of ranks runs in separate processes, with one thread each, `--rounds` times in turn. Wall-clock time is meaningful
+if there is a core for every rank. Otherwise, the processor seconds of the slowest rank are an estimate of it. The picks of all
+runs are compared.
 """
 
 from __future__ import annotations
@@ -80,7 +81,7 @@ def measure(options: argparse.Namespace) -> None:
 
 
 def compare(options: argparse.Namespace) -> None:
-    """Run each number of ranks in turn and compare them."""
+    """Run each number of ranks in turn, and compare times and picks."""
     done: dict[int, list[dict]] = {ranks: [] for ranks in options.ranks}
     for _ in range(options.rounds):
         for ranks in options.ranks:

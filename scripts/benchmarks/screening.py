@@ -2,17 +2,18 @@
 
     python scripts/benchmarks/screening.py [--seeds 5] [--records FILE.csv] [--methods bbkb ts random forest …]
 
-The library holds every peptide-like amide of 38 acids, 14 amino acids and 46 amines that can be bought, some 24,000 molecules.
-What is sought is RDKit's QED (quantitative estimate of drug-likeness, Bickerton et al. 2012), which is computed for all: no
-package ships a table of measured molecules, and nothing is downloaded. Fingerprints are Morgan's, radius 2, 2,048 bits.
+The library contains every peptide-like amide of 38 acids, 14 amino acids and 46 amines that can be bought, about 24,000
+molecules. The objective is RDKit's QED (quantitative estimate of drug-likeness, Bickerton et al. 2012), computed for every
+molecule: no package ships a table of measured molecules, and nothing is downloaded. Fingerprints are Morgan's, radius 2, 2,048
+bits.
 
-Every method begins with the same random 0.1 % of the library, and picks batches of that size up to 2 %, without repeats. Shares
-are those of the true best 1 %. Seeds are paired: intervals are 95 % ones of the differences to BBKB (Student's t).
+Every method starts with the same random 0.1 % of the library, and picks batches of that size up to 2 %, without repeats. Shares
+are fractions of the true best 1 %. Seeds are paired: intervals are 95 % intervals of the differences to BBKB (Student's t).
 
-* auto: `tb.auto()`, whose width is 1 on fingerprints; auto_wide: the same with the width that it has for other features, 2.5;
+* auto: `tb.auto()`, whose width is 1 on fingerprints; auto_wide: the same with 2.5, its width for other features;
 * bbkb, gp_ucb, ts: `batch_bkb`, `gp_bucb` and `thompson_sampling` with the Tanimoto kernel, width 1, kernel and noise fitted
   after batches 1, 2, 4, 8 and 16;
-* bbkb_counts: the same on counts of the environments, where all others have bits;
+* bbkb_counts: bbkb on counts of the environments, while all other methods use bits;
 * random;
 * forest: scikit-learn's random forest of 100 trees, mean plus one standard deviation over the trees;
 * network: a perceptron of two hidden layers of 100 on fingerprints, greedy, as in MolPAL (Graff et al. 2021), by scikit-learn;
@@ -73,7 +74,7 @@ def library() -> tuple[Fingerprints, Fingerprints, np.ndarray]:
     """Fingerprints of bits and of counts with SMILES, and the QED of each molecule."""
     parts = (("".join(blocks), "-".join(map(str, place))) for place, blocks in _products())
     smiles, ids = zip(*parts, strict=True)
-    # Molecules of equal fingerprints stay arms of their own.
+    # Molecules with equal fingerprints stay separate arms.
     arms = from_smiles(smiles, ids=ids, distinct=True)
     counted = from_smiles(smiles, ids=ids, counts=True, distinct=True)
     return arms, counted, np.array([QED.qed(Chem.MolFromSmiles(text)) for text in arms.smiles(range(arms.num_arms))])
@@ -114,7 +115,7 @@ def ours(policy: Callable[..., tb.policies.Policy], **options: object) -> Callab
 
 
 def by_itself(**options: float) -> Callable[[Fingerprints, np.ndarray, int], Picker]:
-    """`tb.auto()`, which is told nothing but rewards."""
+    """`tb.auto()`, which is given only rewards."""
 
     def start(arms: Fingerprints, values: np.ndarray, seed: int) -> Picker:
         bandit, known = tb.Bandit(tb.auto(**options), arms, generator=torch.Generator().manual_seed(seed)), 0
@@ -144,7 +145,7 @@ def forest(arms: Fingerprints, values: np.ndarray, seed: int) -> Picker:
 
     def pick(index: np.ndarray, rewards: np.ndarray, count: int) -> np.ndarray:
         model = RandomForestRegressor(100, max_features=0.3, random_state=seed).fit(x[index], rewards)
-        # Without the check of all features that `tree.predict` makes for each tree.
+        # Avoids the check of all features in `tree.predict`, which would be repeated for each tree.
         trees = np.stack([tree.tree_.predict(x)[:, 0] for tree in model.estimators_])
         return _highest(trees.mean(axis=0) + trees.std(axis=0), index, count)
 
@@ -182,7 +183,7 @@ def dropout(width: float) -> Callable[[Fingerprints, np.ndarray, int], Picker]:
             optimizer = torch.optim.Adam(parameters, lr=1e-2, weight_decay=1e-5)
             known = torch.as_tensor(index)
             target = torch.as_tensor((rewards - rewards.mean()) / rewards.std(), dtype=torch.float32)
-            # As scikit-learn's perceptron is trained: 100 epochs of batches of 200.
+            # The same training as scikit-learn's perceptron: 100 epochs of batches of 200.
             for _ in range(100):
                 for rows in torch.randperm(len(index)).split(200):
                     optimizer.zero_grad()
@@ -224,7 +225,7 @@ METHODS: dict[str, Callable[[Fingerprints, np.ndarray, int], Picker]] = {
 
 
 def campaign(method: str, arms: Fingerprints, values: np.ndarray, seed: int) -> tuple[list[float], float]:
-    """Shares of the best found at each budget, and the seconds that the method took to pick."""
+    """Fractions of the best 1 % found at each budget, and the seconds that the method took to pick."""
     best = np.argsort(-values)[: math.ceil(BEST * len(values))]
     budgets = [round(share * len(values)) for share in SHARES]
     size = budgets[0]

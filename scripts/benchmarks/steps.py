@@ -2,8 +2,8 @@
 
     python scripts/benchmarks/steps.py [--arms 4177 20640] [--t 1000] [--steps 15]
 
-A step is: learn one reward, choose the next arm (fixed hyper-parameters, float64). All methods hold the same data and, where
-exact, score the same arms; their steps are interleaved, so that the ratios are robust to drifts of the machine's speed.
+A step learns one reward and chooses the next arm (fixed hyper-parameters, float64). All methods have the same data and, if they
+are exact, score the same arms. Their steps are interleaved, so that the ratios are robust to drifts of the machine's speed.
 Abalone's and Cadata's arms are standardised; with TORCHBANDITS_DATA unset, random arms of the same shape are used, and the
 table notes it.
 """

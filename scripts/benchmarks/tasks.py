@@ -1,11 +1,11 @@
-"""Past campaigns as tasks, and cheap fidelities, on functions drawn from a prior: regret with and without them.
+"""Regret with and without past campaigns as tasks, and with and without cheap fidelities, on functions drawn from a prior.
 
 python scripts/benchmarks/tasks.py                       # ten seeds
 
-Two functions on 150 points of the unit square, each a draw of an RBF prior (lengthscale 0.2), with the correlation ρ; the noise
-has standard deviation 0.1. The regret is that of the arm with the highest posterior mean at the target, in standard deviations
-of the prior. `past`: forty random results of the other task are known, and the target is pulled. `fidelity`: a pull of the
-target costs 10 and one of the other 1, and costs of 150 are spent.
+The problems are two functions on 150 points of the unit square, each a draw of an RBF prior (lengthscale 0.2), with correlation
+ρ; the noise has standard deviation 0.1. The regret is that of the arm with the highest posterior mean at the target, in
+standard deviations of the prior. `past`: forty random results of the other task are known, and the target is pulled.
+`fidelity`: a pull of the target costs 10, a pull of the other fidelity costs 1, and the budget is 150.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ COSTS = {0.0: 10.0, 1.0: 1.0}
 
 
 def tasks_kernel(rho: float | None) -> gpytorch.kernels.Kernel:
-    """RBF times the tasks' correlations; those of an unfitted kernel without ρ."""
+    """RBF times the correlations of the tasks; without ρ, those of an unfitted kernel."""
     base, tasks = gpytorch.kernels.RBFKernel(active_dims=[0, 1]), tb.TaskKernel(2, active_dims=[2])
     kernel = (base * tasks).double()
     base.lengthscale = 0.2
@@ -39,7 +39,7 @@ def tasks_kernel(rho: float | None) -> gpytorch.kernels.Kernel:
 
 
 def problem(rho: float, seed: int) -> tuple[Tensor, Tensor]:
-    """Arms `2A x 3`, those of the target first, and the true values `2A`."""
+    """Arms `2A x 3`, with the arms of the target first, and the true values `2A`."""
     g = torch.Generator().manual_seed(seed)
     x = torch.rand(A, 2, dtype=torch.float64, generator=g)
     K = torch.exp(-0.5 * torch.cdist(x, x).square() / 0.04) + 1e-8 * torch.eye(A, dtype=torch.float64)
@@ -63,7 +63,7 @@ def past(method: str, rho: float, seed: int) -> list[float]:
     g = torch.Generator().manual_seed(seed + 1_000)
     known = A + torch.randperm(A, generator=g)[:40]
     rewards = noisy(truth, known, g)
-    if method == "one task":  # the other campaign is taken for this one
+    if method == "one task":  # the results of the other campaign are treated as results of this one
         arms = torch.cat([arms[:, :2], torch.zeros(2 * A, 1, dtype=torch.float64)], dim=-1)
     options = {"refit_every": 5} if method == "fitted" else {}
     kernel = tasks_kernel(None if method == "fitted" else rho)
@@ -80,7 +80,7 @@ def past(method: str, rho: float, seed: int) -> list[float]:
 
 
 def fidelity(method: str, rho: float, seed: int) -> list[float]:
-    """Regret when costs of 50, 100 and 150 are spent."""
+    """Regret after spending 50, 100 and 150."""
     arms, truth = problem(rho, seed)
     g = torch.Generator().manual_seed(seed + 1_000)
     model = tb.gp_ucb(tasks_kernel(rho), noise_std=NOISE, width=WIDTH)

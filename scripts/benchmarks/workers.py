@@ -1,8 +1,8 @@
-"""Tells per second of all workers of one store, by their number: the total must not fall as workers are added.
+"""Total tells per second of all workers of one store, by their number. The total must not decrease as workers are added.
 
     python scripts/benchmarks/workers.py --arms 2000 --tells 240 --workers 1 2 4 8
 
-Evaluations take no time here, so that only the cost of the store and of learning is measured.
+Evaluations take no time here, so only the cost of the store and of learning is measured.
 """
 
 from __future__ import annotations

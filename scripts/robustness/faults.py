@@ -42,7 +42,7 @@ from torchbandits.errors import JournalWarning, TorchBanditsError
 PATIENCE = 20
 # Bytes that all fuzzed calls together may map.
 MEMORY = 12 << 30
-# For points and outcomes, BoTorch's models raise BoTorch's own errors.
+# BoTorch's models raise BoTorch's errors for invalid points and outcomes.
 REFUSALS = (TorchBanditsError, BotorchError)
 # Pulls of a run that is killed.
 STEPS = 120
@@ -69,7 +69,7 @@ TABLE = tb.environments.Table(ARMS, ARMS.sum(dim=-1), noise_std=0.1, costs=1 + A
 
 
 def rewards(first: int, index: torch.Tensor) -> torch.Tensor:
-    """The reward of a pull, the same in every run: its noise depends on the number of the pull only."""
+    """The reward of a pull, the same in every run, because its noise depends only on the number of the pull."""
     noise = [float(torch.randn((), dtype=torch.float64, generator=seeded(first + j))) for j in range(len(index))]
     return torch.sin(5 * ARMS[index, 0]) + torch.cos(3 * ARMS[index, 1]) + 0.1 * torch.tensor(noise, dtype=torch.float64)
 
@@ -167,7 +167,7 @@ class Wrong:
 
 
 def anything(rng: random.Random) -> Any:
-    """Draw a value that may be wrong in any way: type, shape, dtype, device, size, sign, NaN."""
+    """Draw a value that may be invalid in any way: type, shape, dtype, device, size, sign, NaN."""
     sizes = [(), (0,), (1,), (2,), (3,), (60,), (2, 3), (1, 3), (3, 2), (0, 2), (60, 2), (2, 60, 2), (1, 1, 1, 1)]
     shape = rng.choice(sizes)
     dtypes = [torch.float64, torch.float32, torch.float16, torch.int64, torch.int32, torch.uint8, torch.bool, torch.complex128]
@@ -201,7 +201,7 @@ def anything(rng: random.Random) -> Any:
 
 
 def calls(bandit: tb.Bandit, rng: random.Random) -> tuple[str, Callable[[tb.Bandit], Any]]:
-    """Draw a call with any arguments, including right ones."""
+    """Draw a call with arbitrary arguments, including valid ones."""
     a, b, c, d = (anything(rng) for _ in range(4))
     opened = bandit.loop.open
     some = opened if opened is not None and rng.random() < 0.6 else a
@@ -354,7 +354,7 @@ def limited() -> Iterator[None]:
 
 @limited()
 def fuzz(number: int, rng: random.Random) -> Fuzz:
-    """Call public functions with any values: errors must be of this package and leave the state unchanged."""
+    """Call public functions with arbitrary values. Errors must be of this package and leave the state unchanged."""
     found, bandit = Fuzz(), None
     # Seed of the random values passed in.
     torch.manual_seed(rng.randrange(10**6))

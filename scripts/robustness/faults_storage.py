@@ -37,7 +37,7 @@ PACKAGE = str(Path(tb.__file__).parent)
 
 
 def policy(name: str = "gp_ucb") -> Any:
-    """Make a policy with a kernel of its own."""
+    """Make a policy with a new kernel."""
     kernel = gpytorch.kernels.RBFKernel().double()
     kernel.lengthscale = 0.3
     return getattr(tb, name)(kernel, noise_std=0.1)
@@ -48,7 +48,7 @@ def seeded(seed: int) -> torch.Generator:
 
 
 def reward(index: int, number: int) -> float:
-    """The reward of a pull depends on the arm and on the number of the pull alone, so that a repetition is recognised."""
+    """The reward of a pull, which depends only on the arm and on the number of the pull, so that a repetition is recognised."""
     noise = float(torch.randn((), dtype=torch.float64, generator=seeded(number)))
     return float(torch.sin(5 * ARMS[index, 0]) + torch.cos(3 * ARMS[index, 1])) + 0.1 * noise
 
@@ -360,7 +360,7 @@ def fail_disks(number: int, folder: Path, rng: random.Random, steps: int = 25) -
         play(again, steps)
         assert again.journal is not None
         again.journal.close()
-        # A record that was written although the disk reported an error may be told twice: the run is then longer.
+        # A record that was written although the disk reported an error may be told twice, which makes the run longer.
         found.identical += sequence(path) == expected
     return found
 
@@ -433,8 +433,8 @@ def damaged(whole: bytes, rng: random.Random) -> bytes:
 
 
 def damage_files(number: int, folder: Path, rng: random.Random, pulls: int = 12) -> Damage:
-    """Damage journals anywhere and open them. An opened journal must hold what was written; a refused one must stay
-    unchanged."""
+    """Damage journals at random places and open them. A journal that opens must contain everything that was written; a journal
+    that does not open must stay unchanged."""
     found, source = Damage(), folder / "source.journal"
     bandit = open_journal(source, every=10_000)
     play(bandit, pulls)
@@ -512,7 +512,7 @@ def interrupted_after(opcodes: int) -> Iterator[Callable[[], bool]]:
 
 
 def interrupt_bandits(number: int, folder: Path, rng: random.Random) -> Interrupts:
-    """Interrupt ask and tell of a journaled bandit; it must then agree with its own journal, opened anew."""
+    """Interrupt ask and tell of a bandit with a journal. It must then agree with a bandit resumed from the journal."""
     found, path = Interrupts(), folder / "interrupted.journal"
     bandit = open_journal(path, durable=False)
     while found.interrupted < number:
@@ -541,7 +541,7 @@ def _one_step(bandit: tb.Bandit) -> None:
 
 
 def interrupt_workers(number: int, folder: Path, rng: random.Random) -> Interrupts:
-    """Interrupt two workers of one store in turns; afterwards both must agree with the store, each reward learned once."""
+    """Interrupt two workers of one store in turns. Afterwards both must agree with the store, with each reward learned once."""
     found, path = Interrupts(), folder / "interrupted.store"
     workers = [tb.Worker(policy(), ARMS, store=path, lease=0.0 + 1e-3, generator=seeded(5), every=5) for _ in range(2)]
     while found.interrupted < number:

@@ -1,4 +1,4 @@
-"""A run of very many steps, which checks that memory stays constant and that the factors stay those of a refit.
+"""A run of very many steps, which checks that memory stays constant and that the factors agree with those of a refit.
 
 python scripts/robustness/soak.py                                # 100,000 steps each of gp_ucb and batch_bkb; minutes
 python scripts/robustness/soak.py --steps 2000 --policies gp_ucb
@@ -37,7 +37,7 @@ POLICIES = {
 
 
 def resident(process: psutil.Process) -> int:
-    """Bytes of memory in use, after free memory that glibc retains, which varies by megabytes, is returned to the system."""
+    """Bytes of resident memory, after free memory retained by glibc, which varies by megabytes, is returned to the system."""
     gc.collect()
     library = ctypes.util.find_library("c")
     if library is not None and hasattr(libc := ctypes.CDLL(library), "malloc_trim"):
@@ -65,11 +65,11 @@ def soak(name: str, steps: int) -> dict[str, float]:
             least, most, mark = least or rss, max(most, rss), max(mark, SETTLED * steps) + steps / 8
     seconds = time.process_time() - began
     statistics = bandit.loop.state.statistics
-    # The same sums, learned at once.
+    # A bandit that learns the same sums by one call.
     fresh = tb.Bandit(POLICIES[name](), arms)
     arm = bandit.loop.state.rows.arm_of_row
     fresh.observe(arm, statistics.weights, statistics.sums, statistics.squares)
-    # A new dictionary would be another posterior, so the factors of this one are compared.
+    # A new dictionary would give a different posterior, so the factors are compared for the current dictionary.
     if name == "batch_bkb":
         fresh = tb.Bandit(POLICIES[name](), arms).load_state_dict(bandit.state_dict())
         fresh.loop.state.process.invalidate_()

@@ -1,7 +1,7 @@
-"""The box around a table, for peers that search a box: numbers between their extremes, categories by their levels.
+"""The bounding box of a table, for peers that search a box: numbers between their extremes, and categories by their levels.
 
-A suggestion is evaluated at the nearest candidate that has not been evaluated (Euclidean, standardised features), and the peer
-is told that candidate's parameters, not the suggested ones.
+A suggestion is evaluated at the nearest candidate that has not been evaluated (Euclidean, standardised features). The peer is
+told the parameters of this candidate, not the suggested parameters.
 """
 
 from __future__ import annotations

@@ -17,8 +17,8 @@ class Budget:
 
     Args:
         fewest_candidates: Tables with fewer candidates are left out.
-        repeats: Whether the peers, too, may evaluate a candidate again in a later batch. Without it they could not pull good
-            candidates only, where the pulls are a large part of the table.
+        repeats: Whether the peers may also evaluate a candidate again in a later batch. Otherwise they would run out of good
+            candidates if the number of pulls is a large fraction of the table.
     """
 
     pulls: int
@@ -44,12 +44,12 @@ class Method(Protocol):
         """The rewards of the rows asked for."""
 
     def recommend(self) -> int:
-        """The row that the method takes for the best, by its own best practice."""
+        """The row that the method considers best, by the method's best practice."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """Regret has 0 at the best candidate and 1 at the average one; `seconds` are of the processor, spent in the method."""
+    """Regrets (0 at the best candidate, 1 at the average), and `seconds` of processor time spent in the method."""
 
     simple_regret: float
     mean_regret: float
@@ -66,7 +66,7 @@ def play(method: Method, table: Table, budget: Budget, seed: int, started: float
     """Run a method until the budget is spent.
 
     Args:
-        started: Processor seconds that building the method took.
+        started: Processor seconds of the construction of the method.
     """
     errors, pulled, seconds = noise(table, seed, budget.pulls), np.empty(0, dtype=np.int64), started
     while len(pulled) < budget.pulls:

@@ -10,7 +10,7 @@ class History:
 
     Args:
         candidates: Rows of the table.
-        repeats: Whether a row stays free for later batches once it is evaluated.
+        repeats: Whether a row that was evaluated stays free for later batches.
     """
 
     def __init__(self, candidates: int, repeats: bool) -> None:
@@ -35,7 +35,7 @@ class History:
         return generator.choice(np.flatnonzero(self.free), size=count, replace=False)
 
     def top(self, scores: np.ndarray, count: int) -> np.ndarray:
-        """The free rows of the highest scores, best first."""
+        """The free rows with the highest scores, best first."""
         masked = np.where(self.free, scores, -np.inf)
         chosen = np.argpartition(-masked, count - 1)[:count]
         return chosen[np.argsort(-masked[chosen], kind="stable")]

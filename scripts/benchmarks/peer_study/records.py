@@ -1,4 +1,4 @@
-"""The records: a CSV with one line per run, to which runs are appended and which says what need not run again."""
+"""The records: a CSV file with one line per run, to which new runs are appended. Recorded runs are not repeated."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Record:
 
 
 def read(path: Path) -> pd.DataFrame:
-    """The records of a file; none if it does not exist. A run that was made twice counts as it was last made."""
+    """The records of a file; empty if it does not exist. If a run was recorded twice, the last record is used."""
     if not path.exists():
         return pd.DataFrame(columns=[field.name for field in fields(Record)])
     return pd.read_csv(path).drop_duplicates(KEY, keep="last").reset_index(drop=True)
@@ -44,19 +44,19 @@ def done(path: Path) -> set[tuple[str, str, str, int]]:
 
 
 def append(path: Path, record: Record) -> None:
-    """Add one line, below the header that a new file begins with."""
+    """Append one line, after a header if the file is new."""
     path.parent.mkdir(parents=True, exist_ok=True)
     pd.DataFrame([asdict(record)]).to_csv(path, mode="a", header=not path.exists(), index=False, float_format="%.6g")
 
 
 def record_of(key: tuple[str, str, str, int], outcome: Outcome, packages: tuple[str, ...]) -> Record:
-    """A record of an outcome, with today's date, the processor and the versions of the packages that made it."""
+    """A record of an outcome, with today's date, the processor and the versions of the packages used."""
     versions = " ".join(f"{package}=={metadata.version(package)}" for package in packages)
     return Record(*key, **asdict(outcome), versions=versions, date=f"{datetime.now(UTC):%Y-%m-%d}", cpu=processor())
 
 
 def processor() -> str:
-    """The processor's model name, where Linux tells it."""
+    """The model name of the processor, as reported by Linux."""
     cpuinfo = Path("/proc/cpuinfo")
     if cpuinfo.exists():
         for line in cpuinfo.read_text().splitlines():

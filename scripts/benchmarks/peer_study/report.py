@@ -79,7 +79,7 @@ def overall(records: pd.DataFrame, budget: str) -> str:
 
 
 def by_table(records: pd.DataFrame, budget: str) -> str:
-    """Simple / mean regret by table and method; the least of a row in bold."""
+    """Simple / mean regret by table and method; the smallest of each row is bold."""
     means = {m: paired(records, budget, m).groupby(level="table").mean() for m in MEASURES}
     methods, rows = list(means["simple_regret"].columns), []
     for name in means["simple_regret"].index:
@@ -95,7 +95,7 @@ def by_table(records: pd.DataFrame, budget: str) -> str:
 
 
 def losses(records: pd.DataFrame, budget: str, ours: str) -> str:
-    """Our regret less each peer's over all runs that both have, and the tables on which the peer's is the smaller."""
+    """Our regret minus that of each peer over all runs that both have, and the tables on which the peer's regret is smaller."""
     parts, played = [], set(records[records["budget"] == budget]["method"]) - {ours}
     for measure, words in MEASURES.items():
         rows = []
@@ -133,7 +133,7 @@ def draw(records: pd.DataFrame, budgets: list[str], path: Path) -> None:
 
 
 def coverage(records: pd.DataFrame, budget: str) -> str:
-    """Which runs are compared and which are recorded but not enough of them."""
+    """The runs that are compared, and the recorded runs of which there are too few to compare."""
     frame = paired(records, budget, "simple_regret")
     names, seeds = frame.index.get_level_values("table"), frame.groupby(level="table").size()
     runs = records[records["budget"] == budget]

@@ -10,9 +10,9 @@ LEVEL = 0.95
 
 
 def paired(records: pd.DataFrame, budget: str, measure: str) -> pd.DataFrame:
-    """One row per table and seed, one column per method, of the runs that all of the methods have.
+    """One row per table and seed, one column per method, for the runs that all methods have.
 
-    A method enters once it has every recorded table with one seed at least; then the rows that any of them lacks are left out.
+    A method is included if it has at least one seed of every recorded table. Rows that any included method lacks are left out.
 
     Raises:
         ValueError: If no table and seed is common to the methods.
@@ -35,7 +35,7 @@ def pair(records: pd.DataFrame, budget: str, measure: str, ours: str, other: str
 
 
 def ranks(frame: pd.DataFrame) -> pd.DataFrame:
-    """Rank of each method in each row, 1 for the least regret; equal regrets share the mean of their ranks."""
+    """Rank of each method in each row, 1 for the smallest regret; equal regrets share the mean of their ranks."""
     return frame.rank(axis=1, method="average")
 
 
@@ -58,5 +58,5 @@ def summary(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def differences(frame: pd.DataFrame, ours: str) -> pd.DataFrame:
-    """`summary` of our regret less each other method's, paired: below 0 is in our favour."""
+    """`summary` of the paired differences between our regret and that of each other method; ours is better below 0."""
     return summary(frame.drop(columns=ours).rsub(frame[ours], axis=0))

@@ -1,4 +1,4 @@
-"""The tables that policies are judged on: chemistry, materials, engineering, environment and trade. None was used for tuning.
+"""The tables on which policies are compared: chemistry, materials, engineering, environment, trade. None was used for tuning.
 
 | table | candidates | features | what it is | source, licence |
 | --- | --- | --- | --- | --- |
@@ -53,7 +53,7 @@ class Table:
         return float(NOISE * self.values.std())
 
     def regret(self, index: np.ndarray) -> np.ndarray:
-        """Regret of candidates on the scale where the best candidate has 0 and the average one has 1."""
+        """Regret of candidates on the scale on which the best candidate has 0 and the average candidate has 1."""
         best = self.values.max()
         return (best - self.values[index]) / (best - self.values.mean())
 
@@ -104,7 +104,7 @@ def hplc() -> Table:
 
 def photovoltaics() -> Table:
     frame = olympus("photo_pce10")
-    frame[frame.columns[-1]] *= -1  # degradation is to be small
+    frame[frame.columns[-1]] *= -1  # degradation is minimised
     return encode("photovoltaics", frame, frame.columns[-1])
 
 
@@ -180,7 +180,7 @@ def welded_beam() -> Table:
         buckling = 4.013 * young * t * b**3 / (6 * span**2) * (1 - t / (2 * span) * np.sqrt(young / (4 * shear)))
         broken = [stress / 13_600 - 1, bending / 30_000 - 1, h / b - 1, bend / 0.25 - 1, load / buckling - 1]
         cost = 1.10471 * h**2 * length + 0.04811 * t * b * (14 + length)
-        # A limit broken by its own size or more costs as much as the dearest beams do.
+        # A violation of 100 % or more of a limit costs as much as the most expensive beams.
         return -(cost + 20 * sum(np.clip(excess, 0, 1) for excess in broken))
 
     return formula("welded_beam", [0.1, 0.1, 0.1, 0.1], [2.0, 10.0, 10.0, 2.0], 20_000, negative_cost)

@@ -1,8 +1,8 @@
-"""Writes the two tables of reaction yields from the networks that ship with Summit.
+"""Write the two tables of reaction yields from the networks that ship with Summit.
 
-Summit 0.8.4 (MIT licence) holds neural networks fitted to measured yields: a Suzuki coupling (Reizman et al. 2016, case 1) and
-a C-N coupling of aniline (Baumgartner et al. 2019). The package pins old versions of its dependencies, so it cannot be part of
-the `peers` extra. Its networks are read here once, and their predictions on a grid are committed.
+Summit 0.8.4 (MIT licence) contains neural networks fitted to measured yields: a Suzuki coupling (Reizman et al. 2016, case 1)
+and a C-N coupling of aniline (Baumgartner et al. 2019). The package pins old versions of its dependencies, so it cannot be part
+of the `peers` extra. Its networks are evaluated here once, and their predictions on a grid are committed.
 
     pip install --no-deps summit==0.8.4
     python -m peer_study.tabulate_summit                     # in scripts/benchmarks
@@ -45,7 +45,7 @@ def predict(folder: Path, name: str) -> pd.DataFrame:
     table = grid(domain)
     categories = [v for v in domain if "levels" in v]
     numbers = [v["name"] for v in domain if not v["is_objective"] and "levels" not in v]
-    # Summit's encoder keeps the categories in the order of the description, behind the numbers.
+    # Summit's encoder puts the categories after the numbers, in the order of the description.
     one_hot = [(table[v["name"]] == level).to_numpy(float) for v in categories for level in v["levels"]]
     column = experiment["output_variable_names"].index("yld")
     predictions = []

@@ -1,6 +1,6 @@
 """Configuration of a benchmark: points along three axes, methods, and the limits of each process.
 
-Plain dataclasses, because a machine used only for a measurement may lack packages: this needs PyYAML alone.
+These are plain dataclasses that only need PyYAML, because a machine used for a measurement may lack other packages.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Point:
 
     @property
     def distinct(self) -> int:
-        """Arms that were pulled: twice the dictionary where there are as many."""
+        """Number of distinct arms pulled: twice the dictionary size, if there are as many arms and pulls."""
         return min(2 * self.dictionary, self.pulls, self.arms)
 
 
@@ -51,10 +51,10 @@ class BenchmarkConfig:
     """A benchmark: every method at `base` with one of its numbers replaced by each of `arms`, `dictionary`, `pulls`.
 
     `time_limit` seconds and `memory_limit` GiB hold for each process, which measures one method at one point;
-    `memory_budget` GiB is the budget of kept kernel columns. `clock` selects the seconds that are compared: those of the
-    processor, which do not depend on other work on the machine and count every thread, or wall-clock seconds. Points measured
-    `together` share a process, until one of them ends it at a limit: importing everything and opening a device takes longer
-    than most points, and the peak of memory is then known on a device only.
+    `memory_budget` GiB is the budget of kept kernel columns. `clock` selects the seconds that are compared: processor seconds,
+    which do not depend on other work on the machine and count every thread, or wall-clock seconds. Points measured `together`
+    share a process, until one of them ends it at a limit. This is useful on a device, where imports and initialisation take
+    longer than most points; peak memory is then only known on the device.
     """
 
     base: Point
@@ -105,7 +105,7 @@ class BenchmarkConfig:
 
     @property
     def folder(self) -> Path:
-        """Folder of the results: `output`, else `results/<name>`."""
+        """Folder of the results: `output`, or else `results/<name>`."""
         return Path(self.output) if self.output else Path("results") / self.name
 
 
@@ -123,14 +123,14 @@ def load_benchmark(path: str | os.PathLike[str]) -> BenchmarkConfig:
         raise ConfigError(f"{source}: {error}.") from error
 
 
-# ---------------------------------------------------------------------- what each key may hold
+# ---------------------------------------------------------------------- valid values of each key
 
 _Kind = tuple[str, Callable[[Any], bool]]
 _TEXT: _Kind = ("a text", lambda value: isinstance(value, str))
 _FOLDER: _Kind = ("one folder name of at most 200 bytes", lambda value: isinstance(value, str) and _is_folder_name(value))
 _COUNT: _Kind = ("a whole number from 1 to 10⁹", lambda value: _is_count(value))
 _COUNTS: _Kind = ("a list of at most 100 whole numbers from 1 to 10⁹", lambda value: _all(value, _is_count))
-# Seconds or GiB, among others: the system takes no larger limits.
+# For limits in seconds and GiB, among others: the operating system accepts no larger limits.
 _POSITIVE: _Kind = ("a number > 0 of at most 10⁶", lambda value: is_finite(value) and 0 < value <= 10**6)
 
 

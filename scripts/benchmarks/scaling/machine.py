@@ -10,8 +10,8 @@ import torch
 
 from scaling.config import Point
 
-_COLUMNS = 2048  # a block of this many columns is what a sweep multiplies at a time
-_COPIED = 1 << 25  # numbers: far beyond every cache
+_COLUMNS = 2048  # number of columns in a block of a sweep
+_COPIED = 1 << 25  # number of values copied, far larger than every cache
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class Rates:
 
     @staticmethod
     def measure(m: int, device: str, clock: Callable[[], float], seconds: float = 0.3) -> Rates:
-        """Best rates of several repetitions. Takes at most 768 MiB."""
+        """Best rates of several repetitions. Needs up to 768 MiB of memory."""
         generator = torch.Generator(device).manual_seed(0)
         left, right = (torch.rand(m, n, dtype=torch.float64, device=device, generator=generator) for n in (m, _COLUMNS))
         out = torch.empty_like(right)
@@ -37,7 +37,7 @@ class Rates:
 
 
 def fastest(work: Callable[[], object], device: str, clock: Callable[[], float], seconds: float) -> float:
-    """Least time among the repetitions within `seconds` of wall-clock time, at least three, after one that is not counted."""
+    """Smallest time of the repetitions within `seconds` of wall-clock time, at least three, after an uncounted warm-up."""
     times, began = [], time.perf_counter()
     for place in range(1_000_000):
         if place > 3 and time.perf_counter() - began > seconds:
@@ -53,9 +53,9 @@ def fastest(work: Callable[[], object], device: str, clock: Callable[[], float],
 def sweep_floor(point: Point, dim: int, kept: bool, rates: Rates) -> float:
     """Lower bound on the seconds of a resparsification.
 
-    The slower of two: a triangular product of m² operations per arm at the rate of the full product, and the transfer of the
-    arms (or of the kept kernel columns) and of two results. Columns that are not kept add a product of d + 2 numbers and an
-    exponential per entry.
+    It is the slower of two operations: a triangular product of m² operations per arm at the rate of the full product, and the
+    transfer of the arms (or of the kept kernel columns) and of two results. Columns that are not kept add a product of d + 2
+    numbers and an exponential per entry.
     """
     m, A = point.dictionary, point.arms
     operations, read = float(m * m), 8 * (m if kept else dim)

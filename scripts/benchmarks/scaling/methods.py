@@ -1,7 +1,7 @@
 """The methods: each updates its posterior with t pulls, scores every arm, and picks.
 
-All have the same data, kernel and noise, and nothing is fitted. The exact methods hold every pull; SGPR has the dictionary as
-its inducing points. They pick one arm an update; BBKB picks a batch.
+All methods have the same data, kernel and noise, and nothing is fitted. The exact methods store every pull; SGPR uses the
+dictionary as its inducing points. BBKB picks a batch per update, all other methods pick one arm.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from torchbandits.batching import Global
 from torchbandits.posteriors import GaussianProcess
 from torchbandits.transfers import to_host
 
-_WIDTH = 2.0  # of the upper bound, in posterior standard deviations
-_CHUNK = 2048  # arms that the others score at a time: their A x t blocks would not fit otherwise
+_WIDTH = 2.0  # width of the upper bound, in posterior standard deviations
+_CHUNK = 2048  # arms that the other methods score at a time, since their A x t blocks would not fit otherwise
 # GPyTorch evaluates the covariance among the points that it predicts (gpytorch#2736); this was SingleTaskGP's fastest chunk.
 _BOTORCH_CHUNK = 256
 
@@ -61,7 +61,7 @@ class Problem:
 
 
 class Contender(ABC):
-    """A method to be timed. Its construction on a problem is not counted."""
+    """A method to be timed. Its construction on a problem is not timed."""
 
     @abstractmethod
     def update(self) -> None:

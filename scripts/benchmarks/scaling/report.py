@@ -73,7 +73,7 @@ def _short(value: object) -> str:
 
 
 def draw_axis(config: BenchmarkConfig, table: pd.DataFrame, axis: str) -> Figure:
-    """Seconds of an update, of a pull, and memory against one axis, the other two at their base; the floor in grey."""
+    """Seconds of an update and of a pull, and memory, along one axis, with the other two at their base; the floor in grey."""
     fixed = [other for other in AXES if other != axis]
     base = asdict(config.base)
     part = table[(table[fixed] == [base[other] for other in fixed]).all(axis=1)].sort_values(axis)
@@ -91,7 +91,7 @@ def _draw_measure(axes: Axes, config: BenchmarkConfig, part: pd.DataFrame, axis:
     scale = 2**20 if measure == "memory" else 1.0
     for place, method in enumerate(config.methods):
         own = part[(part["method"] == method) & (part["outcome"] == "done")]
-        # What took less than the clock tells has no place on a logarithmic axis, and is left out of the line.
+        # Times below the resolution of the clock cannot be drawn on a logarithmic axis, and are left out of the line.
         axes.plot(
             own[axis],
             (own[measure] / scale).where(own[measure] > 0),
@@ -105,7 +105,7 @@ def _draw_measure(axes: Axes, config: BenchmarkConfig, part: pd.DataFrame, axis:
         own = part[(part["method"] == "torchbandits") & (part["outcome"] == "done")]
         axes.plot(own[axis], own["floor"], color=_GREY, linewidth=3, alpha=0.5, label="floor of a resparsification")
     axes.set_xscale("log")
-    # Sizes that are small enough for a rehearsal may leave nothing to draw, which no logarithmic axis takes.
+    # With the small sizes of a rehearsal there may be nothing to draw, and a logarithmic axis raises an error without values.
     drawn = any((np.asarray(line.get_ydata()) > 0).any() for line in axes.get_lines())
     axes.set_yscale("log" if drawn else "linear")
     axes.set_xlabel(SYMBOLS[axis])

@@ -1,4 +1,4 @@
-"""Running a benchmark: each point in a fresh process, under a limit of time and one of memory; then numbers and figures."""
+"""Run a benchmark, each point in a fresh process with limits of time and memory, and write numbers and figures."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from torchbandits.errors import DataError
 from torchbandits.files import prepare_folder, write_atomically, write_text
 
 WORKER = [sys.executable, "-m", "scaling.worker"]
-# The worker finds this folder, which is part of no installed package, through PYTHONPATH.
+# The worker finds this folder, which is not part of an installed package, through PYTHONPATH.
 _PATH = os.pathsep.join([str(Path(__file__).parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])])
 DONE, OVER_TIME, OUT_OF_MEMORY = "done", "over the time limit", "out of memory"
 _MEMORY_STATUS = 3  # exit status of a worker whose memory ran out
 _TIMERS = (-signal.SIGPROF, -signal.SIGALRM)
-_STALLED = 3600.0  # wall-clock seconds after which a process is ended if no timer has ended it
+_STALLED = 3600.0  # wall-clock seconds after which a process is killed if its timer has not ended it
 
 
 @dataclass(frozen=True)
@@ -42,10 +42,10 @@ def run_benchmark(config: BenchmarkConfig, *, console: Console | None = None) ->
     """Measure, and write `results.parquet`, `table.md` and one figure per axis.
 
     Numbers and table are written after each line, so an interrupted run keeps its measurements. A method that reached a limit
-    is not tried at larger points; they are listed with the same outcome.
+    is not run at larger points, which are listed with the same outcome.
 
     Raises:
-        DataError: If a file can't be written, or a process fails otherwise than at a limit.
+        DataError: If a file can't be written, or a process fails for another reason than a limit.
     """
     prepare_folder(config.folder)
     console = Console(quiet=True) if console is None else console
@@ -77,7 +77,7 @@ def ask(config: BenchmarkConfig, method: str, point: Point) -> tuple[str, dict[s
     """Outcome and measurements of one process.
 
     Raises:
-        DataError: If it failed otherwise than at a limit.
+        DataError: If the process failed for another reason than a limit.
     """
     try:
         done = subprocess.run(
@@ -101,7 +101,7 @@ def _task(config: BenchmarkConfig, method: str, point: Point) -> str:
 
 
 def _outcome(status: int, errors: str, what: str) -> str:
-    """The limit at which a process ended. Raises `DataError` if it was none."""
+    """The limit at which a process ended. Raises `DataError` if it ended for another reason."""
     if status in _TIMERS:
         return OVER_TIME
     if status in (_MEMORY_STATUS, -signal.SIGKILL):  # the kernel kills processes when memory runs out
@@ -111,7 +111,7 @@ def _outcome(status: int, errors: str, what: str) -> str:
 
 
 class OneProcess:
-    """`ask` of one process after the other: a process answers until it is ended at a limit."""
+    """`ask` with a process that answers several tasks, and is replaced by a new one when it ends at a limit."""
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[str] | None = None
@@ -128,14 +128,14 @@ class OneProcess:
         assert process.stderr is not None
         process.stdin.write(_task(config, method, point))
         process.stdin.flush()
-        # The worker's own timer ends it at the limit, and with it this line.
+        # The worker's timer ends the worker at the limit; `readline` then returns an empty line.
         if answer := process.stdout.readline():
             return DONE, json.loads(answer)
         return _outcome(process.wait(), process.stderr.read(), f"{method} at {point}"), {}
 
 
 def _known_outcome(lines: Sequence[dict[str, Any]], method: str, point: Point) -> str | None:
-    """Outcome of a point at least as large in every axis as one at which the method reached a limit, or None."""
+    """The limit that the method reached at a point that is no larger in any axis, or None."""
     for line in lines:
         if line["method"] == method and line["outcome"] != DONE and all(getattr(point, axis) >= line[axis] for axis in AXES):
             return str(line["outcome"])
@@ -143,8 +143,8 @@ def _known_outcome(lines: Sequence[dict[str, Any]], method: str, point: Point) -
 
 
 def with_ratios(table: pd.DataFrame) -> pd.DataFrame:
-    """Add `update_ratio` and `step_ratio`, each method's seconds over ours at the same point, and `floor_ratio`, seconds of an
-    update over the floor."""
+    """Add `update_ratio` and `step_ratio`, the seconds of each method divided by ours at the same point, and `floor_ratio`, the
+    seconds of an update divided by the floor."""
     for column in ("update", "step", "floor", "memory"):
         if column not in table:
             table[column] = float("nan")

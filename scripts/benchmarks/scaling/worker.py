@@ -1,7 +1,7 @@
-"""One method at one point in a process of its own.
+"""Measurement of one method at one point, in a separate process.
 
-`python -m scaling.worker` reads tasks from standard input, each a line, and writes the measurements of each to a line of
-standard output, both as JSON.
+`python -m scaling.worker` reads tasks from standard input, one JSON line per task, and writes the measurements of each task as
+a JSON line to standard output.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ def measure(task: dict[str, Any]) -> dict[str, Any]:
         task: `method`, `point` and `config`, the latter two as mappings.
 
     Returns:
-        `operations`, `exponentials`, `bytes` a second; or `update` and `step`, the least seconds of a new posterior over all
-        arms and of a pull (an update and the picks it serves, over their number), `picks`, `kept`, and `memory`, bytes at
-        the peak beyond what the process had after its imports.
+        `operations`, `exponentials` and `bytes` per second; or `update` and `step`, the smallest seconds of a new posterior
+        over all arms and of a pull (an update and its picks, divided by the number of picks), `picks`, `kept`, and `memory`,
+        the peak memory in bytes minus that after the imports.
     """
     config, point = BenchmarkConfig.parse(task["config"]), Point(**task["point"])
     torch.set_num_threads(config.threads)
@@ -55,7 +55,7 @@ def measure(task: dict[str, Any]) -> dict[str, Any]:
     if task["method"] == RATES:
         return vars(Rates.measure(point.dictionary, config.device, clock))
     contender = CONTENDERS[task["method"]](Problem.draw(config, point), point, config)
-    # The timer's signal ends the process at the limit, in whatever library it is.
+    # The timer's signal ends the process at the limit, even inside a library.
     timer = signal.ITIMER_PROF if config.clock == "processor" else signal.ITIMER_REAL
     signal.setitimer(timer, config.time_limit)
     update, step, picks = _timed(contender.update, contender.pick, clock, config)
@@ -67,7 +67,7 @@ def measure(task: dict[str, Any]) -> dict[str, Any]:
 def _timed(
     update: Callable[[], None], pick: Callable[[], int], clock: Callable[[], float], config: BenchmarkConfig
 ) -> tuple[float, float, int]:
-    """Least seconds of an update, of a pull, and picks an update; the first of several updates is not counted."""
+    """Smallest seconds of an update and of a pull, and picks per update; the first of several updates is not counted."""
     began = time.perf_counter()
     first = fastest_of(update, config, clock, 1)
     left = 0.5 * config.time_limit - (time.perf_counter() - began)
@@ -81,7 +81,7 @@ def _timed(
 
 
 def fastest_of(work: Callable[[], None], config: BenchmarkConfig, clock: Callable[[], float], times: int) -> float:
-    """Least seconds of a number of repetitions."""
+    """Smallest seconds of a number of repetitions."""
     seconds = []
     for _ in range(times):
         start = clock()
@@ -93,7 +93,8 @@ def fastest_of(work: Callable[[], None], config: BenchmarkConfig, clock: Callabl
 
 
 def _limit_memory(size: int) -> None:
-    """Limit the process to `size` more bytes of data: a larger request is then an error, and does not exhaust the machine."""
+    """Limit the process to `size` more bytes of data. A larger request then raises an error instead of exhausting the
+    machine."""
     with open("/proc/self/statm", encoding="ascii") as file:
         used = int(file.read().split()[5]) * resource.getpagesize()
     _, hard = resource.getrlimit(resource.RLIMIT_DATA)
@@ -101,15 +102,14 @@ def _limit_memory(size: int) -> None:
 
 
 def _peak(cuda: bool) -> int:
-    """Peak memory so far in bytes: of the device, or resident."""
+    """Peak memory so far in bytes, on the device, or else of the resident set."""
     if cuda:
         return int(torch.cuda.max_memory_allocated())
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
 def main() -> None:
-    """Answer every task. Exit status 3 says that memory ran out."""
-    # Warnings of other packages about sizes would only mix with the answer's errors.
+    """Answer every task. Exit status 3 means that memory ran out."""
     warnings.simplefilter("ignore")
     try:
         for line in sys.stdin:
@@ -117,7 +117,7 @@ def main() -> None:
             sys.stdout.flush()
     except (MemoryError, torch.OutOfMemoryError):
         sys.exit(OUT_OF_MEMORY)
-    except RuntimeError as error:  # PyTorch on the host and MKL say it in words
+    except RuntimeError as error:  # PyTorch on the host and MKL report it only in the message
         if any(words in str(error) for words in _OTHER_NAMES):
             sys.exit(OUT_OF_MEMORY)
         raise

@@ -1,8 +1,8 @@
 """BayBE's Campaign with its defaults, on a search space made of the candidates.
 
-A table of more than 5,000 candidates is cut to 5,000 at random (by seed): BayBE keeps the whole table in a data frame and
-scores all of it with Monte Carlo at every recommendation. The regret is over the whole table. Categories are one-hot
-parameters. Recommends the evaluated row of the highest posterior mean of BayBE's surrogate.
+A table of more than 5,000 candidates is reduced to 5,000 random candidates (by seed), because BayBE keeps the whole table in a
+data frame and scores all of it with Monte Carlo at every recommendation. The regret is over the whole table. Categories are
+one-hot parameters. The method recommends the evaluated row with the highest posterior mean of BayBE's surrogate.
 """
 
 from __future__ import annotations

@@ -1,15 +1,15 @@
 """BoTorch's SingleTaskGP with its defaults, over the list of candidates: LogEI one at a time, qLogNEI in batches.
 
-The first 10 rows are random (one batch, where batches are larger). The model is fitted to standardised rewards at every ask,
-as users do, from the hyper-parameters of the last fit on. Rows that have been evaluated are not picked again, but for the
-large budget. LogEI is evaluated exactly at every candidate, with the highest posterior mean of an evaluated row as the
-incumbent. Recommends the evaluated row of the highest posterior mean.
+The first 10 rows are random (one batch, if batches are larger). The model is fitted to standardised rewards at every ask, as
+users do, starting from the hyper-parameters of the last fit. Evaluated rows are not picked again, except for the large budget.
+LogEI is evaluated exactly at every candidate, with the highest posterior mean of an evaluated row as the incumbent. The method
+recommends the evaluated row with the highest posterior mean.
 
 Reductions keep the batches affordable:
-- qLogNEI is maximised greedily over the 250 candidates of the highest LogEI and 250 random ones, with the 100 evaluated rows of
-  the highest posterior mean as its baseline;
-- beyond 500 rewards the hyper-parameters are fitted to 500 of them (the best 250 and 250 others at random), and the posterior
-  is of all of them.
+- qLogNEI is maximised greedily over the 250 candidates with the highest LogEI and 250 random candidates, with the 100 evaluated
+  rows with the highest posterior means as its baseline;
+- beyond 500 rewards the hyper-parameters are fitted to 500 of them (the best 250 and 250 random others), but the posterior uses
+  all rewards.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A random forest of 100 trees (scikit-learn's defaults), by upper bound or expected improvement over the spread of its trees.
 
-The first 10 rows are random. The forest is fitted anew at every ask. A batch is the rows of the highest scores that have not
-been evaluated. Recommends the evaluated row of the highest mean of the trees.
+The first 10 rows are random. The forest is refitted at every ask. A batch consists of the rows with the highest scores that
+have not been evaluated. The method recommends the evaluated row with the highest mean over the trees.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Optuna's TPE and Gaussian-process samplers with their defaults, in the box around the table.
 
 Each suggestion is evaluated at the nearest candidate that has not been evaluated. The study gets a finished trial with that
-candidate's parameters; the trial that was asked for is closed without a value. TPE runs with `constant_liar` in batches, as its
-documentation advises. Recommends the best row observed.
+candidate's parameters, and the suggested trial is closed without a value. TPE runs with `constant_liar` in batches, as its
+documentation advises. The method recommends the best observed row.
 """
 
 from __future__ import annotations

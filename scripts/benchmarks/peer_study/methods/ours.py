@@ -1,8 +1,7 @@
-"""torchbandits: `tb.auto()` as it comes, and `tb.batch_bkb` as the documentation's practical form.
+"""torchbandits: `tb.auto()` with its defaults, and `tb.batch_bkb` in the practical form of the documentation.
 
-Both may pull an arm again. They recommend what `Bandit.best_arm` does. `batch_bkb` has a Matérn-5/2 kernel with a length-scale
-per feature, width 2 and an estimated mean. It is told the true standard deviation of the noise, which `auto` and the peers are
-not.
+Both may pull an arm again, and recommend `Bandit.best_arm()`. `batch_bkb` has a Matérn-5/2 kernel with one length-scale per
+feature, width 2 and an estimated mean. It is given the true standard deviation of the noise, unlike `auto` and the peers.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ class Ours:
         self.bandit = tb.Bandit(policy, torch.tensor(table.points), generator=torch.Generator().manual_seed(seed))
 
     def ask(self, count: int) -> np.ndarray:
-        """An ask may open fewer picks than it was asked for, as the first ones do: ask until there are enough."""
+        """Ask until there are `count` picks, because one ask may return fewer, as the first asks do."""
         index = self.bandit.ask(more=count).index
         while len(index) < count:
             index = self.bandit.ask(more=count - len(index)).index

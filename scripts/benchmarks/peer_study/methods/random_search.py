@@ -1,4 +1,4 @@
-"""Random candidates without repeats; recommends the best one observed."""
+"""Random candidates without repeats; recommends the best observed candidate."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """SMAC's HyperparameterOptimizationFacade (a random forest) with its defaults, in the box around the table.
 
 Each suggestion is evaluated at the nearest candidate that has not been evaluated, and SMAC is told the cost of that candidate.
-The suggested configuration itself is left open, since it was not evaluated. Trials count as deterministic, so each
-configuration is evaluated once. A batch is as many asks in a row. Recommends the best row observed.
+The suggested configuration stays open, because it was not evaluated. Trials are declared deterministic, so each configuration
+is evaluated once. A batch consists of consecutive asks. The method recommends the best observed row.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from peer_study.game import Budget
 from peer_study.history import History
 from peer_study.tables import Table
 
-EDGE = 1e-6  # ConfigSpace rounds its limits, and would refuse a candidate that lies on one
+EDGE = 1e-6  # ConfigSpace rounds its limits, and would reject a candidate on a limit
 
 
 class SmacBox:

@@ -22,9 +22,7 @@ from torchbandits.cli import app
 from torchbandits.environments import Recorded, Table, from_table
 from torchbandits.errors import ArgumentError, ConfigError
 from torchbandits.experiments import load_records
-from torchbandits.experiments.config import build_environment, build_policy, parse_config
-from torchbandits.experiments.kernels import KernelConfig, build_kernel
-from torchbandits.experiments.naming import KERNELS
+from torchbandits.experiments.config import KERNELS, KernelConfig, build_environment, build_kernel, build_policy, parse_config
 
 RUNNER = CliRunner()
 POLICIES = [{"name": "uniform"}, {"name": "gp_ucb", "options": {"noise_std": 0.1, "delta": 0.1}}]

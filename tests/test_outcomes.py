@@ -32,8 +32,7 @@ from torchbandits.aims.dominance import simplex
 from torchbandits.aims.improvement import log_hypervolume_improvement
 from torchbandits.botorch import optimize_arms
 from torchbandits.cli import app
-from torchbandits.experiments.front_figures import figures_of_run
-from torchbandits.experiments.page import best_so_far, write_fronts, write_page
+from torchbandits.experiments.page import best_so_far, figures_of_run, write_fronts, write_page
 from torchbandits.experiments.records import Record
 from torchbandits.experiments.watching import outcomes_of, state_of
 from torchbandits.journal import Reading

@@ -25,7 +25,16 @@ from typer.testing import CliRunner
 from torchbandits.cli import app
 from torchbandits.errors import ConfigError, DataError, StateError
 from torchbandits.experiments.config import parse_config
-from torchbandits.experiments.judging import Verdict, number_name, numbers_of, verdicts
+from torchbandits.experiments.judging import (
+    COLUMNS,
+    Summary,
+    Verdict,
+    number_name,
+    numbers_of,
+    read_summary,
+    verdicts,
+    write_summary,
+)
 from torchbandits.experiments.measures import (
     best_regret,
     makespan,
@@ -38,7 +47,6 @@ from torchbandits.experiments.records import Record, load_records
 from torchbandits.experiments.reproducing import draw_reproduction, published_table, reproduce
 from torchbandits.experiments.reproduction import ReproductionConfig, catalogue, find_reproduction, load_reproduction
 from torchbandits.experiments.runner import Environments, jobs, run_experiment, stack
-from torchbandits.experiments.summaries import COLUMNS, Summary, read_summary, write_summary
 from torchbandits.history import History
 from torchbandits.types import Report
 

@@ -16,10 +16,19 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from torchbandits.experiments.judging import HELD, NOT_HELD, UNDECIDED, UNJUDGED, UNKNOWN, verdicts
+from torchbandits.experiments.judging import (
+    HELD,
+    NOT_HELD,
+    UNDECIDED,
+    UNJUDGED,
+    UNKNOWN,
+    Summary,
+    read_summary,
+    verdicts,
+    write_summary,
+)
 from torchbandits.experiments.reproducing import SUMMARY, draw_reproduction, form_name, published_table, section, table
 from torchbandits.experiments.reproduction import CoveredConfig, ReproductionConfig, catalogue, find_reproduction
-from torchbandits.experiments.summaries import Summary, read_summary, write_summary
 from torchbandits.files import prepare_folder, write_atomically, write_text
 
 FOLDER = "results"

@@ -6,12 +6,14 @@
 
 A `DeviceTensor` wraps a CPU tensor. To PyTorch's C++ code it is on the device `meta`, which every build has; to Python it
 is on `cuda:0`. `_Names` (a function mode) translates the names of devices on their way to C++ and replaces functions that never
-reach the dispatcher, such as `numpy()`. `_Kernels` (a dispatch mode) takes every operation before a kernel runs, refuses the
-operations that CUDA refuses, runs the others on the CPU tensors and wraps the results. No kernel of `meta` runs.
+reach the dispatcher, such as `numpy()`. `_Kernels` (a dispatch mode) intercepts every operation before a kernel runs, raises an
+error for operations that CUDA does not allow, runs the others on the CPU tensors and wraps the results. No kernel of `meta`
+runs.
 
-Refused: tensors of both devices in one operation (CPU tensors without dimensions beside CUDA tensors and CPU indices of CUDA
-tensors are allowed, as in PyTorch), results and values on the wrong device, `numpy()` of a CUDA tensor, and a CPU generator for
-numbers drawn on CUDA. Not emulated: rounding, races between streams, memory, and other effects of a real device.
+Errors are raised for tensors of both devices in one operation (CPU tensors without dimensions combined with CUDA tensors, and
+CPU indices of CUDA tensors, are allowed, as in PyTorch), for results and values on the wrong device, for `numpy()` of a CUDA
+tensor, and for a CPU generator of numbers drawn on CUDA. Rounding, races between streams, memory, and other effects of a real
+device are not emulated.
 
     with emulated_device() as asked:
         step()
@@ -56,11 +58,11 @@ _running: list[_Kernels] = []
 
 
 class DeviceError(RuntimeError):
-    """An operation that CUDA refuses."""
+    """An operation that CUDA does not allow."""
 
 
 class DeviceTensor(Tensor):
-    """A tensor on the emulated device; `host` has its numbers."""
+    """A tensor on the emulated device; `host` contains its numbers."""
 
     host: Tensor
     __slots__ = ["host"]
@@ -102,7 +104,7 @@ def on_host(value: Any) -> Any:
 
 
 def _carrier(device: Any) -> Any:
-    """The device passed to C++: `meta` for any name of the emulated one."""
+    """The device passed to C++: `meta` for any name of the emulated device."""
     named = isinstance(device, str | torch.device) and torch.device(device).type == "cuda"
     return _CARRIER if named or type(device) is int else device
 

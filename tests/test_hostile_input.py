@@ -27,9 +27,9 @@ from torchbandits.checks import read_bytes
 from torchbandits.cli import app
 from torchbandits.experiments import ExperimentConfig, ReproductionConfig, load_config, runner
 from torchbandits.experiments.config import KernelConfig
+from torchbandits.experiments.judging import Summary
 from torchbandits.experiments.printable import literal, one_line, printable, shortened
 from torchbandits.experiments.reproducing import draw_reproduction
-from torchbandits.experiments.summaries import Summary
 from torchbandits.files import DEEPEST, LARGEST_FILE, read_yaml
 from torchbandits.journal import Reading
 

@@ -1,4 +1,4 @@
-"""Experiments of one's own: tables, functions and kernels by their names in a configuration."""
+"""User-defined experiments: tables, functions and kernels by their names in a configuration."""
 
 from __future__ import annotations
 
@@ -22,9 +22,7 @@ from torchbandits.cli import app
 from torchbandits.environments import Recorded, Table, from_table
 from torchbandits.errors import ArgumentError, ConfigError
 from torchbandits.experiments import load_records
-from torchbandits.experiments.config import build_environment, build_policy, parse_config
-from torchbandits.experiments.kernels import KernelConfig, build_kernel
-from torchbandits.experiments.naming import KERNELS
+from torchbandits.experiments.config import KERNELS, KernelConfig, build_environment, build_kernel, build_policy, parse_config
 
 RUNNER = CliRunner()
 POLICIES = [{"name": "uniform"}, {"name": "gp_ucb", "options": {"noise_std": 0.1, "delta": 0.1}}]
@@ -175,7 +173,7 @@ def test_an_experiment_on_a_table_runs_and_resumes_until_the_table_changes(lab: 
 
 @pytest.mark.exhaustive
 def test_worker_processes_read_the_table_and_import_the_function(lab: Path):
-    """The console script starts with another sys.path than pytest: workers find what the parent has found."""
+    """The console script starts with a different sys.path than pytest; its workers find the modules of the parent."""
     result = run(lab, "--workers", "2", "--quiet", environment={"name": "my_laboratory:reactor"})
     assert result.exit_code == 0, result.output
     assert len(load_records(lab / "out")[1]) == 2
@@ -323,7 +321,7 @@ def test_a_kernel_of_a_file_is_the_one_made_by_hand(lab: Path, given: dict[str, 
 
 
 def test_most_kernels_of_gpytorch_are_made_by_their_name_alone():
-    """The others need arguments, or are for gradients and several tasks."""
+    """The other kernels need arguments, or are for gradients and several tasks."""
     made = []
     for name in KERNELS:
         try:

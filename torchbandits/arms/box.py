@@ -165,10 +165,9 @@ class Box(Buffered):
         """Leverages of pulled arms on the host (with no regression outputs), and their covariance on the scale of leverages
         before their rewards are learned, `batch_shape x p x p`."""
         leverage, points = self.leverage_at(summed.distinct).cpu(), self.rows.at(summed.slot).double()
-        fit, z = self.posterior.fit(), self._features(summed.distinct)
-        C = fit.regression.covariance(z, z)
-        C = C + fit.embedding.residual_covariance(points, points, z, z) / self.posterior.regularization
-        return (leverage, leverage[..., None, :0]), C
+        fit = self.posterior.fit()
+        own = fit.at(points, self._features(summed.distinct))
+        return (leverage, leverage[..., None, :0]), fit.covariance(own, own)
 
     def update_(
         self, slot: Picks, counts: Tensor, targets: Tensor, cross: Tensor, own: tuple[Tensor, Tensor] | None = None

@@ -90,11 +90,8 @@ class GrowingTable(Buffered):
         """Covariances of places (`batch_shape x p`) with every place, `batch_shape x p x R` each: zᵀV⁻¹z' (the part that a pull
         changes while the dictionary is frozen) and k̃ (the exact covariance). Cost O(R (m + d) p)."""
         fit, posterior = self.posterior.fit(), self.posterior
-        root, precision = fit.nystrom.root, fit.regression.precision
         points, p = self.rows.points(self.arm.gather(-1, index)).double(), index.shape[-1]
-        z = fit.embedding(points)
-        lifted = torch.cat([root.lift(precision.solve(z)), root.lift(z)], dim=-1)
-        products = self._products(torch.where(fit.mask.unsqueeze(-1), lifted, 0.0).mT, fit.rows, None)
+        products = self._products(fit.column_weights(fit.embedding(points)), fit.rows, None)
         c, explained = products[..., :p, :], products[..., p:, :]
         K = kernel_matrix(posterior.kernel, points, self.rows.points(self.arm).double())
         return c, c + (K - explained) / posterior.regularization

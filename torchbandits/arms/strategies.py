@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -15,7 +16,7 @@ from torchbandits.arms.rows import ArmRows
 from torchbandits.budget import halved
 from torchbandits.embeddings import Nystrom
 from torchbandits.linalg import LowRankPrecision, Precision
-from torchbandits.posteriors import GaussianProcess, where_frozen
+from torchbandits.posteriors import AtPoints, GaussianProcess
 from torchbandits.posteriors.factors import Behind, Factors, SmallFactors
 from torchbandits.sources.packed import PackedArms
 from torchbandits.tanimoto import packed_kernel
@@ -133,7 +134,7 @@ class FromColumns(TableStrategy):
         """Not supported, because a sparse posterior is swept after each tell."""
         raise AssertionError("a sparse posterior has no updates between sweeps")
 
-    def features(self, index: Picks) -> tuple[Tensor, Tensor, Tensor]:
+    def features(self, index: Picks) -> AtPoints:
         """Points (words of packed arms), whitened features and features. Cost O(p m²), plus O(p m d) if columns are not
         kept."""
         fit, packed = self.posterior.fit(), self.columns.packed() if self._packs else None
@@ -145,7 +146,7 @@ class FromColumns(TableStrategy):
             z = fit.embedding.root.embed(K_mk if fit.whole else torch.where(fit.mask.unsqueeze(-1), K_mk, 0.0))
         else:
             z = fit.embedding(x)
-        return x, fit.regression.precision.whiten(z), z
+        return fit.at(x, z)
 
     def _to_packed(self, nystrom: Nystrom, words: Tensor, packed: PackedArms) -> Tensor:
         """k between the dictionary and packed arms, `batch_shape x m x p`."""
@@ -159,29 +160,22 @@ class FromColumns(TableStrategy):
 
     def covariance(self, left: tuple[Tensor, ...], right: tuple[Tensor, ...], frozen: bool | Tensor) -> Tensor:
         """zᵀV⁻¹z' in batch rows whose dictionary is frozen, k̃ in the others. Cost O(n n' (m + d))."""
-        C = left[1].mT @ right[1]
-        if frozen is True:
-            return C
-        if self._packs and (packed := self.columns.packed()) is not None:
-            residual = packed_kernel(self.posterior.kernel, packed.packing, left[0], right[0]) - left[2].mT @ right[2]
-        else:
-            residual = self.posterior.fit().embedding.residual_covariance(left[0], right[0], left[2], right[2])
-        return where_frozen(frozen, C, C + residual / self.posterior.regularization)
+        packed = self.columns.packed() if self._packs else None
+        prior = None if packed is None else partial(packed_kernel, self.posterior.kernel, packed.packing)
+        return self.posterior.fit().covariance(AtPoints(*left), AtPoints(*right), frozen=frozen, prior=prior)
 
     def columns_between(self, index: Picks, features: tuple[Tensor, ...] | None = None) -> tuple[Tensor, Tensor]:
         """Covariances of arms with every arm, with the dictionary frozen and exact. Cost O(A m p)."""
         fit, p, precision = self.posterior.fit(), index.shape[-1], self.posterior.fit().regression.precision
-        R = fit.nystrom.root
         if index.device.type == "cpu" or self._packs or not isinstance(precision, Precision):
-            K_pa, z_p = self.columns.of_arms(index).double(), fit.embedding(self.rows.points(index).double())
-            both = torch.cat([R.lift(precision.solve(z_p)), R.lift(z_p)], dim=-1)
+            K_pa = self.columns.of_arms(index).double()
+            both = fit.column_weights(fit.embedding(self.rows.points(index).double()))
         else:
             # In few operations, and without looking for kept columns, for which the host would wait.
             x, whitened, z_p = features or self.features(index)
             K_pa = self.columns.of_points(index, x.to(self.rows.source.dtype)).double()
-            both = R.lift(torch.cat([precision.root @ whitened, z_p], dim=-1))
-        both = both if fit.whole else torch.where(fit.mask.unsqueeze(-1), both, 0.0)
-        both = both.mT.to(self.rows.source.dtype)
+            both = fit.column_weights(z_p, precision.root @ whitened)
+        both = both.to(self.rows.source.dtype)
         out = K_pa.new_empty(*both.shape[:-1], self.rows.num_arms)
         for part, product in self.columns.products(both, fit.rows):
             out[..., part] = product

@@ -12,8 +12,7 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from torchbandits.campaigns.page import shown
-from torchbandits.experiments.front_figures import MOST_PAIRS, beaten_by_none, indicators, trade_offs
-from torchbandits.experiments.page import STYLE, escape, inline
+from torchbandits.experiments.page import MOST_PAIRS, STYLE, beaten_by_none, escape, indicators, inline, trade_offs
 from torchbandits.experiments.printable import literal
 from torchbandits.figures import COLORS, tidy
 from torchbandits.files import write_text

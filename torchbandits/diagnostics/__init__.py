@@ -22,10 +22,9 @@ chance, its probability is 0.001 per batch row when the model is right (`chance.
     report.parts["Held-out rewards"].figure().savefig("calibration.png", dpi=110)  # if Matplotlib is installed
 """
 
+from torchbandits.diagnostics.assumptions import Noise, Widths, noise, widths
 from torchbandits.diagnostics.calibration import Calibration, calibration, leave_one_out
-from torchbandits.diagnostics.confidence import Widths, widths
 from torchbandits.diagnostics.leverages import DictionaryQuality, EffectiveDimension, dictionary_quality, effective_dimension
-from torchbandits.diagnostics.noise import Noise, noise
 from torchbandits.diagnostics.report import Diagnosis, diagnose
 
 __all__ = [

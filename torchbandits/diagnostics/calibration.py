@@ -35,7 +35,7 @@ from torchbandits.diagnostics.inputs import (
 )
 from torchbandits.errors import ArgumentError, NonFiniteError, ShapeError, UnsupportedError, issue, require
 from torchbandits.figures import COLORS, tidy
-from torchbandits.posteriors import GaussianProcess, PartitionedProcess, Regression, Units
+from torchbandits.posteriors import AtPoints, GaussianProcess, PartitionedProcess, Regression, Units
 from torchbandits.types import Marginals
 
 if TYPE_CHECKING:
@@ -204,14 +204,13 @@ def _predictions(
     if isinstance(process, PartitionedProcess):
         return process(x).mean, lam * process.leverage(x), None
     with factors_of(process) as fit:
-        z = fit.embedding(x)
+        every = fit.at(x)
         variance = lam * process.leverage(x)
-        mean = process.reward_mean(fit.regression.mean(z))
-    whitened = fit.regression.precision.whiten(z)
+        mean = process.reward_mean(fit.regression.mean(every.features))
 
     def covariance(part: slice) -> Tensor:
-        residual = fit.embedding.residual_covariance(x[..., part, :], x, z[..., part], z)
-        return residual + lam * (whitened[..., part].mT @ whitened)
+        some = AtPoints(x[..., part, :], every.whitened[..., part], every.features[..., part])
+        return lam * fit.covariance(some, every)
 
     return mean, variance, covariance
 

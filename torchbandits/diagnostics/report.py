@@ -10,11 +10,10 @@ from functools import partial
 from torch import Tensor
 
 from torchbandits.bandit import Bandit
+from torchbandits.diagnostics.assumptions import Noise, Widths, noise, widths
 from torchbandits.diagnostics.calibration import Calibration, calibration, leave_one_out
-from torchbandits.diagnostics.confidence import Widths, widths
 from torchbandits.diagnostics.inputs import told_state
 from torchbandits.diagnostics.leverages import DictionaryQuality, EffectiveDimension, dictionary_quality, effective_dimension
-from torchbandits.diagnostics.noise import Noise, noise
 from torchbandits.errors import UnsupportedError, require
 
 CHEAP = 512

@@ -7,42 +7,458 @@ and `build_policy` make the objects.
 from __future__ import annotations
 
 import hashlib
+import importlib
 import inspect
 import json
 import math
 import os
 import re
+import sys
 import typing
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import cache
+from itertools import islice
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
+import gpytorch.kernels
 import torch
 import yaml
-from gpytorch.kernels import Kernel
+from gpytorch.kernels import Kernel, MaternKernel, ScaleKernel
 from pydantic import (
     AfterValidator,
+    BaseModel,
     ConfigDict,
     Field,
+    PositiveFloat,
     PydanticSchemaGenerationError,
     TypeAdapter,
     ValidationError,
     model_validator,
 )
+from torch import Tensor
 
 from torchbandits.checks import as_path
 from torchbandits.environments import Environment, from_table
 from torchbandits.environments import registry as environments
 from torchbandits.errors import ConfigError, DataError, TorchBanditsError, nearest, require
-from torchbandits.experiments.kernels import KernelConfig, KernelOverride, build_kernel, merged
-from torchbandits.experiments.naming import find_environment, find_factory
-from torchbandits.experiments.sections import Section, parse_section
+from torchbandits.experiments.printable import shortened
 from torchbandits.files import LONGEST_NAME, folder_name_fault, read_yaml
 from torchbandits.policies import registry as policies
 from torchbandits.policies.composed import Composed
+from torchbandits.sources import ArmSource
 from torchbandits.starts import uniform
+from torchbandits.tabular.tables import ARROW, PARQUET, TEXT
 from torchbandits.widths import Constant, Scaled
+
+# ------------------------------------------------------------------ sections and their faults in words
+
+_MOST_FAULTS = 5  # largest number of faults named in one message
+
+
+class Section(BaseModel):
+    """Base class of the parts of a configuration: unknown keys and infinities are errors."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    def __init__(self, /, **values: Any) -> None:
+        """Create a section in Python.
+
+        Raises:
+            ConfigError: If a value is missing, unknown or not valid; the message names the first faults.
+        """
+        try:
+            super().__init__(**values)
+        except ValidationError as error:
+            raise ConfigError(f"{type(self).__name__}: {all_faults(type(self), error)}") from error
+
+    # Tells Pydantic that this constructor adds nothing to its own: nested sections are then validated without calling it, so
+    # that errors name the whole path of a fault.
+    __init__.__pydantic_base_init__ = True  # type: ignore[attr-defined]
+
+
+Part = TypeVar("Part", bound=Section)
+
+
+def parse_section(section: type[Part], values: dict[str, Any], source: str) -> Part:
+    """Create a section of the given class from a mapping, as `parse_config` does."""
+    try:
+        return section.model_validate(values)
+    except ValidationError as error:
+        raise ConfigError(f"{source}: {all_faults(section, error)}") from error
+
+
+def all_faults(section: type[BaseModel], error: ValidationError) -> str:
+    """The first faults in words and the number of further ones. They end with a full stop unless they end with a question
+    mark."""
+    more = error.error_count() - _MOST_FAULTS
+    said = "; ".join([*islice(_faults(section, error), _MOST_FAULTS), *([f"and {more} more"] if more > 0 else [])])
+    return said if said.endswith("?") else f"{said}."
+
+
+def _faults(section: type[BaseModel], error: ValidationError) -> Iterator[str]:
+    for fault in error.errors(include_url=False):
+        place, kind, given = fault["loc"], fault["type"], fault["input"]
+        path = "".join(f"[{part}]" if isinstance(part, int) else f".{shortened(part)}" for part in place).lstrip(".")
+        if kind == "extra_forbidden":
+            known = _known_keys(section, place[:-1])
+            hint = nearest(str(place[-1]), known) or f" Known keys: {', '.join(known)}"
+            yield f"{path}: unknown key.{hint}"
+        elif kind == "missing":
+            yield f"{path}: missing"
+        elif kind == "value_error":
+            yield f"{path or 'the whole'}: {fault['ctx']['error']}"
+        else:
+            yield f"{path}: {fault['msg']}, got {shortened(repr(given))}"
+
+
+def _known_keys(section: type[BaseModel], place: tuple[int | str, ...]) -> list[str]:
+    """Keys of the section at a place, found through the annotations."""
+    for part in place:
+        if isinstance(part, str) and part in section.model_fields:
+            section = next(iter(_sections(section.model_fields[part].annotation)), section)
+    return list(section.model_fields)
+
+
+def _sections(annotation: Any) -> Iterator[type[Section]]:
+    if isinstance(annotation, type) and issubclass(annotation, Section):
+        yield annotation
+    for inner in typing.get_args(annotation):
+        yield from _sections(inner)
+
+
+# ------------------------------------------------------------------ meaning of names
+
+FILES = {"csv": TEXT, "parquet": PARQUET, "arrow": ARROW}
+"""Suffixes of the files that a prefix in a name announces, such as `csv:candidates.csv`."""
+SHORT = {"rbf": "RBFKernel", "matern": "MaternKernel"}
+KERNELS: dict[str, type[gpytorch.kernels.Kernel]] = {
+    name: kind
+    for name in sorted(gpytorch.kernels.__all__)
+    if inspect.isclass(kind := getattr(gpytorch.kernels, name)) and kind is not gpytorch.kernels.Kernel
+}
+"""GPyTorch's kernels by the name of their class."""
+
+
+def find_factory(name: str, registry: Mapping[str, Callable[..., Any]], where: str, others: str = "") -> Callable[..., Any]:
+    """The function of a name, an entry of the registry. `others` are further valid names, for the error message.
+
+    Raises:
+        ConfigError: If there is none.
+    """
+    known = ", ".join(registry) + others
+    require(name in registry, f"{where}: unknown name {name!r}; known: {known}.{nearest(name, registry)}", ConfigError)
+    return registry[name]
+
+
+def find_environment(
+    name: str, registry: Mapping[str, Callable[..., Any]], where: str
+) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+    """The function that makes an environment, and its first arguments: the path, if the name is that of a file.
+
+    Raises:
+        ConfigError: If there is no such function or file.
+    """
+    path = table_path(name)
+    if path is None:
+        if ":" in name:
+            return imported(name, where), ()
+        return find_factory(name, registry, where, ", csv:FILE, parquet:FILE, arrow:FILE, MODULE:FUNCTION"), ()
+    prefix = name.partition(":")[0]
+    fitting = next((f" Write {other}:{path}." for other, some in FILES.items() if path.suffix.lower() in some), "")
+    message = f"{where}: {prefix}: is for files that end in {', '.join(FILES[prefix])}, got {str(path)!r}.{fitting}"
+    require(path.suffix.lower() in FILES[prefix], message, ConfigError)
+    missing = f"{where}: there is no file {str(path)!r}. Relative paths begin at the working directory, {Path.cwd()}."
+    require(os.path.isfile(path), missing, ConfigError)
+    return from_table, (path,)
+
+
+def table_path(name: str) -> Path | None:
+    """The path in a name such as `csv:candidates.csv`, else None."""
+    prefix, colon, path = name.partition(":")
+    return Path(path) if colon and prefix in FILES else None
+
+
+def table_digest(name: str) -> str | None:
+    """Digest of the file that an environment is read from, None if it is not read from a file, or the file does not exist."""
+    path = table_path(name)
+    if path is None or not os.path.isfile(path):
+        return None
+    facts = path.stat()
+    return _digest(path.absolute(), facts.st_mtime_ns, facts.st_size)
+
+
+@cache
+def _digest(path: Path, modified: int, size: int) -> str:
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()[:16]
+
+
+def imported(name: str, where: str) -> Callable[..., Any]:
+    """Import `module:function`. Modules are also looked for in the working directory, after all others.
+
+    Raises:
+        ConfigError: If there is no such module, or it has no such function. An error within the module is raised as it is.
+    """
+    module_name, _, attribute = name.partition(":")
+    good = all(part.isidentifier() for part in [*module_name.split("."), *attribute.split(".")])
+    prefixes = " or ".join(f"{prefix}:" for prefix in FILES)
+    require(good, f"{where}: expected module:function, or {prefixes} and the path of a file, got {name!r}.", ConfigError)
+    here = os.getcwd()
+    if here not in sys.path:
+        sys.path.append(here)
+    importlib.invalidate_caches()
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if not f"{module_name}.".startswith(f"{error.name}."):
+            raise
+        raise ConfigError(
+            f"{where}: there is no module {error.name!r}. Install it, or start in the folder that holds it: modules are looked "
+            f"for in {here} as well. A file is written {prefixes} and its path."
+        ) from error
+    found: Any = module
+    for part in attribute.split("."):
+        known = [one for one, value in vars(found).items() if callable(value) and not one.startswith("_")]
+        message = f"{where}: {module_name} ({getattr(module, '__file__', None)}) has no function {attribute!r}."
+        require(hasattr(found, part), f"{message}{nearest(part, known)}", ConfigError)
+        found = getattr(found, part)
+    require(callable(found), f"{where}: {name} is no function, but {type(found).__name__}.", ConfigError)
+    made: Callable[..., Any] = found
+    return made
+
+
+def find_kernel(name: str) -> type[gpytorch.kernels.Kernel] | None:
+    """The kernel class of a name, such as `rbf` or `PeriodicKernel`; None if a user's function makes the kernel.
+
+    Raises:
+        ValueError: If there is none.
+    """
+    if ":" in name:
+        return None
+    known = (*SHORT, *KERNELS)
+    if name not in known:
+        some = "rbf, matern, a kernel of gpytorch.kernels such as PeriodicKernel or RQKernel, or MODULE:FUNCTION"
+        raise ValueError(f"unknown kernel {name!r}: expected {some}.{nearest(name, known)}")
+    return KERNELS[SHORT.get(name, name)]
+
+
+# ------------------------------------------------------------------ kernels
+
+
+def _check_smoothness(nu: float) -> float:
+    if nu not in (0.5, 1.5, 2.5):
+        raise ValueError("nu must be 0.5, 1.5 or 2.5")
+    return nu
+
+
+Smoothness = Annotated[float, AfterValidator(_check_smoothness)]
+
+
+def _check_name(name: str) -> str:
+    find_kernel(name)
+    return name
+
+
+KernelName = Annotated[str, AfterValidator(_check_name)]
+Lengthscale = PositiveFloat | Annotated[list[PositiveFloat], Field(min_length=1)]
+
+
+class KernelConfig(Section):
+    """A GPyTorch kernel: `rbf`, exp(−‖x − x'‖² / 2ℓ²), `matern` of smoothness `nu`, a class of `gpytorch.kernels` by its name,
+    such as `PeriodicKernel`, or a user's function, `module:function`, that returns a kernel.
+
+    `lengthscale` is in units of the (scaled) features, one number or one per feature, 1 by default; `outputscale`, reward units
+    squared, is 1 by default. `options` are further arguments and hyper-parameters of the kernel by GPyTorch's names
+    (`period_length`, `power`, `active_dims`), or arguments of the function. A kernel within a kernel is a mapping that contains
+    a name, such as `base_kernel: {name: rbf}`, and `kernels` is a list of such mappings.
+    """
+
+    name: KernelName = "rbf"
+    lengthscale: Lengthscale | None = None
+    nu: Smoothness | None = None
+    outputscale: PositiveFloat | None = None
+    options: dict[str, Any] = Field(default_factory=dict)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _default_lengthscale(cls, values: Any) -> Any:
+        """A kernel that has a length-scale has one of 1 unless another is given."""
+        if not isinstance(values, dict) or not isinstance(name := values.get("name", "rbf"), str):
+            return values
+        try:
+            kind = find_kernel(name)
+        except ValueError:
+            return values  # reported by the check of the name
+        default = 1.0 if kind is not None and kind.has_lengthscale else None
+        return values if values.get("lengthscale") is not None else values | {"lengthscale": default}
+
+    @model_validator(mode="after")
+    def _check_parts(self) -> KernelConfig:
+        kind = find_kernel(self.name)
+        if (kind is MaternKernel) != (self.nu is not None):
+            raise ValueError(
+                "a matern kernel needs nu: 0.5, 1.5 or 2.5"
+                if self.nu is None
+                else f"nu is for matern, and {self.name} has none"
+            )
+        if self.lengthscale is not None and (kind is None or not kind.has_lengthscale):
+            raise ValueError(f"{self.name} has no lengthscale of its own: leave it out, or set it among the options")
+        for name, value in self.options.items():
+            for part in value if isinstance(value, list) else [value]:
+                if isinstance(part, dict):
+                    try:
+                        KernelConfig.model_validate(part)
+                    except ValidationError as error:
+                        raise ValueError(f"options.{name}: {all_faults(KernelConfig, error)}") from error
+        return self
+
+
+class KernelOverride(Section):
+    """Settings in which a policy's kernel differs from the experiment's. Another name leaves the options behind."""
+
+    name: KernelName | None = None
+    lengthscale: Lengthscale | None = None
+    nu: Smoothness | None = None
+    outputscale: PositiveFloat | None = None
+    options: dict[str, Any] = Field(default_factory=dict)
+
+
+def merged(base: KernelConfig, override: KernelOverride, where: str) -> KernelConfig:
+    """The experiment's kernel with a policy's own settings. Another kernel takes over the length-scale, if it has one, and the
+    output scale.
+
+    Raises:
+        ConfigError: If the settings do not fit the kernel.
+    """
+    overrides = override.model_dump(exclude_unset=True)
+    values = base.model_dump() | overrides
+    try:
+        if values["name"] == base.name:
+            values["options"] = base.options | override.options
+        else:
+            kind = find_kernel(values["name"])
+            dropped = {"nu", "options"} if kind is not None and kind.has_lengthscale else {"nu", "options", "lengthscale"}
+            values = {name: value for name, value in values.items() if name not in dropped or name in overrides}
+        return KernelConfig.model_validate(values)
+    except ValidationError as error:
+        raise ConfigError(f"{where}.kernel: {all_faults(KernelConfig, error)}") from error
+
+
+def build_kernel(configs: Sequence[KernelConfig], arms: Tensor | ArmSource) -> Kernel:
+    """A kernel with fixed hyper-parameters, of the arms' dtype and device. Several configurations, which may differ only in the
+    length-scale, become its batch rows.
+
+    Raises:
+        ConfigError: If GPyTorch's kernel has no such option, or refuses its value.
+    """
+    config, like = configs[0], torch.empty(0, dtype=arms.dtype, device=arms.device)
+    kernel = _named(configs, arms.shape[-1], like, "kernel")
+    if config.outputscale is not None:
+        kernel = ScaleKernel(kernel, batch_shape=kernel.batch_shape).to(like)
+        # A tensor, because GPyTorch rounds a Python number to float32.
+        kernel.outputscale = like.new_tensor(config.outputscale)
+    return kernel.requires_grad_(False)
+
+
+def _named(configs: Sequence[KernelConfig], dim: int, like: Tensor, where: str) -> Kernel:
+    """The kernel without its output scale."""
+    config = configs[0]
+    kind = find_kernel(config.name)
+    if kind is None:
+        return _yours(config, like, where)
+    active = config.options.get("active_dims")
+    dim = len(active) if isinstance(active, list) else dim
+    ard = config.lengthscale if isinstance(config.lengthscale, list) else None
+    if ard is not None and len(ard) != dim:
+        raise ConfigError(f"{where}.lengthscale: expected one number or {dim}, one per feature, got {len(ard)}.")
+    shapes: dict[str, Any] = {} if ard is None else {"ard_num_dims": dim}
+    if len(configs) > 1:
+        shapes["batch_shape"] = torch.Size([len(configs)])
+    taken = _arguments(kind)
+    arguments = {name: _argument(name, value, dim, like, where) for name, value in config.options.items() if name in taken}
+    several = arguments.pop("kernels", [])
+    try:
+        kernel: Kernel = kind(*several, **{name: config.nu for name in ["nu"] if config.nu}, **arguments, **shapes).to(like)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise ConfigError(f"{where}: gpytorch.kernels.{kind.__name__} can't be made of these options: {error}.") from error
+    if config.lengthscale is not None:
+        lengthscales = torch.stack([like.new_tensor(one.lengthscale).reshape(1, -1) for one in configs])
+        kernel.lengthscale = lengthscales.reshape(kernel.lengthscale.shape)
+    for name, value in config.options.items():
+        if name not in taken:
+            _set(kernel, name, value, like, f"{where}.options", taken)
+    return kernel
+
+
+def _arguments(kind: type[Kernel]) -> set[str]:
+    """Arguments of a kernel that a file may give. Priors and constraints are left out: nothing is fitted."""
+    found: set[str] = set()
+    for one in (kind, Kernel):
+        found |= set(inspect.signature(one.__init__).parameters)
+    left_out = {"self", "kwargs", "params", "batch_shape", "nu"}
+    return {name for name in found - left_out if not name.endswith(("_prior", "_constraint"))}
+
+
+def _argument(name: str, value: Any, dim: int, like: Tensor, where: str) -> Any:
+    """A value of a file as GPyTorch takes it: mappings are kernels, and `active_dims` is a tuple."""
+    if isinstance(value, dict) and "name" in value:
+        return _part(value, dim, like, f"{where}.options.{name}")
+    if isinstance(value, list) and value and all(isinstance(one, dict) and "name" in one for one in value):
+        return [_part(one, dim, like, f"{where}.options.{name}[{place}]") for place, one in enumerate(value)]
+    return tuple(value) if name == "active_dims" and isinstance(value, list) else value
+
+
+def _part(value: dict[str, Any], dim: int, like: Tensor, where: str) -> Kernel:
+    config = KernelConfig.model_validate(value)
+    kernel = _named([config], dim, like, where)
+    if config.outputscale is not None:
+        kernel = ScaleKernel(kernel).to(like)
+        kernel.outputscale = like.new_tensor(config.outputscale)
+    return kernel
+
+
+def _set(kernel: Kernel, name: str, value: Any, like: Tensor, where: str, taken: set[str]) -> None:
+    """Set a hyper-parameter.
+
+    Raises:
+        ConfigError: If the kernel has none of this name, or it does not take the value.
+    """
+    raw = [raw for raw, _ in kernel.named_parameters(recurse=False) if raw.startswith("raw_")]
+    own = [one.removeprefix("raw_") for one in raw]
+    known = sorted({*own, *taken} - {"lengthscale"})
+    message = f"{where}.{name}: {type(kernel).__name__} has no such option; known: {', '.join(known)}.{nearest(name, known)}"
+    require(name in own and name != "lengthscale", message, ConfigError)
+    now = getattr(kernel, name)
+    try:
+        wanted = like.new_tensor(value).expand(now.shape)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise ConfigError(f"{where}.{name}: expected one number or {now.shape[-1:].numel()}, got {value!r}.") from error
+    constraint = kernel.constraint_for_parameter_name(f"raw_{name}")
+    good = bool(wanted.isfinite().all()) and (constraint is None or constraint.check(wanted))
+    require(good, f"{where}.{name}: GPyTorch's constraint is {constraint}, got {value!r}.", ConfigError)
+    setattr(kernel, name, wanted)
+
+
+def _yours(config: KernelConfig, like: Tensor, where: str) -> Kernel:
+    """The kernel that a function of the user's returns."""
+    factory = imported(config.name, f"{where}.name")
+    try:
+        inspect.signature(factory).bind(**config.options)
+    except TypeError as error:
+        raise ConfigError(f"{where}.options: {config.name}: {error}.") from error
+    try:
+        kernel = factory(**config.options)
+    except TorchBanditsError as error:
+        raise ConfigError(f"{where}.options: {error}") from error
+    message = f"{where}.name: {config.name} must return a gpytorch.kernels.Kernel, got {type(kernel).__name__}."
+    require(isinstance(kernel, Kernel), message, ConfigError)
+    made: Kernel = kernel.to(like)
+    return made
+
+
+# ------------------------------------------------------------------ the whole
 
 BASELINE = "uniform"
 """Name in the registry of the policy whose regret is the denominator of the regret ratio."""

@@ -9,8 +9,7 @@ from pathlib import Path
 
 from torchbandits.checks import as_path
 from torchbandits.errors import DataError, require
-from torchbandits.experiments.config import ExperimentConfig, load_config, repetitions_of
-from torchbandits.experiments.naming import table_digest
+from torchbandits.experiments.config import ExperimentConfig, load_config, repetitions_of, table_digest
 from torchbandits.history import History
 
 RECORDS = "records"

@@ -27,7 +27,20 @@ from rich.console import Console
 from torchbandits.checks import as_path, check_flag, check_whole
 from torchbandits.errors import DataError, require
 from torchbandits.experiments.config import ExperimentConfig, repetitions_of
-from torchbandits.experiments.judging import UNKNOWN, Numbers, digits, numbers_of, numbers_of_study, value, verdicts
+from torchbandits.experiments.judging import (
+    COLUMNS,
+    UNKNOWN,
+    Numbers,
+    Summary,
+    digits,
+    numbers_of,
+    numbers_of_study,
+    read_summary,
+    summarise,
+    value,
+    verdicts,
+    write_summary,
+)
 from torchbandits.experiments.measures import measures
 from torchbandits.experiments.printable import literal, printable
 from torchbandits.experiments.records import Record, ended_records
@@ -35,7 +48,6 @@ from torchbandits.experiments.reproduction import PanelConfig, ReproductionConfi
 from torchbandits.experiments.results import ENOUGH_FOR_BAND, MOST_LINES, draw_band
 from torchbandits.experiments.runner import check_console, run_experiment
 from torchbandits.experiments.starvation import study
-from torchbandits.experiments.summaries import COLUMNS, Summary, read_summary, summarise, write_summary
 from torchbandits.figures import tidy
 from torchbandits.files import prepare_folder, write_atomically, write_text
 

@@ -46,9 +46,9 @@ from torchbandits.experiments.config import (
     is_random,
     load_config,
     repetitions_of,
+    table_digest,
 )
 from torchbandits.experiments.measures import regret_is_known
-from torchbandits.experiments.naming import table_digest
 from torchbandits.experiments.printable import plain, printable
 from torchbandits.experiments.records import CONFIG, RECORDS, Record, check_config, find_record, keep_record
 from torchbandits.experiments.results import Result, write_results

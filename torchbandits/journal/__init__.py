@@ -8,8 +8,8 @@ from torchbandits.journal.fingerprint import (
     difference,
     digest,
 )
+from torchbandits.journal.format import GeneratorStates, from_bytes, held, pack, state_as_text, state_of_text, to_bytes, unpack
 from torchbandits.journal.journal import Journal, as_journal, begun
-from torchbandits.journal.packing import GeneratorStates, from_bytes, held, pack, state_as_text, state_of_text, to_bytes, unpack
 from torchbandits.journal.reading import Reading, in_words
 from torchbandits.journal.recorder import NoArmLeft, Recorder, report_in
 from torchbandits.journal.store import Event, Pick, SharedStore

@@ -35,9 +35,8 @@ from torchbandits.errors import (
     require,
 )
 from torchbandits.journal.fingerprint import difference
+from torchbandits.journal.format import Mark, held, pack, state_as_text, state_of_text, unpack
 from torchbandits.journal.journal import Journal
-from torchbandits.journal.lines import Mark
-from torchbandits.journal.packing import held, pack, state_as_text, state_of_text, unpack
 from torchbandits.loop import Loop
 from torchbandits.reporting import certificate
 from torchbandits.selections import duplicate, joined

@@ -5,17 +5,18 @@ any points, and so can `SamplePaths`, draws of a posterior. `PartitionedProcess`
 `Domain`. `Statistics` are the sums of the observations, and a `Sketch` may replace the second moments of their features."""
 
 from torchbandits.posteriors.domain import Domain
-from torchbandits.posteriors.factors import SweepFactors
+from torchbandits.posteriors.factors import AtPoints, SweepFactors, where_frozen
 from torchbandits.posteriors.gaussian_process import GaussianProcess
 from torchbandits.posteriors.partitioned import PartitionedProcess
 from torchbandits.posteriors.paths import SamplePaths
-from torchbandits.posteriors.pending import Pending, where_frozen
+from torchbandits.posteriors.pending import Pending
 from torchbandits.posteriors.regression import Conditioning, Regression
 from torchbandits.posteriors.sketch import Sketch
 from torchbandits.posteriors.statistics import Statistics, aggregate
 from torchbandits.posteriors.units import Units
 
 __all__ = [
+    "AtPoints",
     "Conditioning",
     "Domain",
     "GaussianProcess",

@@ -44,6 +44,20 @@ _TOO_SINGULAR = (
 _SMALL, _SMALL_ON_DEVICE = 1_000_000, 4_000_000
 
 
+class AtPoints(NamedTuple):
+    """What `Factors.covariance` needs of n points.
+
+    Attributes:
+        points: `batch_shape x n x d`, float64, or what else the kernel of a table reads of them.
+        whitened: `batch_shape x m x n`, with zᵀV⁻¹z' = whitenedᵀ whitened'.
+        features: `batch_shape x m x n`, z.
+    """
+
+    points: Tensor
+    whitened: Rect
+    features: Rect
+
+
 class SweepFactors(NamedTuple):
     r"""Weights of kernel columns in the means and leverages of many points.
 
@@ -168,6 +182,44 @@ class Factors:
         inside = nn.functional.pad(torch.zeros_like(told), (0, 1)).scatter(-1, slot, True)[..., :-1]
         outside = self._dual(weights, targets, regularization) * length.masked_fill(inside, 0.0).unsqueeze(-1)
         return a * (1 + largest) + cut.unsqueeze(-1) * largest * outside.norm(dim=-2)
+
+    def at(self, points: Points, features: Rect | None = None) -> AtPoints:
+        """What `covariance` needs of points, whose features may be known. Cost O(n m²), and O(n m d) for the features."""
+        z = self.embedding(points) if features is None else features
+        return AtPoints(points, self.regression.precision.whiten(z), z)
+
+    def covariance(
+        self,
+        left: AtPoints,
+        right: AtPoints,
+        *,
+        frozen: bool | Tensor = False,
+        prior: Callable[[Tensor, Tensor], Tensor] | None = None,
+    ) -> Tensor:
+        """The part of the leverage-scale covariance that a pull changes, `batch_shape x n x n'`: zᵀV⁻¹z' where the dictionary
+        is frozen (all batch rows, or `batch_shape`), and k̃ = zᵀV⁻¹z' + (k − zᵀz')/λ elsewhere. Cost O(n n' (m + d)).
+
+        Args:
+            prior: Evaluates k between the points of both sides, if they are in a form that the embedding's kernel cannot read.
+        """
+        C = left.whitened.mT @ right.whitened
+        if frozen is True:
+            return C
+        if prior is None:
+            residual = self.embedding.residual_covariance(left.points, right.points, left.features, right.features)
+        else:
+            residual = prior(left.points, right.points) - left.features.mT @ right.features
+        return where_frozen(frozen, C, C + residual / self.regression.regularization)
+
+    def column_weights(self, features: Rect, solved: Rect | None = None) -> Tensor:
+        """Weights of the dictionary's kernel columns whose products are zᵀV⁻¹z(·) and zᵀz(·), `batch_shape x 2p x m`, for
+        features `batch_shape x m x p`; `solved` is V⁻¹z where it is known."""
+        root = self.nystrom.root
+        if solved is None:
+            both = torch.cat([root.lift(self.regression.precision.solve(features)), root.lift(features)], dim=-1)
+        else:
+            both = root.lift(torch.cat([solved, features], dim=-1))
+        return (both if self.whole else torch.where(self.mask.unsqueeze(-1), both, 0.0)).mT
 
     @property
     def nystrom(self) -> Nystrom:
@@ -326,6 +378,14 @@ class SmallFactors(NamedTuple):
         """N and a of a sweep, on the host."""
         N, a = map(torch.from_numpy, self.arrays[-2:])
         return SweepFactors(self.rows, self.mask, N, a, lower=True)
+
+
+def where_frozen(frozen: bool | Tensor, c: Tensor, exact: Tensor) -> Tensor:
+    """Covariances `batch_shape x n x n'`: `c` in batch rows whose dictionary is frozen (all, or `batch_shape`), else
+    `exact`."""
+    if isinstance(frozen, Tensor):
+        return torch.where(frozen[..., None, None], c, exact)
+    return c if frozen else exact
 
 
 def _features(embedding: Nystrom, K_mu: Rect, mask: Tensor, told: Tensor) -> Tensor:

@@ -212,7 +212,7 @@ class GaussianProcess(Buffered):
             return None
         # Finite features leave no residual.
         frozen = self.finite is not None or (self.sparse and frozen)
-        return Pending.on(self.fit(), points, counts, self.regularization, frozen)
+        return Pending.on(self.fit(), points, counts, frozen)
 
     def marginals(self, points: Points, pending: Pending | None) -> Marginals:
         """`forward` with the given pending pulls instead of those of `set_pending_`, in the units of the model."""
@@ -226,12 +226,12 @@ class GaussianProcess(Buffered):
 
     def covariance(self, points: Points, other: Points | None = None) -> Tensor:
         """Joint posterior covariance, `batch_shape x n x n'`, reward units squared. Differentiable. Cost O(n n' m)."""
-        x, fit = self.statistics.checked(points), self.fit()
-        y = x if other is None else self.statistics.checked(other)
-        z, z_y = fit.embedding(x), fit.embedding(y)
-        C = fit.embedding.residual_covariance(x, y, z, z_y) / self.regularization + fit.regression.covariance(z, z_y)
+        fit = self.fit()
+        x = fit.at(self.statistics.checked(points))
+        y = x if other is None else fit.at(self.statistics.checked(other))
+        C = fit.covariance(x, y)
         if (pending := self.hallucinated(self.pending_points, self.pending)) is not None:
-            C = C - pending.directions(x, z).mT @ pending.directions(y, z_y)
+            C = C - pending.directions(x.points, x.features).mT @ pending.directions(y.points, y.features)
         return (self.regularization * C).to(points.dtype)
 
     def reward_mean(self, channels: Tensor) -> Tensor:

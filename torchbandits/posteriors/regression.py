@@ -153,10 +153,6 @@ class Regression:
         """zᵀV⁻¹z, `batch_shape x n`, without the residual that the features miss."""
         return self.precision.whiten(features).square().sum(dim=-2)
 
-    def covariance(self, left: Rect, right: Rect) -> Tensor:
-        """zᵀV⁻¹z', `batch_shape x n x n'`."""
-        return self.precision.whiten(left).mT @ self.precision.whiten(right)
-
 
 def _ridge(features: Rect, weights: PerPoint, regularization: float) -> Precision:
     """V = ZᵀNZ + λI."""

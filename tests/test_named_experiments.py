@@ -337,7 +337,7 @@ def test_most_kernels_of_gpytorch_are_made_by_their_name_alone():
     ("kernel", "said"),
     [
         ({"name": "periodic"}, "Did you mean 'PeriodicKernel'"),
-        ({"name": "LinearKernel", "lengthscale": 2.0}, "has no lengthscale of its own"),
+        ({"name": "LinearKernel", "lengthscale": 2.0}, "has no lengthscale parameter"),
         ({"name": "PeriodicKernel", "options": {"period": 2.0}}, "Did you mean 'period_length'"),
         ({"name": "PeriodicKernel", "options": {"period_length": -1.0}}, "GPyTorch's constraint is Positive"),
         ({"name": "PeriodicKernel", "options": {"period_length": [1.0, 2.0]}}, "expected one number or 1"),

@@ -362,7 +362,7 @@ def test_bad_fidelities_are_named():
         (lambda: fidelity(exponent=-1.0), "exponent"),
         (
             lambda: outcomes.fidelity(two, arms, column=2, target=0.0, costs=COSTS),
-            "models are of one outcome here, got f, g: of several",
+            "models must have one outcome here, got f, g: for several",
         ),
         (lambda: outcomes.fidelity({"f": two["f"]}, arms[1:], column=2, target=0.0, costs=COSTS), "arm 24 is not there at the"),
         (lambda: several("bounds", minimize=True), "minimize is for one outcome"),

@@ -317,10 +317,10 @@ def change(path: Path, statement: str, *values: Any) -> None:
 @pytest.mark.parametrize(
     ("statement", "words"),
     [
-        ("DELETE FROM run", "which run it is of"),
-        ("UPDATE run SET began = '[]'", "which run it is of"),
+        ("DELETE FROM run", "does not identify its run"),
+        ("UPDATE run SET began = '[]'", "does not identify its run"),
         ("UPDATE run SET began = '[[1, 2, 3]]'", "generator"),
-        ("UPDATE run SET described = '3'", "which run it is of"),
+        ("UPDATE run SET described = '3'", "does not identify its run"),
         ('UPDATE picks SET content = \'{"index": [999], "drawn": []}\'', "event 1: .*arm index 999"),
         ('UPDATE picks SET content = \'{"index": [-5], "drawn": []}\'', "event 1: .*arm index -5"),
         ('UPDATE picks SET content = \'{"index": [[1, 2]], "drawn": []}\'', "event 1: "),
@@ -344,5 +344,5 @@ def test_reading_a_store_without_its_run_is_one_clear_error(tmp_path: Path):
     path = tmp_path / "run.db"
     worker(path).close()
     change(path, "DELETE FROM run")
-    with pytest.raises(errors.DataError, match="which run it is of"):
+    with pytest.raises(errors.DataError, match="does not identify its run"):
         Reading(path).update()

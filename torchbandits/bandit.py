@@ -164,7 +164,7 @@ class Bandit:
             alone = limit is None and more is None and maximizer is None
             require(alone, "exactly= stands alone: leave out limit=, more= and maximizer=.")
         elif constraints:
-            require(more is not None, "within= constrains a batch of exactly so many picks: pass exactly=, or more=.")
+            require(more is not None, "within= requires a given number of picks: pass exactly=, or more=.")
             alone = limit is None and maximizer is None
             require(alone, "within= goes with exactly= or more= alone: leave out limit= and maximizer=.")
         if maximizer is not None and not callable(maximizer):

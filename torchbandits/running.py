@@ -254,9 +254,9 @@ def _what_is_kept(answers: Answers, bandit: Bandit) -> str:
     what = f"the evaluation of arm {', '.join(map(str, arms[:5]))} failed" if arms else "evaluations failed"
     error = answers.error
     return (
-        f"{what}: {type(error).__name__}: {error}. The rewards that came are told: error.history has the run up to here, and "
-        f"error.bandit all {int(bandit.pulls.sum())} pulls; its ask() returns what is open. retries= tries again, "
-        "failures='forget' or 'exclude' goes on without those that fail."
+        f"{what}: {type(error).__name__}: {error}. All rewards received were told: error.history has the run so far, and "
+        f"error.bandit all {int(bandit.pulls.sum())} pulls; its ask() returns the open picks. retries= repeats failed "
+        "evaluations, and failures='forget' or 'exclude' continues without them."
     )
 
 

@@ -16,7 +16,7 @@ from torchbandits.types import Arms, Evidence, FitReport, Points, Pulls, Selecti
 
 __all__ = ["Policy", "State"]
 
-FROM_BOX = "a box finds its points by itself: make a new Bandit on the arms, and observe() what was learned."
+FROM_BOX = "a box has no list of arms to replace: make a new Bandit on the arms, and observe() the data."
 
 
 S = TypeVar("S", bound=State)

@@ -33,9 +33,9 @@ _CUT, _FINEST_CUT, _SHOWS, _STEADY = 64.0, 0.5, 1e-8, 2e-6
 # are promised an error of at most 1e-5.
 _RESOLVED = 3e-7
 _TOO_SINGULAR = (
-    "the kernel matrix of the dictionary is singular in float64, and at this noise so much of the rewards is left "
-    "unexplained by the kernel that the mean may be off by 1e-5: use a larger noise_std (or regularization), a shorter "
-    "lengthscale, or an exact policy."
+    "the kernel matrix of the dictionary is singular in float64, and at this noise the kernel leaves so much of the rewards "
+    "unexplained that the error of the mean may be 1e-5: use a larger noise_std (or regularization), a shorter lengthscale, "
+    "or an exact policy."
 )
 
 

@@ -35,9 +35,9 @@ LIMITS = {
     "lin_ucb": Limit(lambda: tb.lin_ucb(**NOISE), 40, 2),
     "rff_ucb": Limit(lambda: tb.rff_ucb(rbf(2.0), **NOISE), 40, 2),
     "compressed_gp": Limit(lambda: tb.compressed_gp(rbf(2.0), **NOISE), 41, 2),
-    "bkb": Limit(lambda: tb.bkb(rbf(2.0), **NOISE), 75, 3),
-    "batch_bkb": Limit(lambda: tb.batch_bkb(rbf(2.0), ratio_threshold=4.0, **NOISE), 100, 4),
-    "gp_bucb": Limit(lambda: tb.gp_bucb(rbf(2.0), **NOISE), 100, 3),
+    "bkb": Limit(lambda: tb.bkb(rbf(2.0), **NOISE), 72, 3),
+    "batch_bkb": Limit(lambda: tb.batch_bkb(rbf(2.0), ratio_threshold=4.0, **NOISE), 95, 4),
+    "gp_bucb": Limit(lambda: tb.gp_bucb(rbf(2.0), **NOISE), 85, 3),
     "thompson_sampling": Limit(
         lambda: tb.thompson_sampling(rbf(2.0), embedding="nystrom", width=tb.widths.Constant(1.0), **NOISE), 100, 3
     ),

@@ -1272,7 +1272,7 @@ def test_bad_policies_are_named():
         (lambda: tb.OutcomeBandit(tb.per_cost(outcomes.pareto(good)), PROBLEM.tensor), "pass costs="),
         (
             lambda: tb.OutcomeBandit(outcomes.pareto(good), PROBLEM.tensor, costs=torch.ones(3)),
-            "costs must be one number an arm",
+            "costs must be one number per arm",
         ),
         (lambda: outcomes.safe(good, start=[], maximize="yield", at_most={"cost": 1.0}), "at least one"),
         (lambda: outcomes.safe(good, start=[0], maximize="yield", at_most={"cost": 1.0}, expand=-1), "expand"),

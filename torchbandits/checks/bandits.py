@@ -106,7 +106,7 @@ def check_costs(
     value, shape = as_tensor("costs", costs, torch.float64, device), (*batch_shape, num_arms)
     if value.shape not in (torch.Size(shape), torch.Size(shape[-1:])):
         known = " or ".join(str(s) for s in dict.fromkeys([shape[-1:], shape]))
-        raise ShapeError(f"costs must be one number an arm, {known}, got {tuple(value.shape)}.")
+        raise ShapeError(f"costs must be one number per arm, {known}, got {tuple(value.shape)}.")
     good = torch.isfinite(value) & (value > 0)
     require(bool(good.all()), f"costs must be finite and > 0, got {value[~good][:1].tolist()}.", NonFiniteError)
     if first is not None:

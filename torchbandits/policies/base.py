@@ -133,8 +133,7 @@ class Policy(ABC, Generic[S]):
             UnsupportedError: For a policy whose state is bound to its arms.
         """
         raise UnsupportedError(
-            "this policy is bound to the arms it started with: make a new Bandit on the new arms, and observe() "
-            "what was learned."
+            "this policy is bound to the arms it started with: make a new Bandit on the new arms, and observe() the data."
         )
 
     def scores_at(self, state: S, points: Points) -> Tensor:

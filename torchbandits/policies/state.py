@@ -212,9 +212,10 @@ class State(Buffered, ABC):
             draws: Whether the generators may be advanced before the state is restored.
         """
         if not self._changing:
-            self._changing = tuple(module for module in self.modules() if module._buffers)
+            # Without the state itself, which would then be kept alive, with all that it holds, until a garbage collection.
+            self._changing = tuple(module for module in self.modules() if module._buffers and module is not self)
         buffers = []
-        for module in self._changing:
+        for module in (self, *self._changing):
             buffers.append((module, dict(module._buffers)))
         generators = [g.get_state() for g in self.generators] if draws else []
         parts = self._snapshots()

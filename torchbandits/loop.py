@@ -26,6 +26,7 @@ from torchbandits.reporting import certificate, report_of
 from torchbandits.selections import carried, duplicate, joined, without
 from torchbandits.sources import ArmSource
 from torchbandits.threads import MANY_NUMBERS, threads
+from torchbandits.transfers import some
 from torchbandits.types import FitReport, PickMask, Picks, Pulls, Recommendation, Report, Selection
 
 Given = ParamSpec("Given")
@@ -213,12 +214,12 @@ class Loop:
         """Open additional picks, and set the generators to the states after their draws."""
         # Operations that may fail come first. The mask on a device is not read, which would wait for the device: policies
         # return no column there that is masked in every row.
-        some = selection.index.shape[-1] > 0 and (self.device.type != "cpu" or bool(selection.mask.any()))
+        opens = selection.index.shape[-1] > 0 and (self.device.type != "cpu" or some(selection.mask))
         opened = selection if self.open is None else joined(self.open, selection)
         self.state.found_(selection)
         for generator, state in zip(self.state.generators, drawn, strict=False):
             generator.set_state(state)
-        if some:
+        if opens:
             self.open, self._synced = opened, False
 
     def open_point_(self, point: Tensor) -> None:
@@ -278,7 +279,7 @@ class Loop:
         Returns:
             The report after the update.
         """
-        if bool((pulls.host or pulls).counts.any()):
+        if some((pulls.host or pulls).counts):
             self.state.__dict__["unsettled"] = remaining
             self.state = self.policy.update(self.state, pulls)
             heard = pulls.host or pulls

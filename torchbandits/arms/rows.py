@@ -17,7 +17,7 @@ from torchbandits.buffered import Buffered
 from torchbandits.errors import StateError, UnsupportedError, require
 from torchbandits.posteriors import GaussianProcess, Statistics, aggregate
 from torchbandits.sources import ArmSet, ArmSource, InMemory
-from torchbandits.transfers import to_device
+from torchbandits.transfers import some, to_device
 from torchbandits.types import PickMask, Picks, Points, Pulls
 
 
@@ -230,7 +230,7 @@ class ArmRows(Buffered):
         told = pulls if device.type == "cpu" else pulls.here()
         assert told.index is not None
         assert told.mask is not None
-        if device.type == "cpu" and told.index.dim() == 1 and told.index.shape[0] == 1 and bool(told.mask.all()):
+        if device.type == "cpu" and told.index.dim() == 1 and told.index.shape[0] == 1 and bool(told.mask):
             arm = self.entry(told.index)
             return Summed(arm, arm, arm, told.counts.double(), told.sums.double(), told.squares.double(), whole=True)
         own = self.distinct(told.index, told.mask, told.counts, told.sums, told.squares)
@@ -245,7 +245,7 @@ class ArmRows(Buffered):
         rows = known
         if not summed.whole:
             new, rows = new & (here >= 0), known.masked_fill(here < 0, -1)
-        if bool(new.any()):
+        if some(new):
             new_rows = records.append_(self.at(summed.slot), new)
             rows = torch.where(new, new_rows, rows)
             self._join(here.masked_fill(~new, -1), new_rows)

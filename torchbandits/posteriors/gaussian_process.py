@@ -152,7 +152,12 @@ class GaussianProcess(Buffered):
         """Choose the dictionary among the distinct points, `batch_shape x u` booleans (sparse posteriors only)."""
         own = self.dictionary.device
         if dictionary.device == own:
-            self._buffers["dictionary"], self.__dict__["_fit"] = dictionary & self.statistics.mask, None
+            # A single batch row has no padding.
+            inside = dictionary if dictionary.dim() == 1 else dictionary & self.statistics.mask
+            # Of a dictionary that is drawn again, rows, kept columns and kernel values are known.
+            if not torch.equal(inside, self.dictionary):
+                self._buffers["dictionary"] = inside
+            self.__dict__["_fit"] = None
             return self
         # Rows and sizes are computed on the host, so that nothing waits for the device. One batch row has no padding.
         dictionary = dictionary & self.statistics.mask_on_host
@@ -270,12 +275,10 @@ class GaussianProcess(Buffered):
         """Number of points in the dictionary of each batch row, `batch_shape`, on the host."""
         if not self.sparse:
             return self.statistics.num_rows
-        known = self._known_rows
-        # A single batch row has no padding.
-        if known is not None and known[0] is self.dictionary and self.dictionary.dim() == 1:
-            return torch.tensor(known[1].shape[-1])
-        sizes = self._known_sizes
-        return sizes[1] if sizes is not None and sizes[0] is self.dictionary else self.dictionary.sum(dim=-1).cpu()
+        dictionary, known = self.dictionary, self._known_sizes
+        if known is None or known[0] is not dictionary:
+            self.__dict__["_known_sizes"] = known = (dictionary, dictionary.sum(dim=-1).cpu())
+        return known[1]
 
     def dictionary_rows(self) -> tuple[Tensor, Tensor]:
         """Rows in the dictionary, in order, `batch_shape x m` (0 where padded), and their mask, False where padded. Computed

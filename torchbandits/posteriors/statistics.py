@@ -205,7 +205,15 @@ class Statistics(Buffered):
     def add_(self, rows: Picks, weights: Tensor, sums: Tensor, squares: Tensor, *, whole: bool = False) -> Statistics:
         """Add weights, sums and sums of squares to rows (`batch_shape x p` each; row −1 is ignored, and there is none if
         `whole`), all of them on the host or on the device. Cost O(u)."""
-        totals, slot, added = self.totals, rows, torch.stack([weights, sums, squares], dim=-1).double()
+        totals, slot = self.totals, rows
+        if whole and rows.dim() == 1 and rows.shape[0] == 1 and totals.device.type == "cpu":
+            # One pull of one run, without the overhead of tensor operations.
+            totals = totals.clone()
+            row = totals.numpy()[int(rows)]
+            row[0], row[1], row[2] = row[0] + float(weights), row[1] + float(sums), row[2] + float(squares)
+            self._buffers["totals"] = totals
+            return self
+        added = torch.stack([weights, sums, squares], dim=-1).double()
         if not whole:
             slot, added = rows.clamp_min(0), added.masked_fill_((rows < 0).unsqueeze(-1), 0.0)
         if slot.device != totals.device:

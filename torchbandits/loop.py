@@ -26,7 +26,6 @@ from torchbandits.reporting import certificate, report_of
 from torchbandits.selections import carried, duplicate, joined, without
 from torchbandits.sources import ArmSource
 from torchbandits.threads import MANY_NUMBERS, threads
-from torchbandits.transfers import some
 from torchbandits.types import FitReport, PickMask, Picks, Pulls, Recommendation, Report, Selection
 
 Given = ParamSpec("Given")
@@ -214,7 +213,8 @@ class Loop:
         """Open additional picks, and set the generators to the states after their draws."""
         # Operations that may fail come first. The mask on a device is not read, which would wait for the device: policies
         # return no column there that is masked in every row.
-        opens = selection.index.shape[-1] > 0 and (self.device.type != "cpu" or some(selection.mask))
+        mask = selection.mask
+        opens = mask.shape[-1] > 0 and (self.device.type != "cpu" or bool(mask if mask.numel() == 1 else mask.any()))
         opened = selection if self.open is None else joined(self.open, selection)
         self.state.found_(selection)
         for generator, state in zip(self.state.generators, drawn, strict=False):
@@ -279,7 +279,9 @@ class Loop:
         Returns:
             The report after the update.
         """
-        if some((pulls.host or pulls).counts):
+        counts = (pulls.host or pulls).counts
+        # A single number takes no operation.
+        if bool(counts if counts.numel() == 1 else counts.any()):
             self.state.__dict__["unsettled"] = remaining
             self.state = self.policy.update(self.state, pulls)
             heard = pulls.host or pulls

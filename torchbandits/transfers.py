@@ -1,4 +1,4 @@
-"""What crosses between a device and the host: several small tensors in one transfer, since each copy to the host is a wait."""
+"""Copies of several small tensors between a device and the host in one transfer, since each copy to the host is a wait."""
 
 from __future__ import annotations
 
@@ -20,11 +20,6 @@ def to_device(device: torch.device, *tensors: Tensor) -> Sequence[Tensor]:
     if device.type == tensors[0].device.type:
         return tensors
     return _unpacked(_packed(tensors).pin_memory().to(device, non_blocking=True), tensors)
-
-
-def some(tensor: Tensor) -> bool:
-    """Whether a number is not 0. A single number, as in most steps of one run, needs no operation. A wait on a device."""
-    return bool(tensor) if tensor.numel() == 1 else bool(tensor.any())
 
 
 def _by_size(tensors: Sequence[Tensor]) -> list[int]:

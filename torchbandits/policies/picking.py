@@ -17,7 +17,7 @@ from torchbandits.policies.state import BoxState, PosteriorState, State, TableSt
 from torchbandits.posteriors import Pending
 from torchbandits.scores import UCB, MostProbable, PerCost, PosteriorDraw, Score, scores_of_points
 from torchbandits.starts import Opening, Start
-from torchbandits.transfers import some, to_device
+from torchbandits.transfers import to_device
 from torchbandits.types import Generators
 
 
@@ -155,7 +155,7 @@ class Picker:
     def pick(self, offered: Tensor | None, remaining: Tensor, twins: Generators) -> tuple[Tensor, Tensor | None]:
         """Select picks, `batch_shape x q` (−1 where padded). Also returns their scores if these are not functions of the
         marginals."""
-        if not some(remaining):
+        if not bool(remaining.any() if remaining.dim() else remaining):
             return torch.full((*remaining.shape, 0), -1, device=self._pending[0].device), None
         if self._state.draws is not None:
             return self._draw(self._state.draws, offered, remaining, twins)

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The fused sweep without a GPU: an environment with Triton besides ours, in which Triton's interpreter runs the kernel on the CPU.
-# It needs the network, for the package triton alone. PYTHON names the interpreter of our environment: that of .venv by default.
+# It needs the network only for the package triton. PYTHON names the interpreter of our environment; by default that of .venv.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 python=${PYTHON:-.venv/bin/python}

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Builds sdist and wheel, installs the wheel into an empty environment, and checks there, away from the checkout, that every module
-# imports, that the command line knows its configurations, and that the quickstart runs. About five minutes, most of them pip's.
+# imports, that the command line finds its configurations, and that the quickstart runs. It takes about five minutes, most of
+# them in pip.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 root=$PWD
@@ -12,7 +13,7 @@ trap 'rm -rf "$work"' EXIT
 wheel=$(ls "$work"/dist/*.whl)
 sdist=$(ls "$work"/dist/*.tar.gz)
 
-# The sdist holds what building and reading need, and nothing that was not meant to go out.
+# The sdist contains the files needed for building and reading, and no files that should not be published.
 tar -tzf "$sdist" > "$work/listed"
 for file in pyproject.toml README.md LICENSE CHANGELOG.md CITATION.cff configs/quickstart.yaml configs/theory.yaml; do
     grep -q "/$file\$" "$work/listed" || { echo "the sdist lacks $file" >&2; exit 1; }
@@ -46,7 +47,7 @@ grep -q bbkb-fig1 "$work/figures"
 "$work/venv/bin/torchbandits" run quickstart --output "$work/quickstart" ${QUICKSTART_OPTIONS:-} > "$work/quickstart.log" 2>&1 \
     || { cat "$work/quickstart.log" >&2; exit 1; }
 "$work/venv/bin/torchbandits" report "$work/quickstart" --output "$work/quickstart/report.html"
-# The benchmarks are in the repository only, and the deprecated command says where.
+# The benchmarks are only in the repository, and the deprecated command says so.
 "$work/venv/bin/torchbandits" bench cpu.yaml 2> "$work/bench.log" && exit 1
 grep -q "scripts/benchmarks/bench.py" "$work/bench.log"
 test -s "$work/quickstart/report.html" && test -s "$work/quickstart/table.md" && test -s "$work/quickstart/headline.png"

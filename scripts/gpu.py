@@ -1,7 +1,7 @@
-"""Tests and benchmark on a GPU, each part under a time limit of its own: the program behind `bash scripts/gpu.sh`.
+"""Tests and benchmark on a GPU, with a separate time limit for each part: the program behind `bash scripts/gpu.sh`.
 
-Every part is a process. `gpu.json` and `gpu.md` are written after each, and the benchmark writes each line when it has it, so
-that the folder holds all measurements made so far, however a part ends.
+Every part is a process. `gpu.json` and `gpu.md` are written after each part, and the benchmark writes each line as soon as it
+is measured. The folder therefore contains all measurements made so far, however a part ends.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ LANES = {
     "long": (80.0, "BBKB, 10,000 pulls, on 10⁶ and on 10⁸ arms"),
     "regret": (60.0, "IGP-UCB and π-GP-UCB on Matérn functions of three features"),
 }
-# Seconds that such a part leaves for its imports and its last line.
+# Seconds that such a part reserves for its imports and its last line.
 _SPARE = 15.0
 NOT_MEASURED = (
     "several GPUs, the numbers of kernel launches (`tests/test_launches.py`), and the benchmark of one posterior on a CPU "
@@ -82,7 +82,7 @@ def main() -> int:
     parts = parts_of(folder, given.rehearse)
     write(folder, about, parts)
     for part in parts:
-        # The benchmark has drawn the pictures already.
+        # The benchmark has already drawn the pictures.
         if part.name == "pictures" and any(other.name == "bench" and other.status == 0 for other in done):
             break
         print(f"{part.name}: at most {part.limit:.0f} s", flush=True)
@@ -182,7 +182,7 @@ def version_of(package: str) -> str | None:
 
 
 def driver() -> str | None:
-    """The driver's version, where nvidia-smi reports it."""
+    """The version of the driver, if nvidia-smi reports it."""
     command = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
     try:
         return subprocess.run(command, capture_output=True, text=True, timeout=20, check=True).stdout.splitlines()[0].strip()

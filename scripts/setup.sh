@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Creates .venv and installs the package with its development extras, once: again only when pyproject.toml or constraints.txt change.
+# Creates .venv and installs the package with its development extras. Repeats this only if pyproject.toml or constraints.txt
+# change.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 

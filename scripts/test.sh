@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Installs (once) and runs the tests, one process a core: those of a few minutes; with `--all` first, the exhaustive ones too.
-# Arguments go to pytest, for example `-k law_4`, or `-n 0 -m benchmark`.
+# Installs (once) and runs the tests, one process per core: the default tests take a few minutes; with `--all` as the first
+# argument, the exhaustive tests run too.
+# Arguments are passed to pytest, for example `-k law_4`, or `-n 0 -m benchmark`.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 if [ "${1:-}" = --all ]; then

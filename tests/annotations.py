@@ -18,7 +18,7 @@ import jaxtyping
 __name__ = "beartype.shapes"  # errors.py skips the frames of beartype to find the user's line
 
 jaxtyped = jaxtyping.jaxtyped
-# Violations raise jaxtyping's error, because readers of damaged files would take another TypeError for one of their own.
+# Violations raise jaxtyping's error, because readers of damaged files catch other TypeErrors.
 _beartype = beartype.beartype(conf=beartype.BeartypeConf(violation_type=jaxtyping.TypeCheckError))
 
 
@@ -61,7 +61,7 @@ def _checked(fn: types.FunctionType) -> tuple[bool, Any]:
 
 
 def _resolved(hint: Any, fn: types.FunctionType) -> Any:
-    """Evaluate an annotation. One that can't be evaluated, such as a name imported for the type checker only, is not
+    """Evaluate an annotation. An annotation that can't be evaluated, such as a name imported only for the type checker, is not
     enforced."""
     holder = types.SimpleNamespace(__annotations__={"hint": hint})
     try:

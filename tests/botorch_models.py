@@ -56,7 +56,7 @@ def data(
     near: int = 2,
     dtype: torch.dtype = torch.float64,
 ) -> tuple[Tensor, Tensor]:
-    """Points and noisy rewards; the last rows repeat earlier points, or lie 1e-7 beside them."""
+    """Points and noisy rewards; the last rows repeat earlier points, or differ from them by 1e-7."""
     g = torch.Generator().manual_seed(seed)
     X = torch.rand(*batch_shape, n, dim, generator=g, dtype=torch.float64)
     if repeats:
@@ -74,7 +74,7 @@ def points(seed: int, *shape: int, dim: int = DIM, dtype: torch.dtype = torch.fl
 
 
 def inducing(dim: int = DIM) -> Tensor:
-    """The dictionary of sparse models: given points, none of them in the data."""
+    """The dictionary of sparse models: fixed points that are not in the data."""
     return points(900, 9, dim=dim)
 
 
@@ -87,8 +87,8 @@ def stock(
     kernel: gpytorch.kernels.Kernel | None = None,
     **transforms: Any,
 ) -> SingleTaskGP:
-    """BoTorch's model with the fixed hyper-parameters of these tests. It has predicted once, without which it can't be
-    conditioned."""
+    """BoTorch's model with the fixed hyper-parameters of these tests. It has predicted once, because it can't be conditioned
+    before."""
     transforms = {"outcome_transform": None} | transforms
     kernel = make_kernel(X.shape[-1], X.dtype) if kernel is None else kernel
     likelihood = None

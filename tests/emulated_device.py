@@ -6,12 +6,14 @@
 
 A `DeviceTensor` wraps a CPU tensor. To PyTorch's C++ code it is on the device `meta`, which every build has; to Python it
 is on `cuda:0`. `_Names` (a function mode) translates the names of devices on their way to C++ and replaces functions that never
-reach the dispatcher, such as `numpy()`. `_Kernels` (a dispatch mode) takes every operation before a kernel runs, refuses the
-operations that CUDA refuses, runs the others on the CPU tensors and wraps the results. No kernel of `meta` runs.
+reach the dispatcher, such as `numpy()`. `_Kernels` (a dispatch mode) intercepts every operation before a kernel runs, raises an
+error for operations that CUDA does not allow, runs the others on the CPU tensors and wraps the results. No kernel of `meta`
+runs.
 
-Refused: tensors of both devices in one operation (CPU tensors without dimensions beside CUDA tensors and CPU indices of CUDA
-tensors are allowed, as in PyTorch), results and values on the wrong device, `numpy()` of a CUDA tensor, and a CPU generator for
-numbers drawn on CUDA. Not emulated: rounding, races between streams, memory, and other effects of a real device.
+Errors are raised for tensors of both devices in one operation (CPU tensors without dimensions combined with CUDA tensors, and
+CPU indices of CUDA tensors, are allowed, as in PyTorch), for results and values on the wrong device, for `numpy()` of a CUDA
+tensor, and for a CPU generator of numbers drawn on CUDA. Rounding, races between streams, memory, and other effects of a real
+device are not emulated.
 
     with emulated_device() as asked:
         step()
@@ -56,11 +58,11 @@ _running: list[_Kernels] = []
 
 
 class DeviceError(RuntimeError):
-    """An operation that CUDA refuses."""
+    """An operation that CUDA does not allow."""
 
 
 class DeviceTensor(Tensor):
-    """A tensor on the emulated device; `host` has its numbers."""
+    """A tensor on the emulated device; `host` contains its numbers."""
 
     host: Tensor
     __slots__ = ["host"]
@@ -102,7 +104,7 @@ def on_host(value: Any) -> Any:
 
 
 def _carrier(device: Any) -> Any:
-    """The device passed to C++: `meta` for any name of the emulated one."""
+    """The device passed to C++: `meta` for any name of the emulated device."""
     named = isinstance(device, str | torch.device) and torch.device(device).type == "cuda"
     return _CARRIER if named or type(device) is int else device
 
@@ -139,6 +141,11 @@ class _Names(TorchFunctionMode):
         if func in _MAKE and not isinstance(args[0], DeviceTensor):
             made = func(_numbers(args[0]), *args[1:], **kwargs)  # PyTorch makes the tensor on the host, then copies it
             return made if wanted is None else made.to(wanted)
+        if type(kwargs.get("generator")) is DeviceGenerator:
+            if wanted is not _CARRIER:
+                raise DeviceError("Expected a 'cpu' device type for generator but found 'cuda'")
+            _running[-1].asked.launches += 1
+            return DeviceTensor(func(*args, **kwargs))
         if wanted is not None:
             kwargs["device"] = wanted
         if func is Tensor.pin_memory:
@@ -269,7 +276,7 @@ class _Kernels(TorchDispatchMode):
         if not away:
             # A copy to the host, or an operation on the host.
             return func(*on_host(args), **on_host(kwargs)) if there else func(*args, **kwargs)
-        if any(isinstance(x, torch.Generator) for x in (*args, *kwargs.values())):
+        if any(isinstance(x, _Generator) for x in (*args, *kwargs.values())):
             raise DeviceError("Expected a 'cuda' device type for generator but found 'cpu'")
         own_args, own_kwargs = on_host(args), on_host(kwargs)
         if device is not None:
@@ -305,6 +312,23 @@ def _check_mixed(func: Any, name: str, args: Any, here: list[Tensor]) -> None:
         )
 
 
+_Generator = torch.Generator
+
+
+class _Generators(type(_Generator)):  # type: ignore[misc]
+    def __instancecheck__(cls, generator: Any) -> bool:
+        return isinstance(generator, _Generator)
+
+
+class DeviceGenerator(_Generator, metaclass=_Generators):
+    """`torch.Generator` during the emulation: on the device, or as it is."""
+
+    def __new__(cls, device: Any = "cpu") -> Any:
+        return _Generator(device) if torch.device(device).type == "cpu" else super().__new__(cls)
+
+    device = property(lambda self: DEVICE)
+
+
 class _Stream:
     """A stream or an event that completes everything immediately."""
 
@@ -336,6 +360,7 @@ def emulated_device() -> Iterator[Asked]:
     with ExitStack() as stack:
         for name, value in here.items():
             stack.enter_context(mock.patch.object(torch.cuda, name, value))
+        stack.enter_context(mock.patch.object(torch, "Generator", DeviceGenerator))
         lifted = torch._C._only_lift_cpu_tensors()
         torch._C._set_only_lift_cpu_tensors(True)  # torch.tensor(…, device=…) makes the tensor on the host, then copies it
         stack.callback(torch._C._set_only_lift_cpu_tensors, lifted)

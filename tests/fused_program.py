@@ -1,4 +1,4 @@
-"""The fused sweep against a dense one, case by case: on the CPU in Triton's interpreter, or on a card.
+"""The fused sweep compared with a dense one, case by case: on the CPU in Triton's interpreter, or on a GPU.
 
 TRITON_INTERPRET=1 python tests/fused_program.py     # run by scripts/check_fused.sh
 """

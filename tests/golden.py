@@ -7,7 +7,7 @@ A trace records one run of a case in one variant (`VARIANTS`):
 - `widths`: per batch row the confidence width after every tenth batch and after the last, to eight digits;
 - `draws`: per generator the two integers that it would draw next, as a digest of its state;
 - `best`: the recommended arm of each batch row, empty in a box;
-- `names`: the names in the saved state with picks open, as places in the list `names` of the file.
+- `names`: the names in the saved state with picks open, as positions in the list `names` of the file.
 
 The file is JSON with one line per trace, so that `git diff` shows which traces changed. `python scripts/golden_traces.py show
 bkb` prints the traces of a policy, and `python scripts/golden_traces.py write` records all traces again.
@@ -15,7 +15,7 @@ bkb` prints the traces of a policy, and `python scripts/golden_traces.py write` 
 The runs are the same on every machine. Arms and rewards are computed in Python's own arithmetic from its own generator, not by
 vectorised functions or BLAS. The arms are in general position, so that scores differ by far more than rounding errors: with
 arms and rewards perturbed by a relative 1e-11 every pick stays the same. A box is not square, and six rewards are known before
-the first pick, since with equal scores at its corners rounding would decide between them.
+the first pick, because otherwise the scores at its corners would be equal, and rounding would decide between them.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ VARIANTS = (
     "source",
     "box",
 )
-# Variants that policies, or single modes of them, do not support, because they read the arms as one tensor or only choose among
-# given arms.
+# Variants that some policies, or some of their modes, do not support, because they read the arms as one tensor or only choose
+# among given arms.
 LACKS: dict[str, set[str | tuple[str, str]]] = {
     "source": {
         "ada_bkb", "bpe", "cbrap", "lb_gp_ucb", "lin_ucb", "pi_gp_ucb", "reds", "regularized_evolution", "rff_ucb", "soful",
@@ -109,7 +109,7 @@ def reward(point: list[float], pull: int, row: int = 0) -> float:
 
 
 def runs() -> list[tuple[Case, str]]:
-    """Every case with each variant that it takes."""
+    """Every case with each variant that it supports."""
     lacks = {variant: LACKS.get(variant, set()) for variant in VARIANTS}
     pairs = itertools.product(CASES, VARIANTS)
     return [(c, v) for c, v in pairs if c.name not in lacks[v] and (c.name, c.mode) not in lacks[v]]
@@ -151,7 +151,7 @@ def bandit_of(case: Case, variant: str) -> tb.Bandit:
 
 
 class Run:
-    """One run of a case in a variant, and the record of it."""
+    """One run of a case in a variant, and its record."""
 
     def __init__(self, case: Case, variant: str) -> None:
         self.bandit, self.pulls, self.in_box = bandit_of(case, variant), pulls_of(case, variant), variant == "box"
@@ -187,7 +187,7 @@ class Run:
         """Play one batch. Some batches are extended, restricted to a part of the arms, forgotten in part, told in two parts, or
         preceded by history."""
         bandit, single = self.bandit, self.single
-        # Rows have unequal limits: row 1 sometimes picks nothing, and a row that has had all its pulls picks nothing.
+        # Rows have different limits: row 1 sometimes picks nothing, and a row that has made all its pulls picks nothing.
         limits = [0 if row == 1 and batch % 7 == 6 else LIMIT - row for row in range(len(self.told))]
         limits = [max(0, min(limit, self.pulls - told)) for limit, told in zip(limits, self.told, strict=True)]
         options: dict[str, Any] = {"limit": limits[0] if single else torch.tensor(limits)}
@@ -224,7 +224,7 @@ class Run:
         return list(zip(*((part.unsqueeze(0) if self.single else part) for part in parts), strict=True))
 
     def word(self, point: list[float], arm: int) -> str:
-        """A pick as it is written in the trace."""
+        """The text of a pick in the trace."""
         return ",".join(f"{x:.4f}" for x in point) if self.in_box else LETTERS[arm]
 
 
@@ -309,7 +309,7 @@ def load() -> dict[str, dict[str, Any]]:
 
 
 def dump(traces: dict[str, dict[str, Any]]) -> str:
-    """The text of the file. States of many traces have the same names, and each group of names is written once."""
+    """The text of the file. States of many traces have the same names, so each group of names is written only once."""
     groups = {name: _groups(trace["names"]) for name, trace in traces.items()}
     table = sorted({group for groups_of in groups.values() for group in groups_of})
     places = {group: place for place, group in enumerate(table)}
@@ -320,5 +320,5 @@ def dump(traces: dict[str, dict[str, Any]]) -> str:
 
 
 def _groups(names: Iterable[str]) -> list[str]:
-    """Groups of names that have the same beginning."""
+    """Groups of names with the same prefix."""
     return [" ".join(group) for _, group in itertools.groupby(names, key=lambda name: name.split(".", 1)[0])]

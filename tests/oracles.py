@@ -1,7 +1,7 @@
-"""Slow, dense, float64 oracles. They share no code with the package: numpy, scipy, plain loops, formulas of the sheet.
+"""Slow, dense, float64 oracles that share no code with the package: numpy, scipy, plain loops, and the formulas of the papers.
 
-Letters: `u` distinct pulled arms, `t` pulls, `a` arms, `m` dictionary, `n` counts, `s` reward sums, `lam` the ridge λ.
-Kernel matrices are named by their sides, K_ua is `u x a`. Leverage is posterior variance divided by λ.
+Letters: `u` distinct pulled arms, `t` pulls, `a` arms, `m` dictionary points, `n` counts, `s` reward sums, `lam` the ridge λ.
+Kernel matrices are named by their dimensions: K_ua is `u x a`. Leverage is posterior variance divided by λ.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ KernelFunction = Callable[[Array, Array], Array]
 
 
 def distances(x: Array, y: Array, lengthscale: float | Array = 1.0) -> Array:
-    """Euclidean distances from the differences themselves: no squared-norm expansion, so no cancellation."""
+    """Euclidean distances from differences, without the expansion into squared norms, so without cancellation."""
     out = np.empty((len(x), len(y)))
     for j in range(len(y)):
         out[:, j] = np.sqrt((((x - y[j]) / lengthscale) ** 2).sum(axis=1))
@@ -67,7 +67,7 @@ class Posterior:
 
 
 def exact_posterior(K_tt: Array, K_ta: Array, k_aa_diag: Array, y: Array, lam: float, K_aa: Array | None = None) -> Posterior:
-    """k(x,x) − kᵀ(K_t + λI)⁻¹k and kᵀ(K_t + λI)⁻¹y, where every pull is one row, and a repeated pull is a repeated row."""
+    """k(x,x) − kᵀ(K_t + λI)⁻¹k and kᵀ(K_t + λI)⁻¹y, with one row per pull: a repeated pull is a repeated row."""
     if len(y) == 0:
         return Posterior(np.zeros(len(k_aa_diag)), k_aa_diag.copy(), None if K_aa is None else K_aa.copy())
     L = np.linalg.cholesky(K_tt + lam * np.eye(len(y)))
@@ -85,7 +85,7 @@ def exact_posterior_from_sums(
     if len(n) == 0:
         return Posterior(np.zeros(len(k_aa_diag)), k_aa_diag.copy(), None if K_aa is None else K_aa.copy())
     root_n = np.sqrt(n)
-    # (K + λ/n)⁻¹ = √n (√n K √n + λ)⁻¹ √n: safe for counts of any size, and symmetric.
+    # (K + λ/n)⁻¹ = √n (√n K √n + λ)⁻¹ √n, which is symmetric and stable for counts of any size.
     L = np.linalg.cholesky(root_n[:, None] * K_uu * root_n + lam * np.eye(len(n)))
     half = scipy.linalg.solve_triangular(L, root_n[:, None] * K_ua, lower=True)
     mean = half.T @ scipy.linalg.solve_triangular(L, s / root_n, lower=True)
@@ -124,8 +124,8 @@ class Nystrom:
         return cross / self.lam + self.feature_covariance(rows, columns)
 
     def given_pulls(self, columns: Array, counts: Array) -> Array:
-        """Variance of every arm after the process k̃ is conditioned on `counts` noisy pulls of some arms, each one row of a
-        dense system. Needs K_aa."""
+        """Variance of every arm after the process k̃ is conditioned on `counts` noisy pulls of some arms, with one row per pull
+        in a dense system. Needs K_aa."""
         rows = np.repeat(np.asarray(columns, dtype=int), np.asarray(counts, dtype=int))
         everything = np.arange(len(self.leverage))
         k_pa = self.covariance(rows, everything)
@@ -266,9 +266,9 @@ def width_bbkb_practical(
 class Trace:
     """The record of an oracle run: per batch the picks, the width, and the dictionary used.
 
-    `gap` is, per pick, (best score − score of the pick)/|best|: zero unless the run follows given picks.
-    `margin` is, per pick, the relative distance of its score to the best score of another arm: how decided the pick was.
-    `statistic` is, per pick, the value that the batch rule compares with `ratio_threshold` after that pick.
+    `gap` is, for each pick, (best score − score of the pick)/|best|, which is zero unless the run follows given picks.
+    `margin` is, for each pick, the relative distance of its score to the best score of any other arm.
+    `statistic` is, for each pick, the value that the batch rule compares with `ratio_threshold` after that pick.
     """
 
     picks: list[list[int]] = field(default_factory=list)
@@ -287,13 +287,13 @@ class Trace:
 
 
 def first_copies(arms: Array) -> Array:
-    """For each arm the lowest index of an arm that equals it in every coordinate."""
+    """The lowest index of an arm equal to each arm in every coordinate."""
     seen: dict[bytes, int] = {}
     return np.array([seen.setdefault((row + 0.0).tobytes(), i) for i, row in enumerate(arms)])
 
 
 def argmax(scores: Array, allowed: Array) -> int:
-    """The lowest allowed index whose score is within 16 eps of the best allowed one."""
+    """The lowest allowed index whose score is within 16 eps of the best allowed score."""
     best = scores[allowed].max()
     return int(np.nonzero(allowed & (scores >= best - 16 * EPS * abs(best)))[0][0])
 
@@ -303,15 +303,15 @@ class Loop:
     """One complete, naive run: every pick sweeps all arms, and everything is rebuilt from the pulls each time.
 
     Args:
-        reward: `(number of the pull from 0, arm) -> reward`.
+        reward: `(number of the pull, from 0; arm) -> reward`.
         width: `(loop) -> float`, read at the start of each batch.
         embedding: "exact" or "nystrom".
         rule: "single", "fixed", "global", "local", "global_then_local", "product" or "exact_ratio".
         uniforms: `u -> u numbers in [0, 1)`, one per distinct pulled arm in order of first pull, called once per tell.
-        limits: `(number of the batch) -> cap on its picks`, on top of the horizon.
+        limits: `(number of the batch) -> cap on its picks`, in addition to the horizon.
         available: `(number of the batch) -> a booleans`.
-        follow: picks per batch to take instead of the argmax; `trace.gap` then says how far from it they were.
-        kappa2: largest k(x, x); the default is over the arms.
+        follow: picks of each batch, used instead of the argmax; `trace.gap` then contains their distances from the best score.
+        kappa2: largest k(x, x); by default over the arms.
     """
 
     arms: Array
@@ -336,7 +336,7 @@ class Loop:
         self.arms = np.asarray(self.arms, dtype=np.float64)
         self.copies = first_copies(self.arms)
         self.K_aa = self.kernel(self.arms, self.arms)
-        # Exact duplicates share one entry, and so one column of numbers.
+        # Exact duplicates share one entry, and therefore one column of numbers.
         self.K_aa = self.K_aa[self.copies][:, self.copies]
         self.k_diag = diagonal(self.kernel, self.arms)[self.copies]
         self.order: list[int] = []  # distinct pulled arms, in order of first pull
@@ -369,7 +369,7 @@ class Loop:
         return float(sum(self.n[i] * lev[i] for i in self.order))
 
     def posterior(self, batch: list[int]) -> Posterior:
-        """Posterior with the mean of the told rewards, and the variance with the batch's picks counted as pulled."""
+        """Posterior with the mean given the told rewards, and the variance given these and the picks of the batch."""
         order = self.order + [i for i in dict.fromkeys(batch) if i not in self.n]
         n = np.array([float(self.n.get(i, 0)) for i in order])
         s = np.array([self.s.get(i, 0.0) for i in order])
@@ -407,7 +407,7 @@ class Loop:
             K_aa=self.K_aa,
         )
 
-    # -- batch rules: the number compared with the threshold once `batch` has been picked
+    # -- batch rules: the number that is compared with the threshold after the picks `batch`
 
     def batch_statistic(self, rule: str, batch: list[int]) -> float:
         lev_fb = self.posterior([]).variance / self.lam
@@ -422,8 +422,8 @@ class Loop:
             ratio = float((lev_fb / (self.posterior(batch).variance / self.lam)).max())
             if self.embedding == "exact":
                 return ratio
-            # A frozen dictionary never shrinks the residual, so that with its ratio alone a batch outside its span would never
-            # end. The rule takes the larger of this ratio and that of conditioning the process k̃ itself on the picks.
+            # A frozen dictionary never reduces the residual, so by its ratio alone a batch outside its span would never end.
+            # The rule uses the larger of this ratio and the ratio for the process k̃ conditioned on the picks.
             n, s = self.counts_and_sums()
             state = self.nystrom(self.order, n, s, np.zeros_like(n))
             columns, every = np.array(batch), np.arange(len(self.arms))
@@ -449,7 +449,7 @@ class Loop:
         raise ValueError(rule)
 
     def ends(self, batch: list[int], leverage: float) -> bool:
-        """Whether the pick just made, which had the given hallucinated leverage before it, is the last of the batch."""
+        """Whether the latest pick is the last of the batch, given its hallucinated leverage before the pick."""
         value = math.nan
         if self.rule == "global_then_local":
             value = self.batch_statistic("global", batch)
@@ -599,7 +599,7 @@ def batch_bkb(
 
 
 def tanimoto(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """Tanimoto similarities of fingerprints of bits or counts, `n x m`, by the definition; 1 between two empty ones."""
+    """Tanimoto similarities of fingerprints of bits or counts, `n x m`, by definition; 1 between two empty fingerprints."""
     out = np.ones((len(x), len(y)))
     for i, left in enumerate(np.asarray(x, dtype=np.float64)):
         for j, right in enumerate(np.asarray(y, dtype=np.float64)):

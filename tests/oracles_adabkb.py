@@ -1,6 +1,6 @@
-"""Recursive Ada-BKB with the exact Gaussian process on every pull, in NumPy only, without code of the package.
+"""Recursive Ada-BKB with the exact Gaussian process on every pull, only in NumPy, without code of the package.
 
-With every pulled point in the dictionary BKB's posterior is the exact one, so that the picks must agree.
+If every pulled point is in the dictionary, BKB's posterior is exact, so the picks must agree.
 """
 
 from __future__ import annotations
@@ -143,7 +143,7 @@ class Tree:
         return best.representative
 
     def play(self, pulls: int, reward: Callable[[int, Array], float], constant, noise_std: float, delta: float) -> list[int]:
-        """Numbers of the representatives that are evaluated."""
+        """The numbers of the evaluated representatives."""
         picks = []
         for t in range(pulls):
             place = self.pick(self.width(constant, noise_std, delta))

@@ -101,13 +101,13 @@ class Compressed:
         return informative
 
     def observe(self, arm: int, count: int, total: float) -> int:
-        """Tell `count` pulls of one arm one after the other, each with the average reward; return how many are kept."""
+        """Tell `count` pulls of one arm one after the other, each with the average reward; return the number of kept pulls."""
         return sum(self.tell(arm, total / count) for _ in range(count))
 
     def counts(self) -> Array:
-        """Number of pulls of each arm that are kept."""
+        """Number of kept pulls of each arm."""
         return np.bincount([arm for arm, _ in self.kept], minlength=len(self.arms)).astype(float)
 
     def sums(self) -> Array:
-        """Sum of the rewards of each arm that are kept."""
+        """Sum of the kept rewards of each arm."""
         return np.bincount([arm for arm, _ in self.kept], weights=[reward for _, reward in self.kept], minlength=len(self.arms))

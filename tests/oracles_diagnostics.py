@@ -1,4 +1,4 @@
-"""Oracles of the diagnostics: dense refits and direct sums in float64 numpy, with no code of the package."""
+"""Oracles of the diagnostics: dense refits and direct sums in float64 NumPy, without code of the package."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import numpy as np
 def left_out(
     K: np.ndarray, n: np.ndarray, average: np.ndarray, lam: float, dictionary: np.ndarray | None = None, mean: float = 0.0
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Mean and variance of f at every point, predicted without its own pulls, by the exact posterior or by FITC on a fixed
-    dictionary (indices of points)."""
+    """Mean and variance of f at every point, predicted without the pulls of that point, by the exact posterior or by FITC on a
+    fixed dictionary (indices of points)."""
     Q = K if dictionary is None else nystrom(K, dictionary) @ nystrom(K, dictionary).T
     whole = Q + np.diag(np.diag(K - Q)) + lam * np.diag(1 / n)
     mu, variance = np.empty(len(n)), np.empty(len(n))

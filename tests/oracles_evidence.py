@@ -18,7 +18,8 @@ def dense_log_evidence(K_tt: Array, rewards: Array, noise_variance: float, prior
 
 
 def dense_collapsed_evidence(K_tt: Array, inducing: Array, rewards: Array, noise_variance: float) -> float:
-    """Titsias' bound: K replaced by its Nyström approximation on the pulls `inducing`, less tr(K − Q)/(2σ²)."""
+    """Titsias' bound: the evidence with K replaced by its Nyström approximation Q on the pulls `inducing`, minus
+    tr(K − Q)/(2σ²)."""
     Q = K_tt[:, inducing] @ np.linalg.pinv(K_tt[np.ix_(inducing, inducing)], rcond=1e-14) @ K_tt[inducing, :]
     return dense_log_evidence((Q + Q.T) / 2, rewards, noise_variance) - float(np.trace(K_tt - Q)) / (2 * noise_variance)
 

@@ -1,4 +1,4 @@
-"""Linear bandits in dense numpy loops: OFUL with a d x d matrix, frequent directions by the textbook, SOFUL with both."""
+"""Linear bandits in dense NumPy loops: OFUL with a d x d matrix, frequent directions as in the paper, and SOFUL with both."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def sketched(log_det: float, loss: float, d: int, noise_std: float, bound: float
 
 @dataclass
 class FrequentDirections:
-    """Frequent directions: rows enter a buffer of 2m rows one at a time."""
+    """Frequent directions, with rows added one at a time to a buffer of 2m rows."""
 
     size: int
     dim: int

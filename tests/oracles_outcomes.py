@@ -1,4 +1,4 @@
-"""Dense float64 oracles for several outcomes: scores, fronts and sets, written as loops over arms. No code of the package."""
+"""Dense float64 oracles for several outcomes: scores, fronts and sets, as loops over arms, without code of the package."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ Array = NDArray[np.float64]
 
 @dataclass
 class Beliefs:
-    """Mean and standard deviation of k outcomes on A arms, `k x A`, given the rewards told, and given the pending picks too."""
+    """Mean and standard deviation of k outcomes on A arms, `k x A`, given the rewards told, and the standard deviation given
+    also the pending picks."""
 
     mean: Array
     known: Array
@@ -24,7 +25,7 @@ class Beliefs:
 
     @staticmethod
     def of(kernels, arms: Array, told: list[list[tuple[int, float, float]]], pending: list[int], noise: list[float]) -> Beliefs:
-        """Beliefs after each `(arm, reward, noise variance)` was told for outcome j; pending picks have the noise variance
+        """Beliefs given `told[j]`, a list of `(arm, reward, noise variance)` for outcome j; pending picks have noise variance
         `noise[j]`."""
         mean, known, std, covariance = [], [], [], []
         for kernel, rows, own in zip(kernels, told, noise, strict=True):
@@ -57,13 +58,13 @@ def entries(arms: Array) -> Array:
 
 
 def violation(values: Array, limits: list[tuple[int, float, float]], unit: Array) -> float:
-    """Violation of one arm: the sum over limits (outcome, sign, value) of how far sign · y is below sign · value."""
+    """Violation of one arm: the sum of max(0, sign · value − sign · y), in units, over limits (outcome, sign, value)."""
     return sum(max(0.0, sign * value - values[j]) / unit[j] for j, sign, value in limits)
 
 
 def constrained_score(hope, objective: int, limits, unit: Array, open_: Array, keeps=None) -> Array:
     """Score under limits. `hope(arm, outcome, sign)` is the largest plausible value of sign · y; `keeps` returns the value that
-    limits are judged by."""
+    is compared with the limits."""
     keeps = keeps or hope
     A = len(open_)
     lacking = np.zeros(A)
@@ -78,8 +79,8 @@ def constrained_score(hope, objective: int, limits, unit: Array, open_: Array, k
 
 
 def scale(means: Array, seen, reach) -> tuple[Array, Array]:
-    """Reference point and units of objectives `m x A`, larger being better. They come from the front of some arms, from all of
-    these arms where the front is flat, and from all arms where these arms are flat too."""
+    """Reference point and units of objectives `m x A`, where larger values are better. They are computed from the front of some
+    arms; in objectives where the front has no range, from all of these arms; and where these have no range, from all arms."""
     points = [means[:, a] for a in (seen or range(means.shape[1]))]
     front = [p for p in points if not any((q >= p).all() and (q > p).any() for q in points)]
     low, unit = np.zeros(len(means)), np.zeros(len(means))
@@ -94,7 +95,7 @@ def scale(means: Array, seen, reach) -> tuple[Array, Array]:
 
 
 def unsettled(score: Array, settled: set[int]) -> Array:
-    """Scores in which settled arms don't count, unless no other arm is on offer."""
+    """Scores without settled arms, unless no other arm is on offer."""
     left = score.copy()
     left[sorted(settled)] = -np.inf
     return left if (left > -np.inf).any() else score
@@ -126,7 +127,7 @@ def dominates(one: Array, other: Array) -> bool:
 
 
 def non_dominated(values: Array, counted: Array) -> list[int]:
-    """Which rows of `A x k` no other row dominates, larger being better."""
+    """The rows of `A x k` that no other row dominates, where larger values are better."""
     own = np.flatnonzero(counted)
     return [int(i) for i in own if not any(dominates(values[j], values[i]) for j in own)]
 

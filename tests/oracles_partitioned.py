@@ -1,6 +1,6 @@
 """Naive π-GP-UCB: cells are Python objects, and every cell is fitted to its list of pulls at every step, in dense float64.
 
-Shares no code with the package. Thresholds are compared as integers, so that nothing depends on rounding: for an integer 2ν,
+It shares no code with the package. Thresholds are compared as integers, so that nothing depends on rounding: for an integer 2ν,
 ρ^(−1/b) < n + 1 for a side of 1/M means M^(d + 2ν) < (n + 1)^(d + 1).
 """
 
@@ -25,7 +25,7 @@ class Cell:
     corner: tuple[int, ...]
 
     def holds(self, units: Array) -> Array:
-        """For each of `n x d` points, whether it lies in the cell."""
+        """Whether each of the points `n x d` lies in the cell."""
         y, corner = units * self.M, np.array(self.corner)
         return ((y >= corner - EDGE) & (y <= corner + 1 + EDGE)).all(1)
 
@@ -102,16 +102,16 @@ class Partitioned:
         return float(np.linalg.slogdet(np.eye(len(rows)) + self.K_aa[np.ix_(rows, rows)] / self.lam)[1])
 
     def width(self, cell: Cell) -> float:
-        """Section 3 of the paper: steps are t = 1, 2, …, and step t is decided by the t − 1 pulls before it with δ/Ñ_t,
-        Ñ_t = 4(t+1)^{bd}; for the union bound to hold, Ñ_t is at least the number of cells ever made."""
+        """The width of section 3 of the paper. Steps are t = 1, 2, …, and step t is decided by the t − 1 pulls before it with
+        δ/Ñ_t, Ñ_t = 4(t+1)^{bd}. For a valid union bound, Ñ_t is at least the number of cells ever made."""
         b, t = (self.d + 1) / (self.d + 2 * self.nu), len(self.pulls) + 1
         cells = max(4 * (t + 1) ** (b * self.d), self.made)
         gain = 0.5 * self.log_det(cell) + 1 + math.log(cells / self.delta)
         return self.norm_bound + self.noise_std / math.sqrt(self.lam) * math.sqrt(2 * gain)
 
     def posterior(self, cell: Cell, K: Array, k: Array, pending: tuple[int, ...] = ()) -> tuple[Array, Array]:
-        """Mean given the rewards told, and variance given the pending pulls too, at points of covariance `K` (`arms x n`)
-        with the arms and `k` (`n`) with themselves."""
+        """Mean given the rewards told, and variance given also the pending pulls, at points with covariance `K` (`arms x n`)
+        with the arms and prior variance `k` (`n`)."""
         told, y = self.pulls_of(cell)
         ahead = np.array(pending, dtype=int)
         extra = np.concatenate([told, ahead[cell.holds(self.units[ahead])]])
@@ -131,7 +131,7 @@ class Partitioned:
         return upper, lower
 
     def choose(self, allowed: Array | None = None, pending: tuple[int, ...] = (), bounds: Array | None = None) -> int:
-        """Lowest index within 16 eps of the best upper bound (which may be known already)."""
+        """Lowest index within 16 eps of the best upper bound; `bounds` if they are already known."""
         score = self.bounds(pending)[0] if bounds is None else bounds
         if allowed is not None:  # a copy on offer puts its first copy on offer
             offered = np.zeros(len(score), dtype=bool)
@@ -140,8 +140,8 @@ class Partitioned:
         return int(np.nonzero(score >= score.max() - 16 * EPS * abs(score.max()))[0][0])
 
     def marginals(self, x: Array, pending: tuple[int, ...] = ()) -> tuple[list[float], float]:
-        """The means of all cells of smallest variance that contain a point (on edges, cells may tie), and this variance; the
-        prior if no cell is left."""
+        """The smallest variance of the cells that contain a point, and the means of all cells with this variance (on edges,
+        cells may tie); the prior if no cell contains it."""
         k = oracles.diagonal(self.kernel, x[None])
         K = self.kernel(self.arms, x[None])
         around = [cell for cell in self.cells if cell.holds(self.unit(x[None]))[0]]

@@ -1,6 +1,6 @@
 """Slow, dense, float64 oracles of the policies that work in phases: Li & Scarlett 2022, Alg. 1; Valko et al. 2013, Alg. 2.
 
-Every posterior is computed from scratch from the list of its pulls, where a repeated pull is a repeated row. NumPy only.
+Every posterior is computed from scratch from the list of its pulls, with one row per pull, only in NumPy.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def fixed_design_width(noise_std: float, norm_bound: float, delta: float, lam: f
 
 
 def lengths(horizon: int) -> list[int]:
-    """N_i = ⌈√(T N_{i−1})⌉, in decimals: for horizons small enough that a float holds T N exactly."""
+    """N_i = ⌈√(T N_{i−1})⌉ in floating point, for horizons so small that T N is exact."""
     out, last = [], 1
     while sum(out) < horizon:
         last = math.ceil(math.sqrt(horizon * last))
@@ -73,12 +73,12 @@ class BPE:
         self._bound([], [])
 
     def largest(self, picks: Sequence[int]) -> list[int]:
-        """The survivors of the largest variance after these picks of the batch: a single arm except for ties."""
+        """The survivors with the largest variance after these picks of the batch: a single arm, except for ties."""
         std = posterior(self.K, picks, [], self.lam)[1]
         return [self.alive[j] for j in near_best(std[self.alive])]
 
     def finish(self, picks: Sequence[int], rewards: Sequence[float]) -> None:
-        """Discard the arms that can't be the best according to this batch alone."""
+        """Discard the arms that can't be the best according to the rewards of this batch."""
         upper, best = self._bound(picks, rewards)
         self.alive = [x for x in self.alive if upper[x] >= best]
 

@@ -1,6 +1,6 @@
 """Random problems for package and oracles: arms, kernels in GPyTorch and in NumPy, and rewards from a fixed table.
 
-`POLICIES` is the registry that the law tests run over: every policy in it is covered by all of them.
+`POLICIES` is the registry of the law tests, which all run on every policy in it.
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ def rank() -> int:
 
 
 def share(x: Tensor) -> Any:
-    """This rank's share of the arms (shares differ in size); all arms for a plain bandit."""
+    """The arms of this rank (shares differ in size); all arms for a plain bandit."""
     if not dist.is_initialized():
         return x
     size = dist.get_world_size()
@@ -127,7 +127,7 @@ def scenarios(folder: Path) -> dict[str, Any]:
 
 
 def only_on_ranks() -> dict[str, Any]:
-    """Scenarios without a plain counterpart: rewards of rank 0, and refusals on every rank."""
+    """Scenarios without a plain counterpart: rewards of rank 0, and errors that are raised on every rank."""
     p = policies()
     done: dict[str, Any] = {"rewards of rank 0": loop(bandit(p["global"](), arms()), 8, 12, shift=float(rank()))}
     try:
@@ -168,7 +168,7 @@ def lose(folder: Path) -> None:
         if rank() == 0:
             torch.save(b.state_dict(), folder / "lost.pt")
             (folder / "lost.json").write_text(json.dumps({"picks": picks, "error": str(error)}))
-    os._exit(0)  # the group is broken, so that there is nothing to tear down
+    os._exit(0)  # the process group is broken, so there is nothing to tear down
 
 
 def main() -> None:

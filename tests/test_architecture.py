@@ -29,7 +29,7 @@ ROOMS = [
     "tanimoto",  # their kernel
     "tasks",
     "spherical",  # a kernel
-    "kernels", "embeddings",
+    "kernels", "embeddings", "streams",
     "posteriors", "tabular", "environments", "arms", "widths", "memory", "ratios", "batching",
     "scores", "starts", "constraints",
     "fitting", "optimize",

@@ -567,7 +567,7 @@ def test_repeated_pulls_are_folded_where_memory_is_short(tmp_path: Path):
             bandit.tell(index, f[index])
     assert tight.loop.state.table.directions.used <= 12 < roomy.loop.state.table.directions.used
     torch.testing.assert_close(tight.loop.state.table.leverage, roomy.loop.state.table.leverage, atol=1e-9, rtol=1e-9)
-    with pytest.raises(errors.UnsupportedError, match=r"an exact posterior keeps 13 numbers an arm here.*nothing was learned"):
+    with pytest.raises(errors.UnsupportedError, match=r"an exact posterior keeps 13 numbers per arm here.*nothing was learned"):
         tight.tell(torch.arange(5, 13), f[5:13])
     assert int(tight.pulls) == 100
 

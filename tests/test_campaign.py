@@ -643,7 +643,7 @@ def test_bad_results_are_refused_and_nothing_is_lost(tmp_path: Path):
     said(results[:0], "has no rows")
     said(results.assign(**{"yield": np.nan}), "has a value in column 'yield': nothing was told")
     said(results.astype({"yield": str}).replace({"yield": {str(results["yield"][2]): "a lot"}}), "'a lot'", "line 4: 'a lot'")
-    said(results.assign(**{"yield": np.inf}), "no finite number")
+    said(results.assign(**{"yield": np.inf}), "not a finite number")
     said(results.assign(id=results["id"].mask(results.index == 1)), "the id (column 'id') is empty", "line 3")
     said(results.assign(id=results["id"].mask(results.index == 1, "x9")), "not among the candidates: 'x9'", "'x9' (line 3)")
     said(results.assign(id="z" + results["id"]), "results of another campaign")

@@ -175,7 +175,7 @@ def test_mistakes_are_one_line(folder: Path):
     rows = plate(run("ask", "-n", "2"))
     rows.assign(**{"yield": ["3", "x"]}).to_csv("results.csv", index=False)
     assert refused("tell", "results.csv").startswith(
-        "torchbandits: results.csv, column 'yield', holds what is no finite number"
+        "torchbandits: results.csv, column 'yield', contains a value that is not a finite number"
     )
     rows.to_csv("results.csv", index=False)
     assert "nothing was told" in refused("tell", "results.csv")

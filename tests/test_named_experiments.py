@@ -1,4 +1,4 @@
-"""Experiments of one's own: tables, functions and kernels by their names in a configuration."""
+"""User-defined experiments: tables, functions and kernels by their names in a configuration."""
 
 from __future__ import annotations
 
@@ -173,7 +173,7 @@ def test_an_experiment_on_a_table_runs_and_resumes_until_the_table_changes(lab: 
 
 @pytest.mark.exhaustive
 def test_worker_processes_read_the_table_and_import_the_function(lab: Path):
-    """The console script starts with another sys.path than pytest: workers find what the parent has found."""
+    """The console script starts with a different sys.path than pytest; its workers find the modules of the parent."""
     result = run(lab, "--workers", "2", "--quiet", environment={"name": "my_laboratory:reactor"})
     assert result.exit_code == 0, result.output
     assert len(load_records(lab / "out")[1]) == 2
@@ -321,7 +321,7 @@ def test_a_kernel_of_a_file_is_the_one_made_by_hand(lab: Path, given: dict[str, 
 
 
 def test_most_kernels_of_gpytorch_are_made_by_their_name_alone():
-    """The others need arguments, or are for gradients and several tasks."""
+    """The other kernels need arguments, or are for gradients and several tasks."""
     made = []
     for name in KERNELS:
         try:
@@ -337,7 +337,7 @@ def test_most_kernels_of_gpytorch_are_made_by_their_name_alone():
     ("kernel", "said"),
     [
         ({"name": "periodic"}, "Did you mean 'PeriodicKernel'"),
-        ({"name": "LinearKernel", "lengthscale": 2.0}, "has no lengthscale of its own"),
+        ({"name": "LinearKernel", "lengthscale": 2.0}, "has no lengthscale parameter"),
         ({"name": "PeriodicKernel", "options": {"period": 2.0}}, "Did you mean 'period_length'"),
         ({"name": "PeriodicKernel", "options": {"period_length": -1.0}}, "GPyTorch's constraint is Positive"),
         ({"name": "PeriodicKernel", "options": {"period_length": [1.0, 2.0]}}, "expected one number or 1"),

@@ -1,5 +1,5 @@
-"""A dictionary that is singular in float64, at a noise far below what the kernel leaves unexplained: the right mean, or an
-error."""
+"""A dictionary that is singular in float64, with noise far below the unexplained variance: the mean is correct, or an error is
+raised."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def dense_mean(x: np.ndarray, S: list[int], u: list[int], n: list[float], s: lis
     [
         (0, 2, 1e15, 1e-4, False),
         (9, 2, 1e15, 1e-4, False),
-        # At the edge: the rounding of the processor's matrix product decides.
+        # In a borderline case the rounding of the processor's matrix product decides.
         (14, 1, 2.0, 1e-4, None),
         (10, 2, 2.0, 2e-4, None),
         (9, 2, 2.0, 1e-4, True),
@@ -50,7 +50,7 @@ def dense_mean(x: np.ndarray, S: list[int], u: list[int], n: list[float], s: lis
     ],
 )
 def test_the_mean_is_that_of_200_digits_or_refused(seed, d, oversampling, noise_std, refused):
-    """Those that are refused were off by 3e-5 to 9e-5 of the rewards."""
+    """Before the error was raised, these means were wrong by 3e-5 to 9e-5 of the rewards."""
     x = np.random.default_rng(seed).uniform(size=(60, d))
     f, rng = np.sin(3 * x.sum(axis=1)), np.random.default_rng(5)
     policy = tb.batch_bkb(rbf(LENGTHSCALE), noise_std=noise_std, oversampling=oversampling, width=tb.widths.Constant(2.0))

@@ -1,4 +1,4 @@
-"""Rewards with noise variances of their own: the posterior is that of a dense Gaussian process with those variances."""
+"""Rewards with individual noise variances: the posterior is that of a dense Gaussian process with these variances."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def dense(arms: np.ndarray, pulled: list[int], rewards: np.ndarray, variances: n
 
 
 def told(policy: Any, arms: Tensor = PROBLEM.tensor, sizes: tuple[int, ...] = (1, 4, 5), **options: Any) -> tb.Bandit:
-    """Tell all rewards in tells of these sizes."""
+    """A bandit that was told all rewards, in tells of these sizes."""
     bandit, start = tb.Bandit(policy, arms, generator=generator(0), **options), 0
     for size in sizes:
         part = slice(start, start + size)
@@ -79,7 +79,7 @@ def test_the_information_gain_is_the_dense_one():
 
 
 def test_a_regularization_that_is_not_the_noise_is_scaled_with_it():
-    """A reward of the policy's own noise counts as one pull, whatever λ is."""
+    """A reward with the noise of the policy counts as one pull for any λ."""
     lam, own = 0.5, tb.igp_ucb(rbf(), regularization=0.5, **BOUNDED)
     bandit = told(own)
     mean, variance = dense(PROBLEM.arms, ARMS, REWARDS, lam * VARIANCES / NOISE_STD**2)
@@ -120,7 +120,7 @@ def test_other_arms(kind):
         bandit = tb.Bandit(tb.gp_ucb(kernel, **COMMON), arms, generator=[generator(0), generator(1)])
         index = torch.tensor([ARMS, ARMS[::-1]])
         rewards = torch.tensor(np.stack([REWARDS, REWARDS[::-1]]))
-        # The second row has a place that is ignored, with variances that are none there.
+        # The second row has a masked place, with invalid variances in it.
         own = torch.tensor(np.stack([VARIANCES, VARIANCES[::-1]]))
         own[1, -1], index[1, -1] = torch.nan, -1
         bandit.tell(index, rewards, noise_var=own)
@@ -177,7 +177,7 @@ def test_a_journal_repeats_them(name, many, tmp_path: Path, monkeypatch):
         monkeypatch.setattr(recorder, "_LAST", 1)
     make = {"gp_ucb": lambda: tb.gp_ucb(rbf(), **COMMON), "batch_bkb": lambda: tb.batch_bkb(rbf(), **BOUNDED)}[name]
     bandit = told(make(), sizes=(1, 3, 1, 2, 3), journal=tb.Journal(tmp_path / "run", durable=False))
-    bandit.tell(torch.tensor([7]), torch.tensor([0.1]))  # of the policy's own noise
+    bandit.tell(torch.tensor([7]), torch.tensor([0.1]))  # with the noise of the policy
     bandit.observe(torch.tensor([2]), torch.tensor([3.0]), torch.tensor([0.2]), noise_var=0.4)
     bandit.tell(torch.tensor([7]), torch.tensor([0.1]), noise_var=0.3)
     expected, alone = everything(bandit), bandit.loop.state.arm_mean()

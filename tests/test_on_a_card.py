@@ -1,4 +1,5 @@
-"""What only a card can show (`-m cuda`): ranks by NCCL, and memory that runs out. Written without one, and not run yet."""
+"""Tests that need a GPU (`-m cuda`): ranks by NCCL, and memory that runs out. They were written without a GPU, and have not run
+yet."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ import torchbandits as tb
 
 
 def picks(arms: Tensor | tb.sources.ArmSource, device: str, **options: int) -> list[list[int]]:
-    """The picks of some batches, rewarded by their points."""
+    """The picks of some batches, whose rewards are a function of their points."""
     bandit = tb.Bandit(tb.batch_bkb(rbf(), noise_std=0.1, **options), arms, generator=generator(0))
     found = []
     for _ in range(4):
@@ -42,7 +43,7 @@ def test_picks_are_the_same_where_the_memory_of_the_card_runs_out():
     there = arms.cuda()
     torch.cuda.empty_cache()
     total = torch.cuda.get_device_properties(0).total_memory
-    # Less than one block of a sweep takes.
+    # Less memory than one block of a sweep needs.
     torch.cuda.set_per_process_memory_fraction((torch.cuda.memory_reserved() + (192 << 20)) / total)
     try:
         assert picks(there, "cuda", memory_budget=1 << 40) == expected

@@ -24,7 +24,7 @@ BOX = torch.tensor([[-0.5, 0.2], [1.0, 1.2]], dtype=torch.float64)
 def surface(
     seed: int, dim: int, kernel: gpytorch.kernels.Kernel, acquisition: str = "ucb", pulls: int = 25
 ) -> tuple[Any, Tensor]:
-    """The score of a posterior of noise, with many maxima, and the points pulled."""
+    """The score of a posterior given random rewards, with many maxima, and the pulled points."""
     g = generator(seed)
     points = torch.rand(pulls, dim, generator=g, dtype=torch.float64)
     policy = tb.gp_ucb(kernel, noise_std=NOISE_STD, acquisition=acquisition, width=tb.widths.Constant(2.0))
@@ -63,7 +63,7 @@ def test_known_maxima(function: Any, best: float, tolerance: float):
 
 
 def test_never_worse_than_the_sweep_and_exactly_in_the_box():
-    """Scores that mislead a climber: a comb, a cliff, an edge that rounding could cross, a slope out of the box."""
+    """Scores that mislead gradient ascent: a comb, a cliff, an edge that rounding could cross, a slope out of the box."""
     low, high = torch.tensor([[0.1, 1 / 3], [0.7, 1e8 / 3]], dtype=torch.float64)
     box = torch.stack([low, high])
     scores = {
@@ -96,7 +96,7 @@ def test_points_that_are_padding_are_no_points():
 
 
 def test_near_equal_maxima_are_all_looked_at():
-    """Sixteen bumps, one of them higher by little: the highest points of the sweep are mostly around others."""
+    """Sixteen bumps, one of which is slightly higher: most of the highest points of the sweep are around other bumps."""
     centres = torch.cartesian_prod(*[torch.linspace(0.1, 0.9, 4, dtype=torch.float64)] * 2)
     for best in range(16):
         height = 1 + 1e-4 * torch.eye(16, dtype=torch.float64)[best]
@@ -118,7 +118,7 @@ def test_a_feature_with_equal_bounds_is_held():
 
 
 def test_given_points_outside_are_clamped_and_looked_at():
-    """A given point finds a spike that no sweep would hit."""
+    """A given point finds a spike that the sweep would miss."""
     spike = torch.tensor([0.123456, 1.0], dtype=torch.float64)
 
     def score(points: Tensor) -> Tensor:
@@ -145,7 +145,8 @@ def test_the_scale_of_score_and_box_does_not_matter():
 
 @pytest.mark.parametrize("acquisition", ["ucb", "ei"])
 def test_a_row_is_the_same_whatever_the_others_hold(acquisition: str):
-    """Own boxes, posteriors and generators. With other rows of the same shapes: bit for bit. Alone: up to rounding."""
+    """Rows have separate boxes, posteriors and generators. The result of a row is bit-identical with other rows of the same
+    shapes, and equal up to rounding to a run of that row alone."""
     shapes = torch.Size([3])
     kernel = gpytorch.kernels.MaternKernel(2.5, batch_shape=shapes).double()
     kernel.lengthscale = torch.tensor([0.1, 0.2, 0.4], dtype=torch.float64).reshape(3, 1, 1)
@@ -153,7 +154,7 @@ def test_a_row_is_the_same_whatever_the_others_hold(acquisition: str):
     boxes = torch.stack([unit(2), unit(2) / 2, unit(2) + 0.3])
     policy = tb.gp_ucb(kernel, noise_std=NOISE_STD, acquisition=acquisition, width=tb.widths.Constant(2.0))
     rewards = torch.randn(2, 3, 20, generator=generator(5), dtype=torch.float64)
-    rewards[1, 0] = rewards[0, 0]  # the others are other problems, which take other numbers of steps
+    rewards[1, 0] = rewards[0, 0]  # the other rows are different problems, with different numbers of steps
     found = []
     for values in rewards:
         bandit = tb.Bandit(policy, points, generator=[generator(s) for s in range(3)])

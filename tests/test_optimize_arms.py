@@ -1,4 +1,4 @@
-"""optimize_arms: the picks of a naive scan, for any BoTorch acquisition function, and everything put back."""
+"""optimize_arms returns the picks of a naive scan for any BoTorch acquisition function, and restores the function's state."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from torchbandits.botorch import BanditModel, PolicyAcquisition, optimize_arms
 from torchbandits.errors import ArgumentError, NonFiniteError, NumericalError, ShapeError, UnsupportedError
 
 ARMS = points(300, seed=9)
-# BoTorch's joint posteriors of an arm that is picked again are singular; its own jitter then warns
+# If an arm is picked again, BoTorch's joint posterior is singular, and its jitter issues a warning.
 pytestmark = pytest.mark.filterwarnings("ignore:A not p.d., added jitter:linear_operator.utils.warnings.NumericalWarning")
 
 
@@ -35,7 +35,7 @@ def q_ucb(model: Any, **options: Any) -> qUpperConfidenceBound:
 def naive(
     acqf: Any, arms: Tensor, q: int, base: Tensor, *, unique: bool, available: Tensor | None = None
 ) -> tuple[list[int], list[float]]:
-    """Score every arm alone for every pick, given the pending points, and take the best, the first among equals."""
+    """Score every arm separately for every pick, given the pending points, and pick the first of the best arms."""
     open_ = torch.ones(len(arms), dtype=torch.bool) if available is None else available.clone()
     picks: list[int] = []
     values: list[float] = []

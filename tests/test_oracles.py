@@ -1,4 +1,4 @@
-"""The oracles against each other, against arithmetic of 60 digits, and against numbers worked out by hand."""
+"""The oracles compared with each other, with arithmetic of 60 digits, and with numbers computed by hand."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_nystrom_on_everything_is_exact(name, lam):
 
 @pytest.mark.parametrize("name", KERNELS)
 def test_nystrom_equals_the_formula_without_a_root(name):
-    """Subset of regressors in the K_S basis, plus the residual: no square root anywhere."""
+    """The reference is the subset of regressors in the K_S basis plus the residual, without a square root."""
     kernel, lam = KERNELS[name], 0.05
     arms, pulled, y = problem(3)
     u, n, s = statistics(pulled, y)
@@ -130,7 +130,7 @@ def gaussian_kernel_mp(x, lengthscale):
     (1e-4, 1e-7, VARIANCE_NEAR_DUPLICATES[torch.float64], ["exact", "nystrom"]),
 ])  # fmt: skip
 def test_oracles_hold_in_an_ill_conditioned_case(lam, twin, tolerance, names):
-    """Sixty digits against float64, on points so close that K_S is singular to working precision."""
+    """float64 compared with sixty digits, on points so close that K_S is singular to working precision."""
     rng = np.random.default_rng(5)
     x = rng.uniform(size=(14, 1))
     if twin is not None:
@@ -231,7 +231,7 @@ def test_a_run_never_beats_its_own_argmax_and_follows_itself():
 
 
 def test_batches_of_ratio_one_are_single_pulls():
-    """C̃ = 1 and the same width: BBKB is BKB, GP-BUCB is IGP-UCB, pick for pick, for every rule."""
+    """With C̃ = 1 and the same width, BBKB makes the picks of BKB, and GP-BUCB those of IGP-UCB, for every rule."""
     arms = np.random.default_rng(10).uniform(size=(30, 2))
     reward = reward_table(arms, 40, 11, 0.1)
     bkb = oracles.bkb(arms, oracles.rbf(0.4), reward, 40, uniforms=uniforms(12), oversampling=2.0, **COMMON)
@@ -249,7 +249,7 @@ def test_batches_of_ratio_one_are_single_pulls():
 
 @pytest.mark.parametrize("rule", ["global", "local", "global_then_local", "exact_ratio"])
 def test_every_rule_bounds_the_true_ratio(rule):
-    """Before the pick that breaks the rule the ratio is under the threshold; the sum form is never under the truth."""
+    """Before the pick that breaks the rule the ratio is below the threshold; the sum is never below the true ratio."""
     arms = np.random.default_rng(13).uniform(size=(40, 2))
     reward = reward_table(arms, 60, 14, 0.1)
     options = COMMON | {"oversampling": 2.0, "ratio_threshold": 1.7}

@@ -33,14 +33,14 @@ def model() -> Any:
 
 
 def truth(rows: pd.DataFrame) -> pd.DataFrame:
-    """What is measured of rows, with their ids."""
+    """The measured values of rows, with their ids."""
     values = {"yield": yields(rows), "cost": 10 + rows["temp"] / 10, "toxicity": rows["temp"] - 20 * rows["dry"]}
     return rows[["id"]].assign(**values)
 
 
 @pytest.fixture(autouse=True)
 def fast(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Models that are never fitted, unless a test takes its own."""
+    """Use models that are never fitted, unless a test passes other models."""
     monkeypatch.setattr(outcome_campaign, "auto", model)
 
 
@@ -81,7 +81,7 @@ def test_rows_are_chosen_for_all_outcomes_and_empty_cells_were_not_measured():
     late = c.tell({"id": [rows["id"][0]], "cost": [11.5]})
     assert (late.measured, late.unasked) == (1, 0), "what is measured later was asked for"
     assert c.tell({"id": ["059"], "toxicity": [60.0]}).unasked == 1
-    # The same as a bandit that is told the same.
+    # The campaign equals a bandit that is told the same rewards.
     own = tb.OutcomeBandit(c.bandit.policy, c.bandit.arms)
     places = [int(text) for text in rows["id"]]
     values = torch.tensor(results[list(NAMES)].to_numpy())
@@ -136,7 +136,7 @@ def test_a_campaign_goes_on_where_it_was(tmp_path: Path, closed: bool):
     if closed:
         c.close()
     else:
-        c._journal.close()  # as a process that is killed: nothing is written any more
+        c._journal.close()  # like a killed process, which writes nothing more
     again = tb.OutcomeCampaign(frame(), journal=tmp_path / "lab")
     pd.testing.assert_frame_equal(again.ask(3), rows)
     pd.testing.assert_frame_equal(again.front(), front)
@@ -205,7 +205,7 @@ def test_columns_of_noise_variances_are_the_bandits(tmp_path: Path):
     assert c.tell(rows, noise_var={"yield": "v", "toxicity": "w"}).measured == 18
     variances = torch.tensor([[0.25, 0.01, 1.0], [1.0, 0.01, 0.04], [9.0, 0.01, 4.0]] * 2, dtype=torch.float64)
     values = torch.tensor(rows[list(NAMES)].to_numpy())
-    # By a dense Gaussian process of each outcome.
+    # The reference is a dense Gaussian process of each outcome.
     arms = c.bandit.arms
     K = policy.engine.kernel(arms).to_dense().detach()
     found = c.bandit.posterior(arms)
@@ -319,7 +319,7 @@ def test_a_file_with_further_cells_counts_these_only_though_its_rows_are_open_an
     c.ask(4, within=tb.constraints.Distinct())
     assert c.tell(file).measured == 0
     assert c.bandit.counts.tolist() == [[1, 1, 1, 1]] * 2
-    # Another measurement of the same rows, of which some happen to have the value of before.
+    # Another measurement of the same rows, some of which happen to have the same value as before.
     results.assign(u=[1.0, 2.0, 3.5, 4.5], v=[5.0, 6.5, 7.5, 8.0]).to_csv(file, index=False)
     assert c.tell(file).measured == 8
 
@@ -375,13 +375,13 @@ def test_mistakes_are_named_and_nothing_is_learned(tmp_path: Path):
         (lambda: campaign(at_most={"id": 1.0}), "limit: column 'id' is the id already"),
         (lambda: campaign(frame().assign(Toxicty=np.nan)), "is it that one"),
         (lambda: c.tell({"id": ["000"], "yeld": [1.0]}), "has no column 'yield' for what was measured"),
-        (lambda: c.tell({"id": ["000"], "cost": ["a"]}), "column 'cost', holds what is no finite number"),
+        (lambda: c.tell({"id": ["000"], "cost": ["a"]}), "column 'cost', contains a value that is not a finite number"),
         (lambda: c.tell(truth(frame()[:2]), noise_var="v"), "noise_var names a column for each outcome, such as .'yield'"),
         (lambda: c.tell(truth(frame()[:2]), noise_var={"yeld": "v"}), "noise_var names 'yeld', which is no outcome: .*yield"),
         (lambda: c.tell(truth(frame()[:2]), noise_var={"yield": 3}), "must be a text, got int"),
         (lambda: c.tell(truth(frame()[:2]), noise_var={"yield": "v"}), "no column 'v' for the variance of the noise"),
         (lambda: c.tell(truth(frame()[:2]).assign(v=0.0), noise_var={"yield": "v"}), "variance must be above 0"),
-        (lambda: c.tell(truth(frame()[:2]).assign(v="a"), noise_var={"yield": "v"}), "holds what is no finite number"),
+        (lambda: c.tell(truth(frame()[:2]).assign(v="a"), noise_var={"yield": "v"}), "value that is not a finite number"),
         (lambda: campaign(columns={"temp": None}), "columns: 'temp' must be a kind or the list of its categories in order"),
         (lambda: campaign(columns=["temp"]), "columns must be a dictionary, got list"),
         (lambda: campaign(cost="price"), "cost: the table has no column 'price'"),

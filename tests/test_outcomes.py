@@ -1,4 +1,4 @@
-"""Several outcomes on one list of arms: every pick, front and set against dense float64 loops over the arms."""
+"""Several outcomes on one list of arms: every pick, front and set is compared with dense float64 loops over the arms."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def kernel(lengthscale: float, variance: float) -> gpytorch.kernels.Kernel:
 
 
 def models(make: Callable[..., Any] = tb.gp_ucb, **options: Any) -> dict[str, Any]:
-    """A policy per outcome, each with kernel, noise and width of its own."""
+    """A policy per outcome, each with a different kernel, noise and width."""
     widths = dict(zip(NAMES, WIDTHS.tolist(), strict=True))
     return {
         name: make(kernel(*SHAPES[name]), noise_std=NOISE[name], **{"width": tb.widths.Constant(widths[name])} | options)
@@ -101,7 +101,7 @@ CASES = [
 
 
 class Play:
-    """Asks and tells, and keeps what was told for the oracle. Each third reward of the second outcome was not measured."""
+    """Asks and tells, and records the told rewards for the oracle. Every third reward of the second outcome is not measured."""
 
     def __init__(self, bandit: tb.OutcomeBandit, seed: int = 0) -> None:
         self.bandit, self.rng = bandit, np.random.default_rng(seed)
@@ -128,11 +128,11 @@ class Play:
                     self.told[j].append((self.entry[arm], row[j], NOISE[NAMES[j]] ** 2))
 
     def seen(self) -> list[int]:
-        """Arms of which an outcome was told."""
+        """Arms for which an outcome was told."""
         return sorted({arm for rows in self.told for arm, _, _ in rows})
 
     def settled(self, pending: list[int]) -> set[int]:
-        """Arms of which an outcome was told, and pending picks."""
+        """Arms for which an outcome was told, and pending picks."""
         return {*self.seen(), *pending}
 
     def beliefs(self, pending: list[int] | None = None) -> dense.Beliefs:
@@ -141,7 +141,7 @@ class Play:
 
 
 def assert_picked(score: np.ndarray, arm: int) -> None:
-    """The arm has the highest score, up to rounding."""
+    """Assert that the arm has the highest score, up to rounding."""
     best = score.max()
     assert score[arm] >= best - 1e-7 * max(1.0, abs(best)), f"picked {arm} of {score[arm]}, best {score.argmax()} of {best}"
 
@@ -155,7 +155,7 @@ def test_each_outcome_has_its_own_posterior(name):
     play = Play(bandit)
     for _ in range(12):
         play.tell(bandit.ask())
-    # An outcome that comes later, of a known noise, and one of which two are told together.
+    # An outcome that is told later with a known noise, and an outcome of which two rewards are told together.
     bandit.tell(torch.tensor([7, 8]), {"cost": torch.tensor([1.0, 2.0])}, noise_var=torch.full((2, 2), 0.5))
     play.told[1] += [(play.entry[7], 1.0, 0.5), (play.entry[8], 2.0, 0.5)]
     if name == "bkb":  # every distinct arm is in the dictionary where it is drawn with probability 1
@@ -195,7 +195,7 @@ def test_a_fit_is_that_of_each_outcome_alone():
     report = joint.fit_kernel_(misfit=False)
     assert report.accepted.shape == (2,)
     for j, bandit in enumerate(alone):
-        # Each λ is its own: the first one's in the engine, of which the other is a weight.
+        # Each outcome has a different λ. The engine has the λ of the first outcome; that of the other is a weight.
         torch.testing.assert_close(
             joint.posterior(PROBLEM.tensor).mean[j], bandit.posterior(PROBLEM.tensor).mean, rtol=0.02, atol=0.02
         )
@@ -209,8 +209,8 @@ def hopes(beliefs: dense.Beliefs, optimism: float = 1.0) -> Callable[[int, int, 
 
 
 def scalarized(name: str, values: np.ndarray, means: np.ndarray, uniform: np.ndarray, seen: list[int]) -> np.ndarray:
-    """Scores of arms from hopes `2 x A`, posterior means `2 x A` (both of what is maximised), two uniform numbers, and the arms
-    whose front is the scale."""
+    """Scores of arms from optimistic values `2 x A` and posterior means `2 x A` (both to be maximised), two uniform numbers,
+    and the arms whose front determines the scale."""
     if name == "hypervolume":
         weights = np.abs(stats.norm.ppf((1 + uniform) / 2))
         weights /= np.linalg.norm(weights)
@@ -232,8 +232,8 @@ def scalarized(name: str, values: np.ndarray, means: np.ndarray, uniform: np.nda
 def oracle_score(
     name: str, play: Play, pending: list[int], draws: Callable[[], np.ndarray], *, again: bool = False
 ) -> np.ndarray:
-    """The scores of all arms for the next pick, given pending picks. `draws` gives the two uniform numbers of a pick, and
-    `again` says whether settled arms count for the improvement too."""
+    """The scores of all arms for the next pick, given pending picks. `draws` returns the two uniform numbers of a pick, and
+    `again` is whether settled arms are also candidates for the improvement."""
     beliefs = play.beliefs(pending)
 
     def settle(score: np.ndarray) -> np.ndarray:
@@ -252,7 +252,7 @@ def oracle_score(
         front = means[:, sorted({*play.seen(), *pending})].T
         reference = np.array([-1.0, -6.0]) if name == "growth_above" else dense.scale(means, play.seen(), UNIT)[0]
         if name == "growth":
-            # A tenth of the range at all arms that were told below the worst values of their front.
+            # The reference is a tenth of the range over all told arms below the worst values of their front.
             unit = dense.scale(means, play.seen(), UNIT)[1]
             reference = reference + 0.1 * unit - 0.1 * np.maximum(unit, np.ptp(means[:, play.seen() or range(40)], axis=1))
         return settle(np.where(ENTRIES, np.log(dense.expected_growth(means, beliefs.std, front, reference)), -np.inf))
@@ -313,7 +313,7 @@ PRICED = ("constrained", "improvement", "chebyshev", "growth", "linear", "hyperv
 
 
 def gain_per_cost(name: str, play: Play, pending: list[int], draws: Callable[[], np.ndarray], power: float) -> np.ndarray:
-    """The scores per cost of all arms: gains over what the means promise, by loops over what the aim names."""
+    """The scores per cost of all arms: gains over the best value by the means, by loops over the outcomes of the aim."""
     beliefs, uniform = play.beliefs(pending), draws()
     if name in ("improvement", "growth"):
         return oracle_score(name, play, pending, lambda: uniform) - power * np.log(PRICES)
@@ -357,7 +357,7 @@ def test_picks_per_cost_are_those_of_the_dense_oracle(name: str, tmp_path: Path)
             assert_picked(score, arm)
             pending.append(arm)
         play.tell(selection)
-    # The journal goes on with the same costs alone, and rows are runs of their own.
+    # The journal only resumes with the same costs, and batch rows are separate runs.
     picked = play.bandit.ask().index
     play.bandit.journal.close()
     options["generator"] = generator(5)
@@ -538,7 +538,7 @@ def test_fronts_of_random_tables():
         expected = dense.pareto_sets(lower[row].numpy(), upper[row].numpy(), np.array([0.5, 1.0]), counted[row].numpy())
         assert inside[row].tolist() == expected[0].tolist()
         assert outside[row].tolist() == expected[1].tolist()
-    # Equal boxes, as before any reward: nothing is decided, and nothing loops over the arms.
+    # With equal boxes, as before any reward, no arm is decided, and there is no loop over the arms.
     same = torch.zeros(100_000, 2)
     assert not any(bool(part.any()) for part in classified(same - 1, same + 1, torch.tensor([0.1, 0.1])))
     values = torch.rand(30, 2, generator=g, dtype=torch.float64)
@@ -579,7 +579,7 @@ def test_batch_rows_are_runs_of_their_own(name):
 @pytest.mark.parametrize("every", [1, 5, 1000], ids="a checkpoint every {}".format)
 @pytest.mark.parametrize("name", CASES)
 def test_a_journal_and_a_saved_state_resume_exactly(name, every: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    # A checkpoint is written whenever it is due, however long writing the last one took.
+    # A checkpoint is written whenever it is due, however long writing the previous checkpoint took.
     monkeypatch.setattr("torchbandits.journal.journal._PATIENCE", 0)
     path = tmp_path / "run.journal"
     whole = tb.OutcomeBandit(POLICIES[name](), PROBLEM.tensor, generator=generator(9))
@@ -603,8 +603,8 @@ def test_a_journal_and_a_saved_state_resume_exactly(name, every: int, tmp_path: 
         for play, selection in zip(plays, selections, strict=True):
             assert torch.equal(selection.index, selections[0].index)
             play.tell(selection)
-    # Repeated calls give the same bits. A checkpoint holds sums, from which the factors of exact Thompson sampling, which are
-    # otherwise updated from tell to tell, are computed anew: equal to rounding.
+    # Repeated calls give identical bits. A checkpoint contains sums, from which the factors of exact Thompson sampling are
+    # recomputed. Otherwise they are updated from tell to tell, so they agree only up to rounding.
     means = [bandit.posterior(PROBLEM.tensor).mean for bandit in (whole, resumed)]
     rounding = 1e-13 if name == "drawn_pareto" and every < 1000 else 0.0
     torch.testing.assert_close(means[1], means[0], rtol=rounding, atol=rounding)
@@ -705,7 +705,7 @@ def test_a_run_has_the_hypervolume_of_its_rewards(tmp_path: Path):
     np.testing.assert_allclose(found, [dense.area(values[: t + 1], np.array([-2.0, -6.0])) for t in range(12)], rtol=1e-9)
     assert (np.diff(found) >= 0).all()
     assert found[-1] > found[0]
-    # The front, by loops over the averages of the arms.
+    # The reference for the front is a loop over the averages of the arms.
     known = sorted({int(arm) for arm in arms[0]})
     means = {arm: values[arms[0] == arm].mean(axis=0) for arm in known}
     kept = [a for a in known if not any((means[b] >= means[a]).all() and (means[b] > means[a]).any() for b in known)]
@@ -722,7 +722,7 @@ def test_a_run_has_the_hypervolume_of_its_rewards(tmp_path: Path):
         history.front(minimize="cost")
     with pytest.raises(errors.ArgumentError, match="row must be from 0 to 0"):
         history.front(row=1)
-    # One that was cut short, and resumed from its journal.
+    # A run that was interrupted and resumed from its journal.
     with pytest.raises(RuntimeError, match="enough"):
         tb.run(policy, table, 12, generator=generator(2), journal=tmp_path / "run.journal", callbacks=[_enough()])
     again = tb.run(policy, table, 12, generator=generator(2), journal=tmp_path / "run.journal")
@@ -757,8 +757,8 @@ def _enough() -> Callable[..., None]:
 
 
 def unsafe_runs(width: tb.widths.Width, runs: int = 150, pulls: int = 20) -> tuple[float, float]:
-    """The part of runs, on functions drawn from the prior, that pull an unsafe arm, and the mean number of distinct arms
-    pulled."""
+    """The fraction of runs, on functions drawn from the prior, that pull an unsafe arm, and the mean number of distinct pulled
+    arms."""
     A, level = 60, -1.0
     arms = SobolEngine(2, scramble=True, seed=3).draw(A, dtype=torch.float64)
     kernels = [oracles.rbf(0.5), oracles.rbf(0.7)]
@@ -786,12 +786,12 @@ def unsafe_runs(width: tb.widths.Width, runs: int = 150, pulls: int = 20) -> tup
 
 
 def test_unsafe_pulls_stay_within_delta():
-    delta = 0.05  # of each outcome, so that 0.1 of the runs may fail
+    delta = 0.05  # for each outcome, so 0.1 of the runs may fail
     part, arms = unsafe_runs(tb.widths.Srinivas(delta))
     assert part <= 2 * delta
     assert arms > 4
     careless, _ = unsafe_runs(tb.widths.Constant(0.3))
-    assert careless > 0.2  # so that the test would see it
+    assert careless > 0.2  # the test is sensitive enough to detect violations
 
 
 # ------------------------------------------------------------------ in BoTorch
@@ -819,7 +819,7 @@ def test_botorch_finds_the_best_arm_of_its_hypervolume_improvement(name):
     within = FastNondominatedPartitioning(reference, pulled.mean)
     acquisition = ExpectedHypervolumeImprovement(model, reference.tolist(), within)
     assert int(optimize_arms(acquisition, PROBLEM.tensor)[2]) == int(bandit.leaders(1)), "the first leader is BoTorch's"
-    # The same by draws of independent normal numbers at every arm.
+    # The reference draws independent normal numbers at every arm.
     g = generator(1)
     known, point = front.mean.numpy(), reference.numpy()
     best = dense.area(known, point)
@@ -883,7 +883,7 @@ def test_the_expected_growth_is_that_of_all_boxes_of_a_grid():
         found = log_hypervolume_improvement(*(torch.tensor(part) for part in (mean, std, front, reference)))
         expected = dense.expected_growth(mean.T, std.T, front, reference)
         np.testing.assert_allclose(found.exp().numpy(), expected, rtol=1e-9, atol=1e-14)
-        # Where it underflows, logarithms go on, with those of numbers that don't, and order the arms.
+        # Logarithms stay finite where the improvement underflows, agree where it does not, and rank the arms.
         small = torch.tensor(std) * 1e-3
         far = torch.linspace(0.5, 3.0, 30, dtype=torch.float64).unsqueeze(-1)
         low = log_hypervolume_improvement(torch.tensor(reference) - far, small, torch.tensor(front), torch.tensor(reference))
@@ -916,7 +916,7 @@ def test_the_improvement_pulls_no_arm_again_while_others_are_on_offer(name: str)
     assert not set(batch) & set(half.tolist())
     assert bandit.ask(more=1).index.tolist()[:4] == batch
     bandit.forget(bandit.ask())
-    # Where no other arm is left, any may be pulled again.
+    # If no other arm is left, any arm may be pulled again.
     there = torch.zeros(40, dtype=torch.bool)
     there[[2, 4]] = True
     assert int(bandit.ask(available=there).index) in (2, 4)
@@ -940,9 +940,9 @@ def test_an_outcome_that_is_never_measured_holds_no_arm_fast(name: str):
 
 @pytest.mark.parametrize("kind", ["chebyshev", "improvement"])
 def test_trade_offs_within_limits_are_those_of_the_dense_oracle(kind: str):
-    least = 0.0 if kind == "chebyshev" else -1.5  # so that arms surely keep the limits
+    least = 0.0 if kind == "chebyshev" else -1.5  # some arms certainly keep the limits
     options = {"minimize": ["cost"], "objectives": ["yield", "cost"], "at_least": {"yield": least}, "certainty": 0.8}
-    for limit in (3.0, -50.0):  # one that arms may keep, and one that none may
+    for limit in (3.0, -50.0):  # a limit that some arms may keep, and a limit that no arm may keep
         policy = outcomes.pareto(models(), at_most={"cost": limit}, scalarization=kind, **options)
         bandit = tb.OutcomeBandit(policy, PROBLEM.tensor, generator=generator(4))
         play, limits = Play(bandit), [(0, 1.0, least), (1, -1.0, limit)]
@@ -1017,7 +1017,7 @@ def test_models_that_are_estimated_are_those_of_each_outcome_alone():
     feasible = (alone[1].loop.state.posterior.units.to_rewards(mean - 1.25 * std) <= 2.0) & torch.tensor(ENTRIES)
     assert 0 < int(feasible.sum()) < 40
     assert int(bandit.ask().index) == int(high[0].masked_fill(~feasible, -torch.inf).argmax())
-    # Certificates have the units of the rewards.
+    # Certificates are in the units of the rewards.
     sets = bandit.pareto_set({"yield": 0.1, "cost": 0.2}, minimize=["cost"])
     corners = [np.stack([x[0].numpy(), -y[1].numpy()], axis=-1) for x, y in ((low, high), (high, low))]
     inside, outside = dense.pareto_sets(*corners, np.array([0.1, 0.2]), ENTRIES)
@@ -1036,7 +1036,8 @@ def one_marginals(bandit: tb.Bandit) -> tuple[Tensor, Tensor]:
 
 
 def test_each_outcome_is_watched_in_units_of_its_own_noise(recwarn):
-    """No warning for right scales that differ by orders of magnitude, in either order; one that names the wrong row."""
+    """Correct scales that differ by orders of magnitude cause no warning, in either order; a wrong scale causes one warning
+    that names the row."""
     g = torch.Generator().manual_seed(0)
     index = torch.randperm(40, generator=g)[:20]
     for names, scales in ((("large", "small"), (100.0, 0.01)), (("small", "large"), (0.01, 100.0))):
@@ -1123,7 +1124,7 @@ def test_the_page_of_a_run_draws_its_trade_offs(tmp_path: Path):
 
 @pytest.mark.parametrize("name", ["chebyshev", "safe"])
 def test_less_is_better_in_tables_pictures_and_regret(name: str, tmp_path: Path):
-    """Of an objective that is minimised, and of an outcome that has an upper limit alone."""
+    """Tests an objective that is minimised, and an outcome that has only an upper limit."""
     policy = POLICIES[name]()
     assert policy.directions == (1.0, -1.0)
     table = tb.environments.Table(PROBLEM.tensor.expand(2, -1, -1), torch.tensor(TRUTH.T.copy()), 0.1)
@@ -1152,7 +1153,7 @@ def test_less_is_better_in_tables_pictures_and_regret(name: str, tmp_path: Path)
     assert outcomes_of(reading.about)["less_is_better"] == ["cost"]
     assert outcomes_of(reading.about)["objectives"] == policy.objectives
     assert [best.arm for best in state_of(reading, 1, 0.0).best[:2]] == order[:2]
-    # The arm that is recommended has the lowest posterior mean of those that were pulled.
+    # The recommended arm has the lowest posterior mean of the pulled arms.
     bandit = tb.OutcomeBandit(policy, PROBLEM.tensor, generator=generator(0))
     bandit.tell(torch.arange(0, 40, 4), torch.tensor(TRUTH[::4]))
     # Arm 36 is a copy of arm 32, and rounding decides which of their means is larger.
@@ -1271,7 +1272,7 @@ def test_bad_policies_are_named():
         (lambda: tb.OutcomeBandit(tb.per_cost(outcomes.pareto(good)), PROBLEM.tensor), "pass costs="),
         (
             lambda: tb.OutcomeBandit(outcomes.pareto(good), PROBLEM.tensor, costs=torch.ones(3)),
-            "costs must be one number an arm",
+            "costs must be one number per arm",
         ),
         (lambda: outcomes.safe(good, start=[], maximize="yield", at_most={"cost": 1.0}), "at least one"),
         (lambda: outcomes.safe(good, start=[0], maximize="yield", at_most={"cost": 1.0}, expand=-1), "expand"),

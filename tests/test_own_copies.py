@@ -1,4 +1,4 @@
-"""Tensors passed in or returned may be written to later, without an effect on the state or the picks."""
+"""Writing later to tensors that were passed in or returned has no effect on the state or the picks."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ some_policies = pytest.mark.parametrize(
 
 
 def tensors_of(value: Any) -> list[Tensor]:
-    """All tensors that a nest of dictionaries, lists and records holds."""
+    """All tensors in nested dictionaries, lists and records."""
     if isinstance(value, Tensor):
         return [value]
     parts = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ()
@@ -99,7 +99,7 @@ def test_callers_may_write_to_all_that_they_handed_in_or_were_handed(case: Case,
 
 @either_way
 def test_picks_that_the_caller_changed_are_told_as_what_they_are_now(write: Write):
-    """Changed picks are checked, and never learned at the arms that were asked for."""
+    """Changed picks are checked, and are not learned at the arms that were originally asked for."""
     bandit = tb.Bandit(tb.gp_ucb(rbf(), noise_std=0.1), ARMS)
     selection = bandit.ask(more=2)
     write(selection.index)
@@ -193,7 +193,8 @@ def test_data_of_a_model_are_copied(write: Write, dictionary: str):
 
 @either_way
 def test_tabulated_arms_are_known_by_their_numbers(write: Write):
-    """Looked up while they are the arms, whole or in part, the caller's or the bandit's; computed once they are others."""
+    """Marginals are looked up while the points are the arms, whole or in part, in the caller's or the bandit's tensor; they are
+    computed as soon as the points differ."""
     policy, arms = tb.gp_ucb(rbf(), noise_std=0.1), torch.cat([POINTS, ARMS])[7:]  # not at the start of their storage
     bandit = tb.Bandit(policy, arms)
     bandit.observe(torch.arange(6), torch.ones(6), torch.linspace(-1, 1, 6))

@@ -1,4 +1,4 @@
-"""The HTML page of a run: its numbers against the records, whole in one file, and as a browser shows it."""
+"""The HTML page of a run: its numbers agree with the records, it is one self-contained file, and a browser shows it."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def test_rewards_stand_for_a_regret_that_nobody_knows(tmp_path: Path):
     figures = dict(drawn(page))
     [axes] = figures["mean reward so far (reward units)"].axes
     assert not any("regret" in label for label in figures)
-    assert axes.get_ylim()[0] < axes.lines[0].get_ydata().min() < 0  # negative rewards are in sight
+    assert axes.get_ylim()[0] < axes.lines[0].get_ydata().min() < 0  # negative rewards are visible
     assert axes.lines[0].get_ydata()[-1] == pytest.approx(np.mean(told))
     [axes] = figures["largest reward so far (reward units)"].axes
     assert axes.lines[0].get_ydata()[-1] == pytest.approx(max(told))
@@ -147,10 +147,10 @@ def test_labels_with_markup_are_text(experiment: Path):
 @pytest.mark.exhaustive
 @pytest.mark.skipif(BROWSER is None, reason="needs Chromium on the PATH (Debian's package chromium)")
 def test_a_browser_shows_the_page(experiment: Path, tmp_path: Path):
-    """Headless Chromium draws it at 1,280 pixels: nothing is wider than the window, and there is something to see.
+    """Headless Chromium renders the page 1,280 pixels wide: nothing is wider than the window, and the page is not blank.
 
-    One start of the browser does it all, on a profile that no other start has held, and without what a browser does of its own
-    accord; a page that is not there in time is an error of Chromium's, and not a wait.
+    The browser is started once, with a fresh profile and without background services. A page that is not loaded in time is an
+    error of Chromium, so the test does not hang.
     """
     assert RUNNER.invoke(app, ["report", str(experiment), "--output", str(tmp_path / "report.html")]).exit_code == 0
     page = (tmp_path / "report.html").read_text(encoding="utf-8")
@@ -172,7 +172,7 @@ def test_a_browser_shows_the_page(experiment: Path, tmp_path: Path):
     assert pixels.shape[:2] == (2600, 1280)
     ink = (pixels[..., :3] < 0.9).any(axis=-1)
     assert ink[:1500].mean() > 0.01
-    assert not ink[:, -4:].any()  # nothing is cut at the right
+    assert not ink[:, -4:].any()  # nothing is cut off at the right
 
 
 def records(labels: int, repetitions: int, pulls: int) -> list[Record]:

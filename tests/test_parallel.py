@@ -1,4 +1,4 @@
-"""Evaluations through executors: the same picks with every executor; failures, timeouts and crashes lose nothing learned."""
+"""Evaluations through executors: every executor gives the same picks; failures, timeouts and crashes lose nothing learned."""
 
 from __future__ import annotations
 
@@ -217,7 +217,7 @@ def test_a_dask_cluster():
     plain = tb.run(policies()["thompson"], environment, 12, generator=generator(1))
     with dask_cluster(n_workers=2, processes=False) as executor:
         same(plain, tb.run(policies()["thompson"], environment, 12, generator=generator(1), executor=executor))
-        # Dask takes equal calls for one; pulls of one arm are not, and neither are attempts.
+        # Dask merges equal calls, but repeated pulls of one arm and repeated attempts must be evaluated separately.
         COUNT = itertools.count(1)
         history = tb.run(tb.uniform(batch_size=6), BlackBox(counting, ARMS[:1]), 12, executor=executor)
         assert sorted(history.pulls["reward"]) == list(range(1, 13))
@@ -237,7 +237,7 @@ def fatal(point: Tensor) -> float:
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore")  # of Dask, about the processes it loses
+@pytest.mark.filterwarnings("ignore")  # warnings of Dask about lost processes
 def test_dask_reports_a_killed_worker_and_goes_on():
     dask = pytest.importorskip("dask")
     with dask.config.set({"distributed.scheduler.allowed-failures": 0}), dask_cluster(n_workers=2, processes=True) as executor:
@@ -267,7 +267,7 @@ def test_asynchronous_keeps_every_worker_busy_and_tells_all():
             most = max(most, busy)
             if busy == 4:
                 full.set()
-        full.wait(600)  # not before all are busy, however slow the machine
+        full.wait(600)  # until all workers are busy, however slow the machine
         time.sleep(0.001 * (1 + seed % 7))
         with lock:
             busy -= 1
@@ -403,7 +403,7 @@ def test_failures_are_forgotten_counted_and_never_told(name: str, parallel: bool
 
 
 def test_a_forgotten_pick_leaves_nothing_behind():
-    """Told ones and failed ones in one batch: the posterior is that of the told ones alone."""
+    """With told and failed picks in one batch, the posterior depends only on the told picks."""
     bad = torch.arange(0, 60, 2)
     kept: list[tb.Bandit] = []
     environment = BlackBox(Fails(bad), ARMS, seeded=True)
@@ -476,7 +476,7 @@ def test_a_table_that_breaks_ends_a_plain_run_with_what_was_learned():
 
 
 def test_late_evaluations_fail_and_hold_their_worker():
-    """Two of four workers are held for the whole of both runs, which so did not wait for them."""
+    """Two of four workers are occupied during both runs, which shows that the runs do not wait for them."""
     picks = tb.run(tb.uniform(batch_size=8), BlackBox(noisy, ARMS, seeded=True), 16, generator=generator(0)).pulls["arm"]
     fails = Fails(torch.tensor(np.unique(picks)[:2]), how="stuck")
     environment = BlackBox(fails, ARMS, seeded=True)
@@ -506,7 +506,7 @@ def test_when_late_ones_hold_every_worker_the_run_says_so():
 
 
 def crash(point: Tensor, seed: int, folder: str, until: int) -> float:
-    """Kills its process on the call after `until` have come."""
+    """Kill the process after `until` calls."""
     Path(folder, str(seed)).touch()
     if len(os.listdir(folder)) > until:
         os._exit(3)

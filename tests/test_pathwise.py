@@ -23,7 +23,7 @@ PATHS = 2048
 
 
 def check_moments(model: BanditModel, x: torch.Tensor, calls: int = 4) -> None:
-    """Means and covariances of paths, over several draws of the features: those of the posterior, both untransformed."""
+    """Check that means and covariances of paths, over several draws of the features, are those of the posterior."""
     torch.manual_seed(0)
     with torch.no_grad():
         draws = torch.cat([draw_matheron_paths(model, torch.Size([PATHS]))(x) for _ in range(calls)])

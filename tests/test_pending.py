@@ -1,4 +1,4 @@
-"""Picks that no batch rule limits: pending picks condition the posterior exactly, so that they repel each other."""
+"""Picks without a batch rule: pending picks condition the posterior exactly, so that they repel each other."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def policy(name: str, kernel: Any = None, **options: Any) -> Any:
 
 
 def settled(name: str, problem: Problem, pulls: int = 30, **options: Any) -> tb.Bandit:
-    """After pulls of which the dictionary holds a part."""
+    """A bandit after pulls of which only a part is in the dictionary."""
     bandit = tb.Bandit(policy(name, oversampling=1.0, **options), problem.tensor, generator=generator(3))
     arms = np.random.default_rng(1).integers(0, problem.a // 2, size=pulls)
     for start in range(0, pulls, 10):
@@ -244,7 +244,7 @@ def test_workers_spread_before_the_first_reward(tmp_path):
 
 @pytest.mark.parametrize("name", ["batch_bkb", "batch_bkb local"])
 def test_a_batch_of_the_rule_is_the_paper_s(name):
-    """The dictionary is frozen, so that picks leave the residual unchanged."""
+    """The dictionary is frozen, so picks leave the residual unchanged."""
     problem = Problem(seed=13)
     bandit = settled(name, problem, ratio_threshold=40.0)
     opened = bandit.ask()
@@ -272,7 +272,7 @@ def test_points_of_a_frozen_dictionary_come_first():
 
 
 def test_a_row_of_which_nothing_is_pending_keeps_the_paper_s_batch():
-    """Law 5: at another context, the rows of a batch whose picks are all told pick as if they were alone."""
+    """Law 5: at another context, batch rows whose picks are all told pick like single runs."""
     arms, contexts = Problem(seed=14, a=30).tensor, torch.rand(2, 1, generator=generator(2), dtype=torch.float64)
     policy_ = policy("batch_bkb", rbf(0.8), ratio_threshold=30.0)
     batch = tb.ContextualBandit(policy_, arms, contexts, generator=[generator(0), generator(1)])

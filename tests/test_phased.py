@@ -1,9 +1,10 @@
-"""Batched pure exploration and SupKernelUCB: against dense oracles, pull for pull, and in the corners they document."""
+"""Batched pure exploration and SupKernelUCB, compared with dense oracles pull for pull, and their documented corner cases."""
 
 from __future__ import annotations
 
 import copy
 import math
+import sys
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from torch import Tensor
 
 import torchbandits as tb
 from torchbandits import errors
-from torchbandits.arms import ArmRows, ArmTable, Lookahead
+from torchbandits.arms import ArmRows, ArmTable, Lookahead, greedy
 from torchbandits.batching import Meter
 from torchbandits.policies.bpe import BatchedPureExploration, batch_lengths
 from torchbandits.policies.reds import doubling_lengths
@@ -32,7 +33,7 @@ MEAN, F64 = Tolerance(1e-8, 1e-9), VARIANCE[torch.float64]
 
 
 def play(bandit: tb.Bandit, problem: Problem, pulls: int, **ask: Any) -> list[list[int]]:
-    """Ask and tell until `pulls` are told in all, and return the picks of each ask."""
+    """Ask and tell until `pulls` are told in total, and return the picks of each ask."""
     picks = []
     while int(bandit.pulls) < pulls:
         told = int(bandit.pulls)
@@ -54,7 +55,7 @@ def alive(bandit: tb.Bandit) -> list[int]:
 
 
 def test_the_width_is_its_formula_and_holds_for_a_design_that_is_fixed():
-    """Of 300 draws of the noise, f leaves the bounds of any arm in at most a fraction δ; the width is not far too large."""
+    """In at most a fraction δ of 300 draws of the noise, f violates the bounds of some arm; the width is not far too large."""
     lam, K = 0.04, oracles.rbf(0.3)(*[np.linspace(0, 1, 30)[:, None]] * 2)
     one = torch.ones((), dtype=torch.float64)
     width = float(FixedDesign(0.2, 1.5, 0.1, lam, statements=2)(Progress(one, one, 30, 1, *[one] * 6)))
@@ -131,7 +132,7 @@ def test_bpe_picks_what_the_oracle_picks(kernel_name: str, seed: int, lam: float
 
 @pytest.mark.parametrize("kernel_name", ["rbf", "matern32"])
 def test_these_runs_discard_arms_and_leave_some_choice(kernel_name: str):
-    """So that the comparison above compares something: several arms go in more than one batch, and ties are few."""
+    """Precondition of the comparison above: several arms are discarded in more than one batch, and ties are rare."""
     problem, T = Problem(seed=0, a=60), 150
     oracle = oracles_phased.BPE(kernel_pair(kernel_name)[1](problem.arms, problem.arms), 2.0, 0.01, list(range(60)))
     sizes, ties, t = [60], 0, 0
@@ -170,11 +171,12 @@ def test_near_duplicates_and_tiny_noise_leave_every_pick_a_largest_variance(seed
 @OFF_SCALE
 @pytest.mark.parametrize("seed", range(3))
 def test_the_batch_does_not_depend_on_how_it_is_asked_and_told(seed: int):
-    """In parts, as workers come free, rewards out of order, some forgotten and asked again: the same pulls, survivors."""
+    """Asks in parts, by workers that become free, with rewards out of order, and with picks that are forgotten and asked for
+    again give the same pulls and survivors."""
     problem, T = Problem(seed=seed, a=60), 100
     make = lambda **o: tb.Bandit(tb.bpe(rbf(), horizon=T, width=Constant(1.0), **COMMON, **o), problem.tensor)  # noqa: E731
     whole, parts, capped, workers = make(), make(), make(max_batch_size=4), make()
-    noise = dict.fromkeys(range(60), 0.0)  # a reward is a function of the arm, so that order can't matter
+    noise = dict.fromkeys(range(60), 0.0)  # a reward is a function of the arm, so the order can't matter
     told = lambda index: torch.tensor([float(problem.f[i]) + noise[int(i)] for i in index])  # noqa: E731
     while int(whole.pulls) < T:
         selection = whole.ask()
@@ -215,7 +217,8 @@ def test_the_batch_does_not_depend_on_how_it_is_asked_and_told(seed: int):
 
 @OFF_SCALE
 def test_the_best_arm_is_never_discarded_and_the_bounds_hold():
-    """30 functions of known norm, theory's width: many arms go, the best stays; δ = 0.1 allows 3 failures, none is expected."""
+    """30 functions of known norm with the width of the theorem: many arms are discarded, and the best arm survives. δ = 0.1
+    allows 3 failures; none is expected."""
     failures, left = 0, []
     for seed in range(30):
         environment = tb.environments.rkhs(dim=1, generator=generator(seed))
@@ -291,7 +294,8 @@ def test_pulls_nobody_asked_for_count_if_their_arm_is_alive():
 
 
 def test_what_is_asked_beyond_a_batch_is_learned_with_it():
-    """`more` picks on when the batch is full: the batch is longer then; told apart, the rest counts towards the next."""
+    """`more` adds picks to a full batch, which is then longer. If they are told separately, they count towards the next
+    batch."""
     bandit, problem = small()
     opened = bandit.ask()
     longer = bandit.ask(more=3)
@@ -311,7 +315,7 @@ def test_what_is_asked_beyond_a_batch_is_learned_with_it():
 
 
 def test_a_forgotten_pick_is_made_up_for():
-    """The batch keeps its length: the replacement has the largest variance given all the others."""
+    """The batch keeps its length: the replacement has the largest variance given all other picks."""
     bandit, problem = small()
     opened = bandit.ask()
     K = oracles.rbf(0.4)(problem.arms, problem.arms)
@@ -379,7 +383,7 @@ def test_each_batch_starts_from_the_prior_exactly():
 
 
 def test_rows_in_different_batches_are_what_singles_are():
-    """Rows of other limits reach the end of their batches at other times; survivors and bounds as for singles."""
+    """Rows with different limits end their batches at different times; survivors and bounds are those of single runs."""
     problems, limits, T = [Problem(seed=s, a=40) for s in (4, 5, 6)], torch.tensor([2, 5, 9]), 60
     norms = torch.tensor([0.5, 1.0, 2.0], dtype=torch.float64)
     options = {"horizon": T, "noise_std": 0.1, "delta": 0.1}
@@ -423,7 +427,7 @@ def test_saved_in_the_middle_of_a_batch_it_continues_alike(name: str):
 
 @pytest.mark.usefixtures("annotations_not_enforced")
 def test_the_end_of_a_batch_that_fails_in_the_middle_leaves_no_trace():
-    """Elimination and the new start are undone with the rest after a failure of any torch call."""
+    """After a failure of any torch call, elimination and restart are undone together with all other changes."""
     bandit, problem = small()
     play(bandit, problem, 8)
     opened = bandit.ask()
@@ -483,7 +487,8 @@ def test_the_bandit_shows_the_posterior_of_all_pulls(name: str):
 @pytest.mark.parametrize("other", [{"memory_budget": 1000}, {"prior_mean": 7.0}], ids=lambda o: next(iter(o)))
 @pytest.mark.parametrize("seed", range(3))
 def test_other_tables_and_prior_means_change_no_pick(name: str, other: dict[str, float], seed: int):
-    """Directions instead of a covariance that is kept; rewards shifted by a mean that is known. To the last two survivors."""
+    """Directions instead of a kept covariance, and rewards shifted by a known prior mean, do not change the picks up to the
+    last two survivors."""
     problem, shift = Problem(seed=seed, a=40), other.get("prior_mean", 0.0)
     options = {"horizon": 60, "width": Constant(1.0)} | COMMON
     plain, changed = (tb.Bandit(getattr(tb, name)(rbf(), **options, **o), problem.tensor) for o in ({}, other))
@@ -524,6 +529,44 @@ def test_the_number_of_leaders_changes_no_pick(seed: int):
         )
         picks.append(lookahead.pick(Meter(lookahead, math.inf, scale=0.0), torch.tensor(120)).tolist())
     assert all(p == picks[0] for p in picks)
+
+
+@pytest.mark.parametrize("rows", [None, 2])
+@pytest.mark.parametrize("most", [256, 7])
+def test_picks_among_many_arms_by_sweeps_are_those_of_leaders(monkeypatch: pytest.MonkeyPatch, rows: int | None, most: int):
+    g = generator(0)
+    arms = torch.rand(300, 3, generator=g, dtype=torch.float64) * 2
+    noise = torch.randn(*([] if rows is None else [rows]), 400, generator=g, dtype=torch.float64)
+
+    def played(leaders: int) -> list[Any]:
+        # The policy's name hides that of its module.
+        monkeypatch.setattr(sys.modules["torchbandits.policies.bpe"], "_LEADERS", leaders)
+        monkeypatch.setattr(greedy, "_MOST", most)
+        generators = generator(1) if rows is None else [generator(row) for row in range(rows)]
+        bandit = tb.Bandit(tb.bpe(rbf(2.0), horizon=100, noise_std=0.3), arms, generator=generators)
+        picks = []
+        for step in range(5):
+            # Some picks are pending, and arms go off offer.
+            index = bandit.ask(limit=9 if step % 2 else None).index
+            more = bandit.ask(more=2, available=torch.arange(300) % 5 > 0).index
+            picks.append([index.tolist(), more.tolist()])
+            both = torch.cat([index, more[..., index.shape[-1] :]], dim=-1)
+            bandit.tell(both, arms[both].sum(dim=-1) + noise[..., : both.shape[-1]])
+        return picks
+
+    assert played(20) == played(300)
+    assert max(len(index if rows is None else index[0]) for index, _ in played(20)) > 9
+
+
+def test_picks_among_many_arms_without_variance_are_the_first_one():
+    rows = ArmRows(Problem(seed=0, a=40).tensor, torch.Size())
+    table = ArmTable(rows, GaussianProcess(rbf(), 0.01, dim=2), 2 << 30)
+    table.leverage = torch.zeros_like(table.leverage)
+    nothing = torch.zeros(0, dtype=torch.float64)
+    falling, offered = -1e-9 * torch.arange(40.0, dtype=torch.float64), torch.arange(40) > 4
+    found, left = greedy.largest_variances(table, falling, offered, (nothing.long(), nothing), torch.tensor(3))
+    assert found.tolist() == [5, 5, 5]
+    assert int(left) == 0
 
 
 # ------------------------------------------------------------------------------------------ SupKernelUCB
@@ -658,7 +701,7 @@ def test_of_the_arms_on_offer_the_walk_is_the_oracle_s():
             oracle.tell(arm, level, reward)
             assert before == [len(x) for x in oracle.arms]
         else:
-            break  # from here on a pick may join a deeper level: the state does not know what was on offer
+            break  # from here on a pick may join a deeper level, because the state does not contain the arms on offer
     assert t >= 10
 
 
@@ -667,7 +710,7 @@ def generator_permutation(n: int) -> list[int]:
 
 
 def test_the_bounds_of_the_levels_hold():
-    """4 functions of known norm, theory's width: the best value is within the bounds after every pull."""
+    """4 functions of known norm with the width of the theorem: the best value is within the bounds after every pull."""
     for seed in range(4):
         environment = tb.environments.rkhs(dim=1, generator=generator(seed))
         scale = 0.5 / float(environment.means.abs().max())  # rewards of order 1
@@ -742,7 +785,7 @@ def test_rows_of_reds_are_singles_and_its_batches_may_be_asked_in_parts():
 
 @OFF_SCALE
 def test_reds_never_discards_the_best_arm_and_discards_many():
-    """20 functions of known norm, theory's width: δ = 0.1 allows 2 failures."""
+    """20 functions of known norm with the width of the theorem; δ = 0.1 allows 2 failures."""
     failures, left = 0, []
     for seed in range(20):
         environment = tb.environments.rkhs(dim=1, generator=generator(seed))
@@ -761,7 +804,8 @@ def test_reds_never_discards_the_best_arm_and_discards_many():
 
 @pytest.mark.parametrize("name", ["bpe", "reds"])
 def test_rewards_may_be_late_while_more_is_asked(name: str):
-    """A pull at every step, rewards three steps later: a batch ends with its last reward, and later ones join the next."""
+    """A pull at every step, with rewards three steps later: a batch ends with its last reward, and later pulls count towards
+    the next batch."""
     problem = Problem(seed=6, a=40)
     policy = getattr(tb, name)(rbf(), horizon=40, width=Constant(0.7), **COMMON)
     bandit, waiting, told = tb.Bandit(policy, problem.tensor, generator=generator(3)), [], 0

@@ -1,4 +1,4 @@
-"""π-GP-UCB against a naive oracle, and the laws on it."""
+"""π-GP-UCB compared with a naive oracle, and the laws of all policies for it."""
 
 from __future__ import annotations
 
@@ -168,7 +168,7 @@ LONG = {"d = 1": (grid(1, 41), 200), "d = 2": (grid(2, 10), 300)}  # arms and T
 
 @pytest.mark.parametrize("case", LONG)
 def test_long_runs_pick_what_the_paper_s_widths_pick(case, monkeypatch):
-    """Ñ_t = 4(t+1)^{bd} counts the pull that is being decided, and is never below the number of cells made."""
+    """In Ñ_t = 4(t+1)^{bd}, t includes the pull that is being decided, and Ñ_t is never below the number of cells made."""
     arms, horizon = LONG[case]
     monkeypatch.setitem(CASES, case, (arms, "matern32", 1.5, horizon, None))
     duel = Duel(case)
@@ -187,7 +187,7 @@ def test_long_runs_pick_what_the_paper_s_widths_pick(case, monkeypatch):
 
 def test_the_width_takes_the_larger_of_the_paper_s_bound_and_the_cells_made():
     def log_cells(bandit: tb.Bandit) -> float:
-        """Of the cell in question, without data: width = B + R √(2(1 + log(N/δ)))."""
+        """log N, solved from the width of a cell without data, B + R √(2(1 + log(N/δ)))."""
         return (float(bandit.width) - NORM_BOUND) ** 2 / NOISE_STD**2 / 2 - 1 + math.log(DELTA)
 
     kernel = kernel_pair("matern32", 0.3)[0]
@@ -216,7 +216,7 @@ def test_cells_made_are_counted_from_states_saved_before_they_were():
 
 
 def exact_cells(k: int, n: int, side: int) -> list[int]:
-    """The closed intervals [g, g + 1]/side that hold k/(n − 1), in fractions."""
+    """The closed intervals [g, g + 1]/side that contain k/(n − 1), in exact fractions."""
     y = Fraction(k * side, n - 1)
     return [g for g in range(side) if g <= y <= g + 1]
 
@@ -227,7 +227,7 @@ BOXES = {"unit": (0.0, 1.0), "odd": (-20.3, 19.7), "far": (1e6, 1e6 + 3), "tiny"
 @pytest.mark.parametrize("default", [torch.float32, torch.float64], ids=str)
 @pytest.mark.parametrize("box", BOXES)
 def test_arms_on_edges_belong_to_every_cell_that_touches_them(box, default):
-    """Grids of n arms on T^{1/3} cells, among them 14 arms on 13 cells, one rounding away from their edges."""
+    """Grids of n arms on T^{1/3} cells, including 14 arms on 13 cells, which are one rounding error away from their edges."""
     low, high = BOXES[box]
     before = torch.get_default_dtype()
     torch.set_default_dtype(default)
@@ -289,7 +289,7 @@ def test_many_pulls_of_one_arm_split_its_cell_again_and_again():
 
 
 def test_the_rule_is_exact_in_whole_numbers():
-    """ρ^(−1/b) < n + 1 and ⌈T^(q/d)⌉ with no help from rounding: M^(d+2ν) < (n+1)^(d+1), M^(d(d+2)+2ν) ≥ T^(d+1)."""
+    """ρ^(−1/b) < n + 1 and ⌈T^(q/d)⌉ in exact integers: M^(d+2ν) < (n+1)^(d+1), M^(d(d+2)+2ν) ≥ T^(d+1)."""
     for d, two_nu in itertools.product((1, 2, 3, 5), (1, 2, 3, 5)):
         zero = torch.zeros(1, d, dtype=torch.float64)
         for horizon in (1, 2, 10, 1000, 1024, 10_000, 27_000, 10**6):
@@ -450,7 +450,7 @@ def rows_of(kind: str) -> tuple[Any, list[Any], torch.Tensor, list[torch.Tensor]
     """A batched policy with its arms, and the single problem of each row."""
     arms = torch.tensor(grid(2, 7))
     several = torch.stack([arms, torch.tensor(scattered(7, 49, 2)) * 3 - 1, arms.clone()])
-    several[2, [3, 17, 40]] = several[2, [40, 2, 4]]  # copies in one row only
+    several[2, [3, 17, 40]] = several[2, [40, 2, 4]]  # duplicates only in one row
     lengthscales = torch.tensor([0.2, 0.4, 0.3], dtype=torch.float64)
     if kind == "kernels":
         kernel = gpytorch.kernels.ScaleKernel(
@@ -572,7 +572,7 @@ def test_law_8_trouble_is_an_error_and_leaves_no_trace():
     inside = torch.full((2, 2), 0.3, dtype=torch.float64)
     big, two = torch.full((2,), 1.7e308, dtype=torch.float64), torch.full((2,), 5000.0, dtype=torch.float64)
     for _ in range(2):
-        with pytest.raises(tb.errors.NumericalError):  # after cells have split many times over
+        with pytest.raises(tb.errors.NumericalError):  # after cells were split many times
             duel.bandit.observe(torch.tensor([24, 24]), two, big)
         with pytest.raises(tb.errors.NonFiniteError):
             duel.bandit.tell(opened, torch.full((len(opened),), torch.nan))
@@ -609,7 +609,7 @@ def test_only_the_latest_snapshot_of_the_cells_is_a_way_back():
 
 
 class Counted(TorchDispatchMode):
-    """Counts the operations of torch."""
+    """A mode that counts the operations of torch."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""The pool of cells under random histories: every number in it is what a dense fit says, every place is used once."""
+"""The pool of cells under random histories: every number in it equals a dense fit, and every place is used once."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from torchbandits.posteriors.cells import (
 
 
 def check_cell(posterior: Any, row: int, cell: int, kernel: oracles.KernelFunction) -> tuple[list[int], range, range]:
-    """Its arms, entries and block places; its numbers are those of a dense fit."""
+    """Check that the numbers of a cell are those of a dense fit; return its arms, entries and block places."""
     pool, lam = posterior.cells, posterior.regularization
     start, size, offset = (int(pool.layout[k, row, cell]) for k in (START, SIZE, OFFSET))
     own, places = slice(start, start + size), range(offset, offset + size**2)
@@ -84,7 +84,7 @@ def check_pool(bandit: tb.Bandit, kernel: oracles.KernelFunction) -> None:
 
 
 def random_bandit(rng: np.random.Generator) -> tuple[Any, int, tuple[int, ...], oracles.KernelFunction]:
-    """A maker of bandits, their number of arms and batch shape, and the kernel."""
+    """A function that makes bandits, their number of arms and batch shape, and the kernel."""
     d, nu, horizon = int(rng.integers(1, 5)), float(rng.choice([0.5, 1.5, 2.5])), int(rng.choice([1, 2, 10, 40, 100]))
     a, rows, lam = int(rng.integers(1, 40)), int(rng.integers(1, 4)), float(rng.choice([1.0, 0.1, 0.01]))
     arms, kind = rng.uniform(size=(a, d)), rng.integers(3)
@@ -119,7 +119,7 @@ def test_every_number_of_the_pool_is_that_of_a_dense_fit(seed):
             n = torch.tensor(rng.uniform(0.5, 10 ** rng.uniform(0, 3), size=index.shape))
             bandit.observe(index, n, n * torch.tensor(rng.normal(size=index.shape)))
             before = copy.deepcopy(bandit.state_dict()["state"])
-            bandit.ask(more=3)  # hallucinated, then a failure after splits, then forgotten: no trace of any
+            bandit.ask(more=3)  # hallucinated, then a failure after splits, then forgotten: none leaves a trace
             index[..., 1] = index[..., 0]
             with pytest.raises(tb.errors.NumericalError):
                 bandit.observe(index, 300 * torch.ones_like(n), torch.full_like(n, 1.7e308))

@@ -20,7 +20,7 @@ with warnings.catch_warnings():
     from baybe.searchspace import SearchSpace
     from baybe.targets import NumericalTarget
 
-# BayBE's dependencies warn of themselves.
+# Warnings of BayBE's dependencies.
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")
 
 SPACE = [
@@ -56,7 +56,7 @@ def test_pending_experiments_are_not_recommended_again():
     one = recommender.recommend(1, space, objective, told)
     two = recommender.recommend(1, space, objective, told, pending_experiments=one)
     assert not two.equals(one)
-    assert recommender.recommend(1, space, objective, told).equals(one)  # it holds nothing
+    assert recommender.recommend(1, space, objective, told).equals(one)  # the recommender has no state
 
 
 @pytest.mark.usefixtures("annotations_not_enforced")

@@ -90,7 +90,7 @@ def test_another_session_learns_what_the_study_holds(tmp_path: Path):
     waited = suggested(running)
     sampler = PoolSampler(POOL)
     second = optuna.load_study(study_name="one", storage=storage, sampler=sampler)
-    second.enqueue_trial({"x": 0.123, "depth": 3, "solvent": "water"})  # no candidate: it teaches nothing
+    second.enqueue_trial({"x": 0.123, "depth": 3, "solvent": "water"})  # not a candidate, so it is not learned
     second.optimize(objective, n_trials=2)
     bandit = sampler._pool.bandit
     assert int(bandit.pulls) == 9
@@ -107,7 +107,7 @@ CORNERS = [{"a": a, "b": b} for a in (0.0, 1.0, 2.0) for b in (0.0, 1.0, 2.0)]
 
 
 def told_of(sampler: PoolSampler) -> list[int]:
-    """Rows that the sampler was told."""
+    """Rows whose rewards the sampler was told."""
     return sampler._pool.bandit.counts.nonzero().flatten().tolist()
 
 
@@ -127,7 +127,7 @@ def test_fixed_parameters_keep_their_values_and_the_reward_is_that_of_what_was_r
     told = run("a", "b")
     assert told["a"] == 2.0
     assert told_of(sampler) == [CORNERS.index(told)]
-    # A parameter that is fixed after the candidate was chosen: the sampler does not know before.
+    # A parameter is fixed after the candidate was chosen, because the sampler does not know it before.
     study.sampler = optuna.samplers.PartialFixedSampler({"b": 1.0}, sampler)
     for names in (("a", "b"), ("b", "a")):
         told = run(*names)
@@ -237,7 +237,7 @@ def test_what_does_not_fit_is_named():
     half = optuna.create_study(sampler=PoolSampler([{"depth": 2.5}, {"depth": 3.5}]))
     with pytest.raises(ArgumentError, match=r"the candidate has .\.5, which is not in IntDistribution"):
         half.optimize(lambda trial: trial.suggest_int("depth", 1, 9), n_trials=1)
-    # The only candidate that is left has the fixed kernel and no gamma.
+    # The only remaining candidate has the fixed kernel and no gamma.
     lacking = optuna.create_study(sampler=PoolSampler([{"kernel": "linear"}, {"kernel": "rbf", "gamma": 1.0}]))
     lacking.enqueue_trial({"kernel": "linear"})
     with pytest.raises(ArgumentError, match="has no parameter 'gamma', which the objective suggests"):

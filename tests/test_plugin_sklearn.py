@@ -1,4 +1,4 @@
-"""`CandidateSearchCV` beside scikit-learn's own searches, and the pool of candidates that the plug-ins share."""
+"""`CandidateSearchCV` compared with scikit-learn's searches, and the pool of candidates that the plug-ins share."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_a_setting_is_evaluated_once_though_it_is_listed_twice_or_best_by_far():
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.FitFailedWarning", "ignore:One or more of the test scores:UserWarning")
 @pytest.mark.filterwarnings("ignore:invalid value encountered in subtract:RuntimeWarning")
 def test_settings_that_fail_teach_nothing():
-    settings = [{"alpha": alpha} for alpha in (-5.0, 0.1, 1.0, 10.0)]  # a negative penalty is refused by Ridge
+    settings = [{"alpha": alpha} for alpha in (-5.0, 0.1, 1.0, 10.0)]  # Ridge raises an error for a negative penalty
     search = CandidateSearchCV(Ridge(), settings, n_iter=4, batch_size=4, policy=policy(), cv=2).fit(X, Y)
     assert np.isnan(search.cv_results_["mean_test_score"]).sum() == 1
     assert search.best_params_["alpha"] > 0
@@ -115,7 +115,7 @@ def test_a_pool_takes_values_of_any_kind():
         [{"layers": (10,), "rate": 1.0}, {"layers": (20, 10), "rate": 0.1}, {"layers": (5, 5, 5), "rate": 0.2}],
         [{"id": 1, "C": 1.0}, {"id": 1, "C": 2.0}],
         [{"row": 1, "C": 1.0}, {"row": 2, "C": 2.0}],
-        # Letters that could be SMILES.
+        # Texts that could be SMILES.
         [{"grade": "C", "x": 1.0}, {"grade": "N", "x": 2.0}, {"grade": "O", "x": 4.0}],
         [{"kernel": "linear"}, {"kernel": "rbf", "gamma": 1.0}, {"kernel": None}],
         pd.concat([pd.DataFrame({"a": [1.0, 2.0]}), pd.DataFrame({"a": [3.0, 4.0]})]),

@@ -1,4 +1,4 @@
-"""Products of float32 in full precision, whatever the process allows."""
+"""Products of float32 in full precision, whatever the settings of the process are."""
 
 from __future__ import annotations
 

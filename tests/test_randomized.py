@@ -1,5 +1,5 @@
-"""Policies whose picks are drawn: a random width, the most probable arms, drawn rewards of pending picks. Dense loops with the
-same draws."""
+"""Policies whose picks are drawn (a random width, the most probable arms, drawn rewards of pending picks), compared with dense
+loops with the same draws."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_the_width_has_the_distribution_of_the_paper():
 
 
 def test_the_expected_maximum_is_bounded_by_the_expected_upper_bound():
-    """The lemma on which the regret bound rests, at a posterior: E max f ≤ E max μ + √ζ σ."""
+    """The lemma on which the regret bound is based, at a posterior: E max f ≤ E max μ + √ζ σ."""
     mean, covariance = dense([3, 9, 21], [PROBLEM.reward(t, arm) for t, arm in enumerate([3, 9, 21])])
     rng, own = np.random.default_rng(0), np.flatnonzero(ENTRIES)
     f = rng.multivariate_normal(mean[own], covariance[np.ix_(own, own)], size=20_000, method="eigh").max(axis=1)
@@ -79,7 +79,7 @@ def test_irgp_ucb_picks_by_a_drawn_width():
 
 @pytest.mark.parametrize("shape", ["half-normal", "exponential", "uniform"])
 def test_explored_widths_are_drawn_from_their_distribution(shape: str):
-    """Against SciPy: the distribution of 4,000 draws, and the root mean square that is reported."""
+    """The distribution of 4,000 draws, and the reported root mean square, are compared with SciPy."""
     from scipy import stats  # noqa: PLC0415
 
     law = {"half-normal": stats.halfnorm(), "exponential": stats.expon(), "uniform": stats.uniform(0, 2)}[shape]

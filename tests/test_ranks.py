@@ -22,7 +22,7 @@ pytestmark = pytest.mark.skipif(not torch.distributed.is_available(), reason="th
 
 
 def torchrun(folder: Path, ranks: int, *more: str) -> None:
-    """Real processes, gloo, one thread each."""
+    """Run the program with torchrun: real processes, gloo, one thread each."""
     program = str(Path(__file__).parent / "ranks_program.py")
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks), program]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
@@ -33,7 +33,7 @@ def torchrun(folder: Path, ranks: int, *more: str) -> None:
 
 
 def check(folder: Path, ranks: int) -> None:
-    """Assert that in every scenario every rank made the picks of a plain bandit and the required refusals."""
+    """Assert that in every scenario every rank made the picks of a plain bandit and raised the required errors."""
     alone = read(folder, "alone")
     for rank in range(ranks):
         done = read(folder, f"rank_{rank}")

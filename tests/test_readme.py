@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 README = Path(__file__).parents[1] / "README.md"
-# What diagnostics say of a model that is wrong on purpose is the only warning that is not an error.
+# Only the diagnostic warning about a deliberately wrong model is not an error.
 BEFORE = """
 import warnings
 import torch

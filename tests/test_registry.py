@@ -1,4 +1,4 @@
-"""The contract of ask and tell, and of saved states, on every policy of the registry in each of its modes."""
+"""The contract of ask and tell, and of saved states, for every policy of the registry in each of its modes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_the_modes_are_different_policies():
 
 
 def on_some(law: Callable[[PolicyContract], None]) -> Callable[[PolicyContract], None]:
-    """The law under a mark of its own: the suite's function stays as it is."""
+    """A copy of the law with a separate mark; the suite's function is unchanged."""
 
     @pytest.mark.sweep(4)
     def marked(self: PolicyContract) -> None:
@@ -43,7 +43,7 @@ class TestEveryPolicy(PolicyContract):
         self.learns_points = self.case.name not in NO_POINTS
         # A compression may drop pulls, and a policy of drifting rewards forgets those of earlier epochs.
         self.keeps_every_pull = self.case.name != "compressed_gp" and self.case.mode != "drifting"
-        self.growth_rounds = 200 if self.case.name == "auto" else 50  # its fits, rarer and rarer, sweep the table too
+        self.growth_rounds = 200 if self.case.name == "auto" else 50  # the fits of `auto`, ever less frequent, also sweep
 
     def policy(self, kernel: gpytorch.kernels.Kernel) -> Policy:
         return self.case.policy(kernel)

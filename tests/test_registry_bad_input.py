@@ -1,4 +1,4 @@
-"""Bad input of single policies: the message names the number, the box or the name that would do, and it does."""
+"""Bad input of single policies: the message names a valid number, box or name, and this value is accepted."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_features_of_which_none_fits():
 
 
 def test_quadrature_features_beyond_the_memory_budget():
-    """Their number follows from the span of the arms: only a larger budget would do."""
+    """The number of features follows from the range of the arms, so only a larger budget helps."""
     message = refused(lambda: bandit(tb.thompson_sampling(rbf(), embedding="qff", memory_budget=2_000, **BOUNDED)))
     needed = int(number(r"memory_budget=(\d+)", message))
     bandit(tb.thompson_sampling(rbf(), embedding="qff", memory_budget=needed, **BOUNDED)).ask()
@@ -165,7 +165,7 @@ def test_a_population_larger_than_the_arm_set():
 @pytest.mark.parametrize("max_pulls", [3, 10, 50])
 @pytest.mark.parametrize("seed", range(4))
 def test_a_start_that_needs_too_many_pulls(max_pulls: int, seed: int):
-    """Asking for the P that is named takes no more pulls than are allowed."""
+    """The P in the message needs no more pulls than allowed."""
 
     def attempt(min_batch_size: float) -> tb.Selection:
         start = tb.starts.uncertainty(min_batch_size, max_pulls=max_pulls)

@@ -24,7 +24,7 @@ def test_one_version_everywhere():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     assert newest is not None
     assert citation["version"] == newest[1] == tb.__version__
-    assert "version" in project["dynamic"]  # read from the package, stated nowhere else
+    assert "version" in project["dynamic"]  # read from the package, and not repeated
     assert citation["license"] == project["license"]
 
 
@@ -46,7 +46,7 @@ def test_every_requirement_has_a_lower_bound_that_the_pinned_version_meets():
 
 def test_the_oldest_versions_are_the_lower_bounds():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    not_used = ("dev", "peers")  # tools of ours, and what is compared with
+    not_used = ("dev", "peers")  # development tools, and packages for comparisons
     extras = [lines for name, lines in project["optional-dependencies"].items() if name not in not_used]
     bounds = [line for lines in (project["dependencies"], *extras) for line in lines if not line.startswith("torchbandits[")]
     pins = (ROOT / "constraints-oldest.txt").read_text().splitlines()
@@ -66,7 +66,7 @@ def test_the_configurations_that_come_along_are_found_by_name():
 
 
 def test_the_plain_library_needs_no_extra():
-    """Importing the package imports nothing of the extras' (the command line says what is missing)."""
+    """Importing the package imports no package of the extras (the command line names the missing package)."""
     extras = ("matplotlib", "pandas", "pydantic", "typer", "numba", "ax", "mkdocs")
     block = f"import sys\nfor name in {extras}:\n    sys.modules[name] = None\nimport torchbandits\n"
     done = subprocess.run([sys.executable, "-W", "ignore", "-c", block], capture_output=True, text=True, check=False)

@@ -1,4 +1,4 @@
-"""Reproductions: resumed after an interruption with the same numbers, rows that pick what singles pick, honest verdicts."""
+"""Reproductions: resumed with the same numbers after an interruption, batch rows equal to single runs, and correct verdicts."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def picks(folder: Path) -> dict[tuple[int, int], tuple[list[int], list[float]]]:
 
 
 def alive(folder: Path) -> list[int]:
-    """Processes that carry the mark of the reproduction that was killed."""
+    """Processes with the mark of the killed reproduction."""
     found = []
     for status in Path("/proc").glob("[0-9]*/environ"):
         with contextlib.suppress(OSError):
@@ -227,7 +227,7 @@ def killed_and_finished(tmp_path: Path, horizon: int, end: signal.Signals, worke
     patience = time.monotonic() + 600
     while workers > 1 and alive(tmp_path) and time.monotonic() < patience:
         time.sleep(0.01)
-    assert workers == 1 or not alive(tmp_path)  # a worker outlives no parent
+    assert workers == 1 or not alive(tmp_path)  # no worker outlives its parent
     done = {p: p.stat().st_mtime_ns for p in records.glob("*/*/batches.parquet")}
     if status == 0 or len(done) == 9:
         return False
@@ -420,11 +420,11 @@ def judged_spread(numbers: dict[str, list[float]], **test: object) -> Verdict:
         ([2.0, 2.1, 1.9], [5.0, 5.2, 4.8], {"spread": ["TS"]}, "held", "TS 5.00"),
         ([9.0, 9.1, 8.9], [5.0, 5.2, 4.8], {"spread": ["TS"]}, "not held", "TS 5.00"),
         ([2.0], [5.0], {"spread": ["TS"]}, "undecided", "TS 5.00"),
-        # A series that lacks a bandwidth is not compared, and keeps the claim from being held.
+        # A series without one of the bandwidths is not compared, and the claim is then not confirmed.
         ([2.0, 2.1, 1.9], [5.0, 5.2, 4.8], {"spread": ["TS", "IGP"]}, "undecided", "not run at every bandwidth: IGP"),
         ([9.0, 9.1, 8.9], [5.0, 5.2, 4.8], {"spread": ["TS", "IGP"]}, "not held", "not run at every bandwidth: IGP"),
         ([1.5, 1.6, 1.7], [], {"spread": ["TS"]}, "undecided", "no repetition has all bandwidths"),
-        # Two bandwidths of ours and one of theirs have at most twice the least regret.
+        # Two bandwidths of ours and one of theirs have at most twice the smallest regret.
         ([1.5, 1.6, 1.7], [5.0, 5.2, 4.8], {"spread": ["TS"], "within": 2.0}, "held", "BKB 2.00; TS 1.00"),
         ([5.0, 5.2, 4.8], [1.5, 1.6, 1.7], {"spread": ["TS"], "within": 2.0}, "not held", "BKB 1.00; TS 2.00"),
         # The same number is not a wider range.

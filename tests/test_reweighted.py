@@ -38,7 +38,7 @@ def dense(arms: list[int], rewards: list[float], weights: list[float]) -> tuple[
 
 
 class Weights:
-    """Plain lists of what was told, and the weights that each rule gives."""
+    """Plain lists of the told rewards, and the weights by each rule."""
 
     def __init__(self, name: str) -> None:
         self.name, self.arms, self.rewards, self.weights = name, [], [], []
@@ -139,7 +139,7 @@ def test_a_failed_tell_forgets_nothing():
     assert differences(everything(bandit), before) == []
 
 
-# ------------------------------------------------------------------ what they are for
+# ------------------------------------------------------------------ purpose: drift and outliers
 
 
 def test_they_follow_a_function_that_drifts():
@@ -213,7 +213,7 @@ def test_a_factor_is_between_0_and_1(wrong):
 
 
 def test_forgotten_arms_are_not_recommended() -> None:
-    """Their means are the prior's again, which may be above those of the arms that are remembered."""
+    """Their means are the prior mean again, which may be above the means of arms with rewards."""
     bandit = tb.Bandit(tb.forgetting.window(tb.gp_ucb(rbf(0.01), noise_std=0.1), pulls=2), torch.eye(4, dtype=torch.float64))
     for arm, y in enumerate([-5.0, -3.0, -4.0, -2.0]):
         bandit.tell(torch.tensor([arm]), torch.tensor([y], dtype=torch.float64))

@@ -17,7 +17,7 @@ from torchbandits.testing.play import differences, everything
 
 @every_policy
 def test_a_row_that_is_told_nothing_draws_nothing(case: Case):
-    """Row 0 gets a batch and row 1 none, and the other way round: each picks what a single run picks."""
+    """Row 0 gets a batch and row 1 none, and vice versa: each row makes the picks of a single run."""
     limits = torch.tensor([[3, 0], [0, 2], [2, 2], [1, 0], [0, 3], [2, 1], [3, 0], [1, 2]])
     batch = tb.Bandit(case.policy(), PROBLEM.tensor, generator=[generator(1), generator(2)])
     singles = [tb.Bandit(case.policy(), PROBLEM.tensor, generator=generator(1 + r)) for r in range(2)]
@@ -94,7 +94,7 @@ def test_a_state_of_another_kernel_is_refused_and_changes_nothing():
 
 
 class LogLengthscale(gpytorch.kernels.Kernel):
-    """A user's kernel: a parameter of a name of its own, and one that nothing depends on."""
+    """A user's kernel with an unusual parameter name, and with a parameter that has no effect."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -123,7 +123,8 @@ def test_any_parameter_of_a_users_kernel_is_fitted():
 @pytest.mark.filterwarnings("ignore::torchbandits.errors.DiagnosticWarning")  # of the row without a pattern
 @pytest.mark.parametrize("kernel", ["rbf", "matern", "rq", "scaled"])
 def test_rewards_without_a_pattern_end_at_the_floor_and_stay_consistent(kernel: str):
-    """No lengthscale below a quarter of the typical nearest distance, and table and posterior agree afterwards, row by row."""
+    """No lengthscale is below a quarter of the typical nearest distance, and table and posterior agree afterwards in each
+    row."""
     made = {
         "rbf": gpytorch.kernels.RBFKernel, "rq": gpytorch.kernels.RQKernel,
         "matern": lambda: gpytorch.kernels.MaternKernel(1.5),

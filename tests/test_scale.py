@@ -1,4 +1,4 @@
-"""Rewards, arms and noise on a scale far from the kernel's cause one warning each; matching ones cause none."""
+"""Rewards, arms and noise on a scale far from that of the kernel cause one warning each; matching scales cause none."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ def test_what_was_said_stays_said_on_other_arms_and_in_copies():
 
 
 class Operations(TorchDispatchMode):
-    """Counts operations of torch."""
+    """A mode that counts the operations of torch."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Scores against references in log space, far tails included, and the properties that the lazy argmax relies on."""
+"""Scores compared with references in log space, including far tails, and the properties on which the lazy argmax relies."""
 
 from __future__ import annotations
 
@@ -57,8 +57,8 @@ def test_margins_out_of_range(make, word):
 
 @pytest.mark.parametrize("rule", [Global(ratio_threshold=2.0), Product(ratio_threshold=3.0)])
 def test_batches_of_expected_improvement_end_when_their_rule_says(rule):
-    """Each pick against a dense posterior in which earlier picks of the batch are hallucinated, and each end against the
-    sum that the rule bounds."""
+    """Each pick is compared with a dense posterior in which earlier picks of the batch are hallucinated, and each end of a
+    batch with the sum that the rule bounds."""
     g = np.random.default_rng(3)
     X, lam = g.random((60, 2)), 0.3
     K = np.exp(-0.5 * ((X[:, None] - X[None]) ** 2).sum(-1) / 0.4**2)

@@ -1,4 +1,4 @@
-"""Changes of the arm set: observations are kept, also those of removed arms."""
+"""Changes of the arm set: all observations are kept, including those of removed arms."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ movable = pytest.mark.parametrize(
 
 
 def expected(bandit: tb.Bandit, kernel: oracles.KernelFunction, points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Mean and variance by the oracle, from the statistics alone (and the dictionary, where there is one)."""
+    """Mean and variance by the oracle, only from the statistics (and the dictionary, if there is one)."""
     posterior = bandit.posterior
     u, n, s = (x.numpy() for x in (posterior.statistics.points, posterior.statistics.weights, posterior.statistics.sums))
     mu = s.sum() / n.sum() if posterior.prior_mean == "estimate" else 0.0
@@ -52,7 +52,7 @@ def expected(bandit: tb.Bandit, kernel: oracles.KernelFunction, points: np.ndarr
 @pytest.mark.sweep(1)
 @pytest.mark.parametrize("name", MAKERS)
 def test_masks_and_new_arms_leave_what_the_statistics_say(name: str):
-    """1,000 random masks and 50 sets of arms, each with arms that were never there before."""
+    """1,000 random masks and 50 sets of arms, each with new arms."""
     theirs, ours = kernel_pair("matern32")
     rng = np.random.default_rng(0)
     here = rng.choice(POOL.a, 80, replace=False)
@@ -67,7 +67,7 @@ def test_masks_and_new_arms_leave_what_the_statistics_say(name: str):
         arms = here[selection.index.numpy()]
         assert np.array_equal(POOL.arms[arms], selection.points.numpy())
         rewards = torch.tensor([POOL.reward(pull + j, a) for j, a in enumerate(arms)], dtype=torch.float64)
-        if step % 20 == 7:  # what is open goes on waiting in the new set
+        if step % 20 == 7:  # open picks stay open in the new set
             here = np.union1d(rng.choice(POOL.a, rng.integers(40, 120), replace=False), arms)
             assert bandit.set_arms_(POOL.tensor[here]) is bandit
             moved = bandit.ask()
@@ -113,7 +113,7 @@ def test_the_same_arms_again_change_nothing(case: Case):
 @movable
 @pytest.mark.parametrize("rows", [0, 2])
 def test_arms_go_and_come_back(case: Case, rows: int):
-    """Half of the arms, in another order, and then all of them: counts and recommendations follow the points."""
+    """With half of the arms in another order, and then all arms again, counts and recommendations follow the points."""
     generators = [generator(30 + r) for r in range(rows)] or generator(30)
     bandit = tb.Bandit(case.policy(), PROBLEM.tensor, generator=generators)
     index = torch.arange(ARMS // 2).expand(*bandit.batch_shape, -1)
@@ -178,7 +178,7 @@ def test_bound_neighbours_boxes_and_phases_say_so():
 
 
 def test_history_at_points_becomes_an_arm_when_its_arm_arrives():
-    """Equal points are one, at once or later; a point that is an arm is that arm from the start."""
+    """Equal points are merged, in one call or in several; a point that equals an arm is that arm from the start."""
     bandit = tb.Bandit(tb.gp_ucb(rbf(), **COMMON), PROBLEM.tensor[:20])
     bandit.observe(PROBLEM.tensor[[25, 3]], torch.ones(2).double(), torch.tensor([0.5, 0.1], dtype=torch.float64))
     bandit.observe(
@@ -198,7 +198,7 @@ def test_history_at_points_becomes_an_arm_when_its_arm_arrives():
 
 
 def test_hallucinations_end_with_the_arms_they_were_made_on():
-    """Picks that were pending when the arms changed no longer shrink variances once they are forgotten or told."""
+    """Picks that were pending when the arms changed no longer reduce variances after they are forgotten or told."""
     bandit = tb.Bandit(tb.gp_ucb(rbf(), **COMMON), PROBLEM.tensor)
     proceed(bandit, 3)
     selection = bandit.ask()
@@ -211,7 +211,7 @@ def test_hallucinations_end_with_the_arms_they_were_made_on():
 
 
 def test_the_largest_prior_variance_is_that_of_pulls_too():
-    """widths.BKB accounts for every pull, also of removed arms."""
+    """widths.BKB accounts for every pull, including pulls of removed arms."""
     arms = torch.cat([10 * PROBLEM.tensor[:20], 0.01 * PROBLEM.tensor[20:]])
     kernel = gpytorch.kernels.LinearKernel().double()
     bandit = tb.Bandit(tb.bkb(kernel, noise_std=0.1, width=tb.widths.BKB(0.1, 1.0, 1e-3, 0.01)), arms)

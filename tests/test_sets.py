@@ -1,4 +1,4 @@
-"""The k best arms and level sets, the policies that aim at them and the rules that end them, against dense oracles."""
+"""The k best arms and level sets, with their policies and stopping rules, compared with dense oracles."""
 
 from __future__ import annotations
 
@@ -110,7 +110,8 @@ def lse_score(mean: np.ndarray, spread: np.ndarray) -> np.ndarray:
 
 
 def lucb_score(mean: np.ndarray, spread: np.ndarray) -> np.ndarray:
-    """The lowest lower bound inside the three best or the highest upper bound outside, whichever crosses the middle farther."""
+    """The larger of the distances by which the lowest lower bound inside the three best arms, and the highest upper bound
+    outside, cross the midpoint."""
     order = [int(arm) for arm in np.argsort(-mean, kind="stable") if ENTRIES[arm]]
     inside, outside = order[:3], order[3:]
     middle = (mean[inside[-1]] + mean[outside[0]]) / 2
@@ -184,7 +185,8 @@ def test_the_promise_of_the_rules_holds_over_draws_from_the_prior(what):
 
 
 def test_they_find_the_sets_sooner_than_other_policies():
-    """Rows whose three best arms are right, and arms on the right side of a level, after 36 rewards: means over 60 draws."""
+    """Fractions of rows with the correct three best arms, and of arms on the correct side of a level, after 36 rewards, over 60
+    draws."""
     rows, noise = 60, 0.3
     arms, f, kernel = draws(rows, 50, 4)
     given = {"noise_std": noise, "width": tb.widths.Constant(2.0)}

@@ -1,4 +1,4 @@
-"""Arms that are read piece by piece: a run on any source equals the run on a tensor."""
+"""Arms that are read in chunks: a run on any source equals the run on a tensor."""
 
 from __future__ import annotations
 
@@ -178,7 +178,7 @@ def test_arms_of_equal_hashes_are_compared_in_full(monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.parametrize("budget", [2 << 30, 0], ids=["kept columns", "no columns"])
 def test_arms_beyond_one_piece_are_those_of_a_run_that_reads_them_at_once(budget: int, monkeypatch: pytest.MonkeyPatch):
-    """Columns are evaluated, and arms scanned, in pieces of 65,536: here of 50."""
+    """Columns are evaluated, and arms scanned, in pieces of 65,536 arms; here in pieces of 50."""
     policy = tb.batch_bkb(kernel_pair("matern32")[0], memory_budget=budget, **BOUNDED)
     whole = play(tb.Bandit(policy, PROBLEM.tensor, generator=generator(1)), 8)
     monkeypatch.setattr("torchbandits.arms.columns._READ", 50)
@@ -224,7 +224,7 @@ def test_an_exact_posterior_with_more_arms_than_are_kept_dense():
 
 
 def test_batch_rows_share_a_source():
-    """Kernels of their own, float32 and near-duplicates."""
+    """Rows with different kernels, float32 arms and near-duplicates."""
     kernel = gpytorch.kernels.RBFKernel(batch_shape=torch.Size([3])).double()
     kernel.lengthscale = torch.tensor([0.2, 0.4, 0.8], dtype=torch.float64).reshape(3, 1, 1)
     arms = PROBLEM.tensor.float()
@@ -254,7 +254,7 @@ def test_a_promise_that_arms_differ_saves_the_search_only():
     twice = sources.tensor(problem.tensor[:1].repeat(5, 1), distinct=True)
     bandit = tb.Bandit(policy, twice)
     bandit.tell(torch.tensor([0, 1]), torch.tensor([1.0, 2.0]))
-    assert bandit.counts.tolist() == [1, 1, 0, 0, 0]  # each on its own, as promised
+    assert bandit.counts.tolist() == [1, 1, 0, 0, 0]  # each is a separate arm, as declared
 
 
 def test_available_observe_and_new_arms():
@@ -495,7 +495,7 @@ def _counted(chunk: Callable[..., Tensor], sizes: list[int], source: ArmSource, 
 @pytest.mark.parametrize("kind", [torch.float16, torch.bfloat16, torch.int8, torch.uint8], ids=str)
 @pytest.mark.parametrize("kernel", ["rbf", "linear", "matern52", "spherical linear"])
 def test_embeddings_of_few_bits_are_converted_a_chunk_at_a_time(kind: torch.dtype, kernel: str, tmp_path: Path, monkeypatch):
-    """A run equals that on the converted tensor, and no conversion is of more than a few of the arms."""
+    """A run equals the run on the converted tensor, and only a few arms are converted at a time."""
     monkeypatch.setattr("torchbandits.arms.columns._READ", 20)
     monkeypatch.setattr("torchbandits.arms.columns._CHUNK_BYTES", 1)
     monkeypatch.setattr("torchbandits.arms.columns._READ_BYTES", 1)
@@ -563,7 +563,8 @@ def test_a_journal_goes_on_wherever_the_same_arms_are_stored(before: str, after:
 
 
 def test_old_journals_describe_arms_by_how_they_are_stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """A source by its kind and the hash of its arms, which other kinds share; a tensor by a digest of its bytes alone."""
+    """A source is described by its kind and the hash of its arms, which is the same for other kinds; a tensor only by a digest
+    of its bytes."""
     described = journal.describe_run
 
     def as_before(*run: Any) -> dict[str, str]:
@@ -582,7 +583,7 @@ def test_old_journals_describe_arms_by_how_they_are_stored(tmp_path: Path, monke
 
 
 def opened(kind: str, arms: Tensor, folder: Path) -> tb.Bandit:
-    """A bandit with a journal, on arms that are stored in this way."""
+    """A bandit with a journal, on arms stored in the given kind of source."""
     kept, policy = tb.Journal(folder / "run.journal", durable=False), tb.batch_bkb(rbf(), **BOUNDED)
     return tb.Bandit(policy, STORED[kind](arms, folder), generator=generator(1), journal=kept)
 

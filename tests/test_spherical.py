@@ -20,7 +20,8 @@ def points(n: int, seed: int = 0) -> torch.Tensor:
 
 
 def test_it_is_that_of_the_paper_at_first():
-    """Half the largest squared norm is the square of the common lengthscale, and constant and linear part have equal shares."""
+    """Initially, half the largest squared norm is the square of the common lengthscale, and the constant and the linear part
+    have equal weights."""
     x, y = points(7), points(5, 1)
     common = ((BOX[1] - BOX[0]) / 2).square().sum().mul(0.5).sqrt()
 

@@ -127,7 +127,7 @@ def test_batch_rows_start_like_singles():
 
 
 def naive_spread(arms: np.ndarray, size: int, given: list[int]) -> list[int]:
-    """Every subset that has one arm more is tried, and the mean distance to the nearest pick is computed anew for each."""
+    """Every subset with one additional arm is tried, and the mean distance to the nearest pick is recomputed for each."""
     x, picks = arms / np.ptp(arms, axis=0), list(given)
 
     def cost(chosen: list[int]) -> float:
@@ -148,7 +148,7 @@ def test_spread_picks_what_the_naive_one_picks(policy):
         getattr(tb, policy)(rbf(30.0), initial=tb.starts.spread(7), **options), torch.tensor(stretched), generator=generator(0)
     )
     expected, picks = naive_spread(stretched, 7, []), []
-    while len(picks) < 7:  # asked for in parts, told in parts: what is not told is forgotten
+    while len(picks) < 7:  # asked for and told in parts; picks that are not told are forgotten
         selection = bandit.ask(limit=3)
         part = selection[: max(1, len(selection) - 1)]
         bandit.tell(part, problem.rewards(0, part.index))
@@ -156,7 +156,7 @@ def test_spread_picks_what_the_naive_one_picks(policy):
     assert picks == expected
     more = tb.Bandit(bandit.policy, torch.tensor(stretched), generator=generator(0))
     assert more.ask(more=2).index.tolist() == expected[:2]
-    assert more.ask(more=5).index.tolist() == expected  # picks that are out count
+    assert more.ask(more=5).index.tolist() == expected  # pending picks count
 
 
 def test_spread_goes_on_from_what_is_known_and_takes_what_is_on_offer():
@@ -184,7 +184,7 @@ def test_spread_over_many_arms_is_better_than_drawing_them():
 
     spread, drawn = ([distance(start, seed) for seed in range(3)] for start in (tb.starts.spread(10), tb.starts.uniform(10)))
     assert max(spread) < 0.9 * min(drawn)
-    assert len(set(spread)) == 3  # each seed draws a sample of its own
+    assert len(set(spread)) == 3  # each seed draws a different sample
 
 
 def test_spread_over_equal_arms_and_over_few():

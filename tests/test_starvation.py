@@ -1,4 +1,4 @@
-"""The study of variance starvation, against dense formulas in NumPy."""
+"""The study of variance starvation, compared with dense formulas in NumPy."""
 
 import numpy as np
 import torch

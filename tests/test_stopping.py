@@ -1,4 +1,4 @@
-"""Rules that end a run: each against a dense oracle, the promises of the certified ones over many draws from the prior."""
+"""Stopping rules: each is compared with a dense oracle, and guarantees are tested over many draws from the prior."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_the_probable_regret_is_that_of_dense_draws(leaders):
     f = rng.multivariate_normal(mean, covariance, size=200_000, method="eigh")
     expected = (f.max(axis=1) - f[:, arm] > epsilon).mean()
     assert 0.01 < expected < 0.5, "the case says something"
-    # A generous budget of draws estimates the probability; undecidable levels use it up.
+    # A large budget of draws estimates the probability; levels that cannot be decided use all of it.
     rule = stopping.ProbableRegret(epsilon, delta=float(min(expected / 0.8, 0.99)), leaders=leaders, max_draws=1 << 16)
     value = float(bandit.should_stop(rule).value)
     if leaders == 500:
@@ -151,7 +151,7 @@ def test_several_rules_stop_as_soon_as_one_does():
     assert float(decision.value) == 6
 
 
-# ------------------------------------------------------------------ promises
+# ------------------------------------------------------------------ guarantees
 
 
 class Draws:
@@ -193,7 +193,8 @@ class Draws:
     ids=["bounds", "probable", "at a higher level"],
 )
 def test_the_promise_holds_over_draws_from_the_prior(rule, delta):
-    """At the time of stopping the arm is ε-optimal in 1 − δ of the runs, up to what chance alone would do once in 10⁴."""
+    """At the time of stopping the arm is ε-optimal in at least a fraction 1 − δ of the runs, up to chance deviations of
+    probability 10⁻⁴."""
     rows = 150
     regret, taken = Draws(rows, 30, seed=2, noise=0.3).until_stopped(rule, 60)
     stopped = ~regret.isnan()
@@ -487,7 +488,7 @@ WIDTHS = {
 
 @pytest.mark.parametrize("name", [n if n != "BBKB" else pytest.param(n, marks=pytest.mark.exhaustive) for n in WIDTHS])
 def test_the_promise_holds_for_functions_of_bounded_norm(name: str):
-    """Exact and sparse widths: functions of norm exactly B, noise of constant R, the oversampling of the theorem."""
+    """Exact and sparse widths, for functions of norm exactly B, noise with constant R, and the oversampling of the theorem."""
     make, width, lam, delta, epsilon = WIDTHS[name]
     sparse = make is not tb.gp_ucb
     rows, size, noise, most = 60, 5, 0.3, 60_000 if sparse else 480
@@ -502,7 +503,7 @@ def test_the_promise_holds_for_functions_of_bounded_norm(name: str):
     rule, draw = stopping.EpsilonOptimal(epsilon), generator(9)
     regret = torch.full((rows,), torch.nan, dtype=torch.float64)
     while int(bandit.pulls.min()) < most and bool(regret.isnan().any()):
-        # BBKB makes long batches itself, and its width counts them; others are told as many rewards of their pick at once.
+        # BBKB makes long batches, which its width accounts for; other policies are told as many rewards of one pick at once.
         picks = bandit.ask(limit=most).index
         picks = picks if name == "BBKB" else picks.repeat_interleave(most // 60, dim=-1)
         y = f.gather(-1, picks.clamp_min(0))

@@ -1,4 +1,5 @@
-"""Tasks, such as a past campaign: a kernel over their feature, against a dense Gaussian process with loops over tasks."""
+"""Tasks, such as a past campaign: a kernel on the task feature, compared with a dense Gaussian process with loops over
+tasks."""
 
 from __future__ import annotations
 
@@ -61,7 +62,7 @@ def test_the_kernel_is_that_of_gpytorch():
 
 @pytest.mark.parametrize("rows", [1, 2])
 def test_a_past_campaign_teaches_the_present_one(rows: int):
-    """Picks of the target task, by the dense posterior of both; batch rows are runs of their own."""
+    """Picks of the target task equal those of the dense posterior of both tasks; batch rows are separate runs."""
     arms, policy = torch.tensor(BOTH), tb.gp_ucb(kernel(), noise_std=NOISE, width=tb.widths.Constant(2.0))
     bandit = tb.Bandit(policy, arms, generator=[generator(seed) for seed in range(rows)])
     rng = np.random.default_rng(0)
@@ -84,7 +85,7 @@ def test_a_past_campaign_teaches_the_present_one(rows: int):
 
 
 def test_a_fit_finds_the_evidence_s_covariance_of_tasks():
-    """At the fitted covariance the dense evidence is at least that of the true and of no correlation."""
+    """At the fitted covariance the dense evidence is at least that at the true correlation, and at correlation 0."""
     rng = np.random.default_rng(1)
     sample = np.linalg.cholesky(gram(BOTH, BOTH) + 1e-9 * np.eye(50)) @ rng.normal(size=50) + NOISE * rng.normal(size=50)
     bandit = tb.Bandit(tb.gp_ucb(kernel(None), noise_std=NOISE), torch.tensor(BOTH))
@@ -115,7 +116,7 @@ def fidelity(model: Any = None, **options: Any) -> Any:
 
 
 def dense_pick(told: list[tuple[int, float]], pending: list[int], exponent: float, offered: np.ndarray) -> int:
-    """The arm to pull, by loops over points and their two fidelities: 0 is the target, the arm 25 further on is cheap."""
+    """The arm to pull, by loops over points and their two fidelities: 0 is the target, and the arm 25 places later is cheap."""
     K = gram(BOTH, BOTH)
 
     def posterior(index: list[int]) -> tuple[np.ndarray, np.ndarray]:
@@ -212,7 +213,7 @@ def several(kind: str, **options: Any) -> Any:
 
 
 class Dense:
-    """Both posteriors by loops over what was told, and the rule of one pick."""
+    """Both posteriors by loops over the told rewards, and the rule of one pick."""
 
     grams = (gram(BOTH, BOTH), gram(BOTH, BOTH, SECOND))
 
@@ -220,7 +221,7 @@ class Dense:
         self.told: list[tuple[int, np.ndarray]] = []
 
     def posteriors(self, pending: list[int]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Means, deviations given also the pending picks, and given what was told alone, `2 x 50` each."""
+        """Means, and deviations given told rewards and pending picks, and given only told rewards, `2 x 50` each."""
         index, values = [arm for arm, _ in self.told], np.array([y for _, y in self.told]).reshape(-1, 2)
         means, stds = np.zeros((2, 50)), np.zeros((2, 2, 50))
         for j, K in enumerate(self.grams):
@@ -361,7 +362,7 @@ def test_bad_fidelities_are_named():
         (lambda: fidelity(exponent=-1.0), "exponent"),
         (
             lambda: outcomes.fidelity(two, arms, column=2, target=0.0, costs=COSTS),
-            "models are of one outcome here, got f, g: of several",
+            "models must have one outcome here, got f, g: for several",
         ),
         (lambda: outcomes.fidelity({"f": two["f"]}, arms[1:], column=2, target=0.0, costs=COSTS), "arm 24 is not there at the"),
         (lambda: several("bounds", minimize=True), "minimize is for one outcome"),

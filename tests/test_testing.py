@@ -71,7 +71,7 @@ class TestOwnSource(ArmSourceContract):
 
 
 class Coins(tb.environments.Environment):
-    """An environment of coins, each of which pays 1 with a probability of its own."""
+    """An environment of coins, each of which pays 1 with a different probability."""
 
     name, arms, noise_std = "coins", torch.linspace(0, 1, 6, dtype=torch.float64).unsqueeze(-1), 0.5
     means = torch.linspace(0.1, 0.9, 6, dtype=torch.float64)
@@ -272,7 +272,7 @@ def test_a_broken_policy_fails(law: str, monkeypatch: pytest.MonkeyPatch):
     check_fails(contract, law)
 
 
-# What a suite is told of a policy must be so.
+# The properties of a policy that a suite declares must be true.
 @pytest.mark.usefixtures("annotations_not_enforced")
 @pytest.mark.parametrize(
     ("claim", "law"),
@@ -358,7 +358,7 @@ CALLS = iter(range(10**6))
 
 
 def sampled(change: Callable[..., Tensor]) -> dict[str, Any]:
-    """A way to sample that changes the rewards of a right one."""
+    """A broken `sample` that changes the rewards of a correct one."""
     return {"sample": lambda self, index, generators: change(Coins().sample(index, generators), index, generators)}
 
 
@@ -425,7 +425,7 @@ def bayes(**members: Any) -> PosteriorContract:
 
 
 def answering(change: Callable[[Bayes, Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]) -> dict[str, Any]:
-    """A way to answer that changes the marginals of a right one."""
+    """A broken prediction that changes the marginals of a correct one."""
 
     def forward(self: Bayes, points: Tensor) -> Marginals:
         right = Bayes.forward(self, points)
@@ -435,7 +435,7 @@ def answering(change: Callable[[Bayes, Tensor, Tensor, Tensor], tuple[Tensor, Te
 
 
 def learning(change: Callable[..., tuple[Tensor, Tensor]]) -> dict[str, Any]:
-    """A way to learn that changes counts and sums."""
+    """A broken update that changes counts and sums."""
 
     def learn(self: Bayes, points: Tensor, counts: Tensor, sums: Tensor) -> None:
         Bayes.learn(self, points, *change(self, counts, sums))

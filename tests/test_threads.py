@@ -19,14 +19,14 @@ pytestmark = pytest.mark.skipif(thread_setter() is None, reason="this build of P
 
 @pytest.fixture(autouse=True)
 def three_threads():
-    """As on a machine of three cores; the other tests run on one."""
+    """Use three threads, as on a machine with three cores; the other tests run on one thread."""
     torch.set_num_threads(3)
     yield
     torch.set_num_threads(1)
 
 
 class Watched(gpytorch.kernels.RBFKernel):
-    """A kernel that notes the number of threads when it is evaluated, and fails on demand."""
+    """A kernel that records the number of threads when it is evaluated, and fails on demand."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -125,7 +125,7 @@ def test_other_threads_keep_theirs():
         found.append(torch.get_num_threads())
 
     with threads(many=False):
-        other = threading.Thread(target=note)  # one that is born meanwhile
+        other = threading.Thread(target=note)  # a thread that is started in the meantime
         other.start()
         other.join()
     assert found == [3]
@@ -207,7 +207,7 @@ def test_points_that_cannot_be_packed_are_evaluated_by_gpytorch_in_one_thread(mo
 
 @pytest.mark.parametrize("counts", [False, True], ids=["bits", "counts"])
 def test_sweeps_of_packed_arms_do_not_depend_on_the_number_of_threads(counts, monkeypatch):
-    """To the last bit: a chunk is computed by one thread, whichever."""
+    """Results are bit-identical, because each chunk is computed by a single thread."""
     for module in (columns, strategies):
         monkeypatch.setattr(module, "MANY_PRODUCTS", 1.0)
     monkeypatch.setattr(columns, "_CHUNK_BYTES", 1)

@@ -1,4 +1,4 @@
-"""Which cases of a sweep the default tests run."""
+"""The cases of a sweep that the default tests run."""
 
 from __future__ import annotations
 

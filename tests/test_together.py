@@ -41,7 +41,7 @@ def close(one: tb.Bandit, other: tb.Bandit) -> None:
 
 
 @every_policy
-@pytest.mark.parametrize("pulls", [9, 61])  # few distinct arms, and more than an update takes without a sweep
+@pytest.mark.parametrize("pulls", [9, 61])  # few distinct arms, and so many that an update needs a sweep
 def test_one_update_with_many_tells_equals_one_after_the_other(case: Case, pulls: int):
     one, other = case.bandit(4), case.bandit(4)
     index = torch.randint(40, (pulls,), generator=generator(3))
@@ -50,7 +50,7 @@ def test_one_update_with_many_tells_equals_one_after_the_other(case: Case, pulls
     ones = torch.ones(pulls, dtype=torch.float64)
     told = Pulls(ones, rewards, rewards**2, index=index, mask=ones.bool())
     if not one.policy.learns_together(one.loop.state):
-        return  # learns one after the other by definition
+        return  # learns tells one by one, by definition
     one.loop.state = one.policy.update_together(one.loop.state, told, sizes)
     for arms, y in zip(index.split(sizes), rewards.split(sizes), strict=True):
         other.tell(arms, y)
@@ -62,7 +62,7 @@ def test_one_update_with_many_tells_equals_one_after_the_other(case: Case, pulls
 
 @pytest.mark.parametrize("name", ["gp_ucb", "gp_bucb"])
 def test_batch_rows_learn_together_each_its_own(name: str):
-    """Rows with other picks, places that are masked, and a row that is told nothing for a while."""
+    """Rows with different picks and masked places, and a row that is told nothing for some time."""
     problems = [Problem(seed=3, a=40), Problem(seed=4, a=40)]
     arms = torch.stack([p.tensor for p in problems])
     one, other = (tb.Bandit(Case(name, "").policy(), arms, generator=[generator(0), generator(1)]) for _ in range(2))

@@ -1,4 +1,4 @@
-"""The tutorials run, at small sizes, and draw their figures."""
+"""The tutorials run at small sizes, and draw their figures."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_scalable_gp_ucb(tmp_path: Path, capsys):
     for runs in traces.values():
         assert len(runs) == 2
         for trace in runs:
-            assert len(trace.seconds) == 14  # past a second fit
+            assert len(trace.seconds) == 14  # long enough for a second fit
             assert all(0 <= regret < 3.4 for regret in trace.regret)
     assert drawn(figure)
     assert len(capsys.readouterr().out.splitlines()) == 6

@@ -1,4 +1,4 @@
-"""Types, as a user's `mypy --strict` sees them: a program of a user, and every public name."""
+"""Types as checked by a user's `mypy --strict`: a user's program, and every public name."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import public_api
 import pytest
 
 HERE = Path(__file__).parent
-UNTYPED = ("gpytorch", "pandas")  # have no types of their own
+UNTYPED = ("gpytorch", "pandas")  # packages without type annotations
 
 
 @pytest.mark.exhaustive
@@ -32,6 +32,6 @@ def test_a_strict_user_finds_no_fault(tmp_path: Path):
 
 
 def test_the_program_of_the_user_is_a_right_one():
-    """It is not only typed: its parts exist, as importing it shows."""
+    """The program is not only well typed: importing it shows that all names exist."""
     program = importlib.import_module("typed_program")
     assert callable(program.loop)

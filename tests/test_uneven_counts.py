@@ -1,4 +1,4 @@
-"""Counts that differ by fifteen orders of magnitude: the light arms keep their digits."""
+"""Counts that differ by fifteen orders of magnitude: arms with small counts stay accurate."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def kernel(x: np.ndarray, y: np.ndarray) -> mpmath.matrix:
 
 
 def dense(S: np.ndarray, u: np.ndarray, n: np.ndarray, at: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Mean and variance of DTC on S, which is the exact posterior where S is u, in 60 digits."""
+    """Mean and variance of DTC on S, which is the exact posterior if S = u, in 60 digits."""
     with mpmath.workdps(60):
         K_su, K_sa, K_ss = kernel(ARMS[S], ARMS[u]), kernel(ARMS[S], at), kernel(ARMS[S], ARMS[S])
         weighted = K_su * mpmath.diag([mpmath.mpf(float(c)) for c in n])
@@ -53,7 +53,7 @@ def observed(name: str, n: np.ndarray, u: np.ndarray) -> tb.Bandit:
 
 
 def counts_of(ratio: float, size: int) -> np.ndarray:
-    """Light and heavy arms, neither first nor last, and some between."""
+    """Small and large counts, neither first nor last, and some in between."""
     n = np.ones(size)
     n[2::5], n[3::7] = ratio, np.sqrt(ratio)
     return n
@@ -84,7 +84,7 @@ def test_every_view_has_the_digits_of_a_dense_solve(name, ratio):
 @pytest.mark.parametrize("name", ["gp_ucb", "batch_bkb all"])
 @pytest.mark.parametrize("heavy_first", [False, True])
 def test_what_is_told_after_the_factors_were_looked_at(name, heavy_first):
-    """A pull may make the counts uneven, or come to a posterior that is graded already, at an arm that is new or not."""
+    """A pull of a new or an old arm may make the counts uneven, or be added to a posterior that is already graded."""
     u, n = np.arange(8), np.ones(8)
     bandit = observed(name, counts_of(1e12, 8) if heavy_first else n, u)
     n = counts_of(1e12, 8) if heavy_first else n
@@ -95,7 +95,7 @@ def test_what_is_told_after_the_factors_were_looked_at(name, heavy_first):
         bandit.posterior(torch.as_tensor(ARMS))
         u, n = (u, n) if arm in u else (np.append(u, arm), np.append(n, 0.0))
         n[u == arm] += count
-    # what the two pulls of arm 3 add up to is its average
+    # The two pulls of arm 3 add up to its average.
     check(bandit, u, n, name)
 
 
@@ -125,7 +125,7 @@ def test_the_information_gained_is_that_of_the_dense_matrix():
 
 
 def test_finite_features_of_heavy_and_light_arms():
-    """Fewer features than heavy arms, one of which is a light one's multiple."""
+    """Fewer features than arms with large counts, one of which is a multiple of an arm with a small count."""
     X, y, n = ARMS[:6], MEANS[:6], np.array([1.0, 1e12, 1.0, 1.0, 1e6, 1.0])
     X = np.concatenate([X, 2 * X[1:2]])
     n, y = np.append(n, 1.0), np.append(y, 0.3)

@@ -63,7 +63,7 @@ def test_a_baseline_without_the_pending_points():
 
 @pytest.mark.parametrize("together", [True, False])
 def test_problems_that_are_minimised_each_on_its_own(together: bool, monkeypatch: pytest.MonkeyPatch):
-    """Rosenbrock's function and a parabola, of which the second is done at once."""
+    """Rosenbrock's function and a parabola, the second of which converges immediately."""
     assert hasattr(gen, "fmin_l_bfgs_b_batched"), gone("botorch.generation.gen.fmin_l_bfgs_b_batched")
     assert hasattr(gen, "threadpool_limits"), gone("botorch.generation.gen.threadpool_limits")
     if not together:

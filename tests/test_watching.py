@@ -1,4 +1,4 @@
-"""Runs seen through their journals: the numbers of page and live view against the run's own, for any journal."""
+"""Runs watched through their journals: page and live view have the numbers of the run, for any journal."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_the_page_and_the_frame_say_what_the_run_said(played: tuple[tb.History, 
 
 
 def written(path: Path, records: list[dict[str, Any]]) -> None:
-    """A journal of these records."""
+    """Write a journal with these records."""
     crc, lines = 0, []
     for record in records:
         text = json.dumps(record, separators=(",", ":")).encode()
@@ -113,7 +113,7 @@ def records_of(path: Path) -> list[dict[str, Any]]:
 
 
 def test_a_journal_that_grows_is_read_as_far_as_it_is_whole(played: tuple[tb.History, Path], tmp_path: Path):
-    """In pieces of any length, torn lines among them: the same in the end, and nothing is read twice."""
+    """Reading pieces of any length, including torn lines, gives the same result in the end, and nothing is read twice."""
     history, source = played
     whole, path, rng = source.read_bytes(), tmp_path / "run.journal", np.random.default_rng(0)
     cuts = [0, 5, 40, *sorted(rng.integers(41, len(whole), 25).tolist()), len(whole)]
@@ -129,7 +129,7 @@ def test_a_journal_that_grows_is_read_as_far_as_it_is_whole(played: tuple[tb.His
         line(reading, 0, reading.last)
     same(history, reading.history)
     before = whole[: whole.rindex(b"\n", 0, -1) + 1]
-    path.write_bytes(before)  # the last record was taken back, and there is another in its place
+    path.write_bytes(before)  # the last record was removed, and replaced by another
     assert reading.update() == before.count(b"\n")
     with open(path, "ab") as file:
         file.write(whole[len(before) :])
@@ -187,7 +187,7 @@ def test_what_is_out_is_known_whatever_is_called(tmp_path: Path):
     assert (said["observed"], said["failed"], said["forgotten"]) == ("7", "1", "1")
     assert reading.moved.tolist() == [moved]
     arms = {arm for arm, _ in told[moved:]}
-    assert {int(row[0]) for row in best_rows(reading)} <= arms  # arms of before have other numbers now
+    assert {int(row[0]) for row in best_rows(reading)} <= arms  # the previous arms have other indices now
     page = page_of_journal(reading)
     assert page.moved == moved
     assert "1 picks forgotten, 7 pulls of history beside" in page.facts
@@ -198,7 +198,7 @@ def test_what_is_out_is_known_whatever_is_called(tmp_path: Path):
 
 
 def best_rows(reading: Reading) -> list[list[str]]:
-    """The lines of the table of best arms, the right side of a frame."""
+    """The lines of the table of best arms, on the right side of a frame."""
     lines = text_of(reading, now=reading.last).splitlines()
     top = next(k for k, text in enumerate(lines) if "best arm" in text)
     column = lines[top].index("best arm")
@@ -308,7 +308,7 @@ def test_what_is_no_journal_is_one_clear_line(played: tuple[tb.History, Path], t
     for name in ("nowhere", ".", *wrong):
         for command in (["report"], ["watch", "--once"]):
             result = RUNNER.invoke(app, [*command, str(tmp_path / name)])
-            if (name, len(command)) == ("empty", 2):  # a run that is just beginning
+            if (name, len(command)) == ("empty", 2):  # a run that has just started
                 assert "nothing is written yet" in result.stdout
                 continue
             assert result.exit_code == 2, (name, result.output)
@@ -318,7 +318,7 @@ def test_what_is_no_journal_is_one_clear_line(played: tuple[tb.History, Path], t
 
 
 def grow(monkeypatch: pytest.MonkeyPatch, path: Path, whole: bytes, pieces: int) -> None:
-    """Each sleep of the watcher, the journal grows by a piece; after the last one, Ctrl-C."""
+    """At each sleep of the watcher, append a piece to the journal; after the last piece, raise Ctrl-C."""
     ends = iter([len(whole) * k // pieces for k in range(1, pieces + 1)])
 
     def sleep(seconds: float) -> None:
@@ -333,7 +333,7 @@ def grow(monkeypatch: pytest.MonkeyPatch, path: Path, whole: bytes, pieces: int)
 def test_without_a_terminal_there_are_plain_lines(
     played: tuple[tb.History, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    """One a look that found something, until the run is over; the same picture again and again says nothing."""
+    """A line is printed whenever something has changed, until the run is over; an unchanged state prints nothing."""
     path, whole = tmp_path / "run.journal", played[1].read_bytes()
     path.write_bytes(b"")
     grow(monkeypatch, path, whole, 6)
@@ -357,4 +357,4 @@ def test_in_a_terminal_ctrl_c_leaves_the_last_picture(
     console = Console(file=io.StringIO(), width=100, height=40, force_terminal=True)
     watch(path, console)
     assert "of 30" in console.file.getvalue()
-    assert console.file.getvalue().endswith("\x1b[?25h")  # the cursor is back
+    assert console.file.getvalue().endswith("\x1b[?25h")  # the cursor is visible again

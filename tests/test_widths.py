@@ -1,4 +1,5 @@
-"""The widths since 2011 and 2024: by hand, in order, and computed from the data as their proofs do. Coverage is guarantee 4."""
+"""The widths of 2011 and 2024: computed by hand, ordered by size, and computed from the data as in their proofs. Coverage is
+tested by guarantee 4."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ KINDS = [
     ids=lambda case: case.name,
 )
 def test_workers_in_turn_pick_what_one_bandit_would(case: Case, tmp_path: Path):
-    """Two workers that ask and tell out of order, and one bandit that is asked and told in that order."""
+    """Two workers that ask and tell out of order agree with one bandit that is asked and told in the same order."""
     alone, open_picks, mine = case.bandit(), [], []
     workers = [worker(tmp_path / "run.db", case, every=4) for _ in range(2)]
     for number in range(14):
@@ -59,7 +59,7 @@ def test_workers_in_turn_pick_what_one_bandit_would(case: Case, tmp_path: Path):
         assert torch.equal(lease.points[0], PROBLEM.tensor[lease.index[0]])
         mine.append(lease)
         open_picks.append(lease)
-        if number % 3 == 2:  # the last first
+        if number % 3 == 2:  # the last pick first
             for _ in range(2):
                 done = open_picks.pop()
                 workers[(number + done.number) % 2].tell(done, reward(done))
@@ -110,7 +110,7 @@ def test_leases_expire_and_the_first_reward_counts(tmp_path: Path):
 
 @pytest.mark.parametrize("part", ["settle", "add"])
 def test_a_transaction_that_fails_leaves_nothing_behind(part: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """The disk fails after a reward was written, or after a pick was made: neither is in the file, or known here."""
+    """The disk fails after a reward was written, or after a pick was made: neither is in the file or in the worker."""
     one = worker(tmp_path / "run.db")
     one.tell(one.ask(), 0.3)
     lease, before = one.ask(), everything(one.bandit)
@@ -200,7 +200,7 @@ def test_a_saved_state_that_can_not_be_read_is_left_aside(tmp_path: Path):
     db.close()
     with pytest.warns(errors.JournalWarning, match="left aside"):
         twin = worker(tmp_path / "run.db")
-    found = differences(everything(one.bandit), everything(twin.bandit))  # it learned them together, by one update
+    found = differences(everything(one.bandit), everything(twin.bandit))  # `twin` learned them by one update
     assert all(float(line.rsplit("by ")[-1]) < 1e-12 for line in found), found
 
 
@@ -238,7 +238,7 @@ def evaluate_together(folder: Path, total: int, lease: float) -> tuple[list[str]
 
     third = start("third", True)
     held = 0
-    for line in third.stdout:  # first alone, so that it surely holds a pick when it dies
+    for line in third.stdout:  # alone at first, so that it certainly holds a pick when it is killed
         word, number, *_ = line.split()
         if word == "asked" and int(number) > 5:
             held = int(number)

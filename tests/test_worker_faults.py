@@ -1,4 +1,4 @@
-"""Workers on one SQLite file that are interrupted or forked, and files that are swapped, foreign or damaged under them."""
+"""Workers on one SQLite file that are interrupted or forked, and files that are swapped, foreign or damaged during use."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ OWN = ("worker.py", "together.py", "shared.py")  # interrupted between any two b
 
 
 class Interrupt:
-    """Raises `KeyboardInterrupt` at the n-th step of the package inside a call, as a Ctrl-C of that moment would; counting the
-    steps of one function of a worker alone, if it is named."""
+    """Raises `KeyboardInterrupt` at the n-th step of the package within a call, like Ctrl-C at that moment. If a function of a
+    worker is named, only its steps are counted."""
 
     def __init__(self, at: int, only: str = "") -> None:
         self.left, self.fired, self._only = at, False, only
@@ -112,7 +112,7 @@ def test_an_interrupt_anywhere_neither_loses_a_reward_nor_learns_it_twice(name: 
         interrupt.during(lambda: call(one, leases))
         assert interrupt.fired or number
         agree(one, other)
-    lease, told = one.ask(), one.told  # goes on as if nothing had been
+    lease, told = one.ask(), one.told  # continues as if nothing had happened
     one.tell(lease, reward(lease))
     assert other.told == told + 1
     agree(one, other)
@@ -121,7 +121,8 @@ def test_an_interrupt_anywhere_neither_loses_a_reward_nor_learns_it_twice(name: 
 
 
 def test_an_interrupt_between_any_two_bytecodes_of_learning(tmp_path: Path):
-    """All of `_catch_up`: where a reward was learned and not yet counted as seen, the next call learned it again."""
+    """Every bytecode of `_catch_up`. An earlier version learned a reward twice if it was interrupted before the reward was
+    counted as seen."""
     case, at = Case("gp_ucb", ""), 0
     one, other = (worker(tmp_path / "run.db", case, every=7) for _ in range(2))
     while True:
@@ -141,7 +142,7 @@ def test_an_interrupt_between_any_two_bytecodes_of_learning(tmp_path: Path):
 
 
 def test_a_lease_of_another_store_is_refused(tmp_path: Path):
-    """Its number means another pick there, at another arm."""
+    """The number of the lease belongs to a different pick in the other store, at another arm."""
     one, other = worker(tmp_path / "one.db"), worker(tmp_path / "other.db")
     lease, mine = one.ask(), other.ask()
     assert lease.number == mine.number
@@ -150,13 +151,13 @@ def test_a_lease_of_another_store_is_refused(tmp_path: Path):
             call()
     assert other.told == 0
     one.tell(lease, 0.5)
-    worker(tmp_path / "other.db").tell(mine, 0.5)  # any worker on its own store takes it
+    worker(tmp_path / "other.db").tell(mine, 0.5)  # any worker on the store of the lease accepts it
 
 
 def in_a_fork(work: Callable[[], None]) -> None:
-    """Run something in a forked process; it fails where that fails."""
+    """Run `work` in a forked process, and fail if it fails."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # of forks beside threads: the child has none
+        warnings.simplefilter("ignore", DeprecationWarning)  # about forks with running threads, which the child does not use
         child = os.fork()
     if child == 0:
         status = 1
@@ -175,7 +176,7 @@ def test_a_forked_worker_opens_a_connection_of_its_own(tmp_path: Path):
     mark = one._store._db
 
     def work() -> None:
-        assert one._store._db is None  # that of the parent is not even inherited
+        assert one._store._db is None  # the parent's connection is not inherited
         assert one.told == 0
         one.tell(theirs, 0.4)
         lease = one.ask()
@@ -230,7 +231,7 @@ def test_forks_of_a_killed_process_hold_nothing(tmp_path: Path):
         one = worker(path)
         one.tell(one.ask(), 0.1)
         assert one.told == 2
-        os.killpg(parent.pid, 0)  # the fork lived all the while
+        os.killpg(parent.pid, 0)  # the fork is still running
     finally:
         os.killpg(parent.pid, signal.SIGKILL)
         parent.stdout.close()
@@ -240,7 +241,7 @@ def test_forks_of_a_killed_process_hold_nothing(tmp_path: Path):
 
 
 def swaps(path: Path) -> dict[str, Callable[[], Any]]:
-    """Ways in which a file goes from under a worker."""
+    """Ways in which the file of a worker is removed or replaced."""
     twin = path.with_name("twin.db")
     return {
         "deleted": path.unlink,
@@ -281,7 +282,7 @@ def test_a_swap_within_a_call_is_noticed(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_a_worker_that_lost_its_store_leaves_the_next_one_alone(tmp_path: Path):
-    """SQLite removes the log beside a file by name when a last connection is closed, with what was committed to it."""
+    """When the last connection is closed, SQLite deletes the log beside the file by its name, including committed data."""
     path = tmp_path / "run.db"
     lost = worker(path)
     lost.tell(lost.ask(), 0.3)
@@ -316,10 +317,10 @@ def change(path: Path, statement: str, *values: Any) -> None:
 @pytest.mark.parametrize(
     ("statement", "words"),
     [
-        ("DELETE FROM run", "which run it is of"),
-        ("UPDATE run SET began = '[]'", "which run it is of"),
+        ("DELETE FROM run", "does not identify its run"),
+        ("UPDATE run SET began = '[]'", "does not identify its run"),
         ("UPDATE run SET began = '[[1, 2, 3]]'", "generator"),
-        ("UPDATE run SET described = '3'", "which run it is of"),
+        ("UPDATE run SET described = '3'", "does not identify its run"),
         ('UPDATE picks SET content = \'{"index": [999], "drawn": []}\'', "event 1: .*arm index 999"),
         ('UPDATE picks SET content = \'{"index": [-5], "drawn": []}\'', "event 1: .*arm index -5"),
         ('UPDATE picks SET content = \'{"index": [[1, 2]], "drawn": []}\'', "event 1: "),
@@ -343,5 +344,5 @@ def test_reading_a_store_without_its_run_is_one_clear_error(tmp_path: Path):
     path = tmp_path / "run.db"
     worker(path).close()
     change(path, "DELETE FROM run")
-    with pytest.raises(errors.DataError, match="which run it is of"):
+    with pytest.raises(errors.DataError, match="does not identify its run"):
         Reading(path).update()

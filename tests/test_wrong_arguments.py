@@ -87,7 +87,7 @@ REASONS: dict[str, tuple[str, ...]] = {
     "not looked at: BoTorch's lists of models pass indices of their own": ("botorch.BanditModel.posterior.output_indices",),
 }
 LEFT_OUT = {name for names in REASONS.values() for name in names}
-FINE: dict[str, tuple[Any, ...]] = {  # of what is tried below, what is right
+FINE: dict[str, tuple[Any, ...]] = {  # values among those tried below that are valid
     "History.record.seconds": (math.nan,),
     # the name of a column
     **dict.fromkeys((f"constraints.{name}.labels" for name in ("AtMost", "Groups", "Same")), ("nonsense",)),
@@ -103,11 +103,11 @@ NEGATIVE = {
     "level",
     "threshold",
 }
-MORE = {  # arguments that are handed on
+MORE = {  # arguments that are passed on
     "Bandit.fit_kernel_": ("misfit", "noise_prior", "max_exact", "dictionary_size", "restarts", "max_iterations"),
 }
 FILES = {"abalone", "cadata", "fcnet", "nas_bench_101", "nas_bench_201", "logistic_regression"}  # need a file, or minutes
-INSTEAD = {"bounds": "arms"}  # of these one at a time
+INSTEAD = {"bounds": "arms"}  # only one of the two may be given
 
 
 def short(path: str, name: str) -> str:
@@ -165,14 +165,14 @@ def called(name: str, folder: Path) -> tuple[Callable[..., Any], dict[str, inspe
 
 
 def arguments(name: str, named: dict[str, inspect.Parameter], folder: Path) -> dict[str, Any]:
-    """Right arguments: the required ones, and further ones of `right_arguments`."""
+    """Valid arguments: the required ones, and further ones of `right_arguments`."""
     own = right.BY_FUNCTION.get(name, {})
     needed = [key for key, p in named.items() if p.default is p.empty and key not in own]
     return {key: (own.get(key) or right.BY_NAME[key])(folder) for key in [*needed, *own]}
 
 
 def wrong_values(name: str, key: str, annotation: str) -> Iterator[Any]:
-    """Values that are wrong for an argument of this annotation."""
+    """Values that are invalid for an argument with this annotation."""
     yield Wrong()
     kinds = set(re.findall(r"\w+", annotation))
     if kinds & {"int", "float"}:
@@ -217,11 +217,11 @@ def test_wrong_arguments_are_refused_by_name(name: str, tmp_path: Path, monkeypa
     if name.rpartition(".")[2] not in FILES:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            done(call(**fine))  # which were right but for the one
+            done(call(**fine))  # valid except for the one argument
 
 
 def test_nothing_else_is_left_out():
-    """Every public name not on the list is in the test above, which fails if it has no right arguments."""
+    """Every public name not on the list is in the test above, which fails if there are no valid arguments for it."""
     known = {*PUBLIC, *(f"{name}.{key}" for name, value in PUBLIC.items() for key in parameters(value))}
     assert known >= LEFT_OUT, f"left out, but not there: {LEFT_OUT - known}"
 

@@ -162,11 +162,11 @@ class Bandit:
         if exactly is not None:
             exactly = check_more(exactly, "exactly")
             alone = limit is None and more is None and maximizer is None
-            require(alone, "exactly= stands alone: leave out limit=, more= and maximizer=.")
+            require(alone, "exactly= excludes limit=, more= and maximizer=: leave them out.")
         elif constraints:
-            require(more is not None, "within= constrains a batch of exactly so many picks: pass exactly=, or more=.")
+            require(more is not None, "within= requires a given number of picks: pass exactly=, or more=.")
             alone = limit is None and maximizer is None
-            require(alone, "within= goes with exactly= or more= alone: leave out limit= and maximizer=.")
+            require(alone, "within= excludes limit= and maximizer=: leave them out.")
         if maximizer is not None and not callable(maximizer):
             raise ArgumentError(f"maximizer must be a function, got {type(maximizer).__name__}.")
         if loop.open is not None and more is None:
@@ -540,7 +540,7 @@ class Bandit:
         require(
             not self.loop.state.rows.streamed or same_device(device, self.device),
             f"arms are swept on {self.device}, where their source puts them: give a source of device={str(device)!r} to a new "
-            "Bandit, and load_state_dict() what was learned.",
+            "Bandit, and load_state_dict() the state of this one.",
             UnsupportedError,
         )
         self.loop.to_(device)
@@ -558,7 +558,7 @@ class Bandit:
 
     def _maximize(self, maximizer: Maximizer, count: int) -> None:
         """Open picks found by the user's maximizer."""
-        message = "a maximizer makes further arms, and a source holds those it has: pass the arms as a tensor."
+        message = "a maximizer adds arms, and a source is fixed: pass the arms as a tensor."
         require(not self.loop.state.rows.streamed, message, UnsupportedError)
 
         def find() -> Tensor:
@@ -638,13 +638,13 @@ def _readable(arms: Any, policy: Policy) -> Tensor | ArmSource:
         return check_arms(arms.arms)
     require(
         policy.streams,
-        f"this policy looks at all arms as one tensor, and got {arms!r}: use batch_bkb, bkb or gp_ucb, or pass a tensor, such "
+        f"this policy reads all arms as one tensor, and got {arms!r}: use batch_bkb, bkb or gp_ucb, or pass a tensor, such "
         "as torch.from_numpy(numpy.load(path)).",
         UnsupportedError,
     )
     require(
         not isinstance(arms, Shard) or policy.shards,
-        "this policy does not share its arms out among ranks: use batch_bkb (batch_rule='global' or 'product') or bkb with the "
+        "this policy does not support arms on several ranks: use batch_bkb (batch_rule='global' or 'product') or bkb with the "
         "UCB score, without initial= and refit_every=.",
         UnsupportedError,
     )

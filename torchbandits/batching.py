@@ -176,7 +176,7 @@ class Repeat(_Threshold):
     max_batch_size: int | None = 10_000
 
     def __post_init__(self) -> None:
-        require(self.max_batch_size is not None, "an arm that can't teach more would be pulled for ever: give max_batch_size.")
+        require(self.max_batch_size is not None, "an arm without variance would be pulled forever: give max_batch_size.")
         _Threshold.__post_init__(self)
 
     def repeated(self, arm: Tensor, leverage: Tensor, remaining: Tensor) -> Tensor:

@@ -69,11 +69,13 @@ class _Labelled(Constraint):
 
     def __post_init__(self) -> None:
         if isinstance(self.labels, str):
-            require(bool(self.labels), "labels must be one value an arm, or the name of a column, got an empty text.")
+            require(bool(self.labels), "labels must be one value per arm, or the name of a column, got an empty text.")
             return
         labels = as_tensor("labels", self.labels)
         require(
-            labels.dim() == 1 and labels.numel() > 0, f"labels must be one value an arm, got {tuple(labels.shape)}.", ShapeError
+            labels.dim() == 1 and labels.numel() > 0,
+            f"labels must be one value per arm, got {tuple(labels.shape)}.",
+            ShapeError,
         )
         require(not bool(labels.isnan().any()), "labels must be values, and one of them is NaN.")
         # Ranks of the distinct values, so that values of any type can be counted.
@@ -83,7 +85,7 @@ class _Labelled(Constraint):
         """The labels as integers from 0, `A`. Raises `ShapeError` unless there is one label per arm."""
         size = offered.shape[-1]
         assert isinstance(self.labels, Tensor)
-        require(len(self.labels) == size, f"labels must be one value an arm, {size}, got {len(self.labels)}.", ShapeError)
+        require(len(self.labels) == size, f"labels must be one value per arm, {size}, got {len(self.labels)}.", ShapeError)
         return self.labels.to(offered.device)
 
     def _used(self, picks: Tensor, ranks: Tensor) -> Tensor:
@@ -186,7 +188,7 @@ def check_within(within: Any, labels_of: Callable[[str], Tensor] | None = None) 
         )
         name = getattr(constraint, "labels", None)
         if isinstance(constraint, _Labelled) and isinstance(name, str):
-            message = f"within names the column {name!r}, and arms have none: pass one value an arm, or make a Campaign."
+            message = f"within names the column {name!r}, and arms have none: pass one value per arm, or make a Campaign."
             require(labels_of is not None, message)
             assert labels_of is not None
             constraint = replace(constraint, labels=labels_of(name))

@@ -442,6 +442,6 @@ def costs_for(policy: Policy, rows: ArmRows, costs: Any) -> Tensor | None:
     """Check the costs of the arms: one number per arm, or None if no costs were given and the policy needs none."""
     require(
         costs is not None or not policy.needs_costs,
-        "a score per cost needs the costs of the arms: pass costs=, one number an arm.",
+        "a score per cost needs the costs of the arms: pass costs=, one number per arm.",
     )
     return None if costs is None else check_costs(costs, rows.batch_shape, rows.num_arms, rows.source.device, rows.first)

@@ -145,7 +145,7 @@ def pareto(
     def aim(names: Names) -> Scalarized:
         limited = at_least is not None or at_most is not None
         limits = _limits(at_least, at_most, names) if limited else ()
-        message = "where there are limits, say which outcomes are traded off: objectives=, a list of their names."
+        message = "with limits, pass objectives=, a list of the names of the outcomes that are objectives."
         require(objectives is not None or not limited, message)
         own = names if objectives is None else _named("objectives", objectives, names)
         require(len(own) > 0, "objectives must name at least one outcome.")
@@ -322,8 +322,8 @@ def fidelity(
 
     def aim(names: Names) -> Fidelity:
         message = (
-            f"models are of one outcome here, got {', '.join(names)}: of several, pass constrained(models, …) or "
-            "pareto(models, …) in their place."
+            f"models must have one outcome here, got {', '.join(names)}: for several, pass constrained(models, …) or "
+            "pareto(models, …) instead."
         )
         require(len(names) == 1, message, UnsupportedError)
         return Fidelity(Constrained(Limit(0, -1.0 if minimize else 1.0, 0.0), (), 0.95), twin, price, q)

@@ -130,7 +130,7 @@ def run(
     rules = copy.deepcopy(() if isinstance(stop, tuple) and not stop else check_rules(stop, "stop"))
     with _closed_where_it_fails(bandit):
         single = not asynchronous or bandit.batch_shape.numel() == 1
-        require(single, "asynchronous=True is for one batch row: rows do not come free together.", UnsupportedError)
+        require(single, "asynchronous=True is for one batch row: rows do not become free together.", UnsupportedError)
         opening = _opening(bandit)
         if observed is not None and not opening:
             Bandit.observe(bandit, *observed)
@@ -200,7 +200,7 @@ def _shared_costs(environment: Environment) -> Tensor | None:
     if costs is None or costs.dim() == 1:
         return costs
     same = bool((costs == costs[..., :1, :]).all())
-    require(same, "a pull costs the same whatever its outcome: give a table the costs of its arms, one number an arm.")
+    require(same, "a pull costs the same whatever its outcome: give a table the costs of its arms, one number per arm.")
     return costs[..., 0, :]
 
 
@@ -227,7 +227,7 @@ def _closed_where_it_fails(bandit: Bandit) -> Iterator[None]:
             raise
         raise KeyboardInterrupt(
             f"stopped after {int(bandit.pulls.sum()):,} pulls. Every reward that was told is kept in {bandit.journal.path}: "
-            "the same call goes on from there."
+            "the same call resumes from there."
         ) from None
 
 
@@ -254,9 +254,9 @@ def _what_is_kept(answers: Answers, bandit: Bandit) -> str:
     what = f"the evaluation of arm {', '.join(map(str, arms[:5]))} failed" if arms else "evaluations failed"
     error = answers.error
     return (
-        f"{what}: {type(error).__name__}: {error}. The rewards that came are told: error.history has the run up to here, and "
-        f"error.bandit all {int(bandit.pulls.sum())} pulls; its ask() returns what is open. retries= tries again, "
-        "failures='forget' or 'exclude' goes on without those that fail."
+        f"{what}: {type(error).__name__}: {error}. All rewards received were told: error.history has the run so far, and "
+        f"error.bandit all {int(bandit.pulls.sum())} pulls; its ask() returns the open picks. retries= repeats failed "
+        "evaluations, and failures='forget' or 'exclude' continues without them."
     )
 
 
@@ -452,7 +452,7 @@ class Budget:
 
     def __init__(self, budget: float | Tensor, environment: Environment, bandit: Bandit) -> None:
         costs, shape = environment.costs, bandit.batch_shape
-        require(costs is not None, f"a budget needs costs, and the environment {environment.name!r} does not know any.")
+        require(costs is not None, f"a budget needs costs, and the environment {environment.name!r} has none.")
         assert costs is not None
         left = as_tensor("budget", budget, torch.float64, costs.device)
         good = left.shape in (torch.Size(), shape) and bool((left > 0).all())

@@ -155,7 +155,7 @@ class TopBoundary(Score):
         """The midpoint c of the k-th and the (k+1)-th highest mean."""
         ranked = means.topk(min(self.k + 1, means.shape[-1]), dim=-1).values
         some = ranked.shape[-1] > self.k and bool((ranked[..., -1] > -torch.inf).all())
-        require(some, f"the {self.k} best arms are to be told from others, and there are no others: choose a smaller k.")
+        require(some, f"the {self.k} best arms are all arms, so there is no boundary: choose a smaller k.")
         return ranked[..., self.k - 1 :].mean(dim=-1)
 
     def __call__(self, mean: Tensor, std: Tensor, width: Tensor, incumbent: Tensor) -> Tensor:
@@ -225,7 +225,10 @@ class PerCost(Score):
         require(known, f"base must be a score or a draw of the posterior, such as UCB(), got {self.base!r}.")
         require(not isinstance(self.base, PerCost), "the score is per cost already.")
         whole = isinstance(self.base, MostProbable | TopBoundary)
-        require(not whole, "the probability to be the best, and the boundary of the top k, are no gains: they have no cost.")
+        require(
+            not whole,
+            "the probability to be the best, and the boundary of the top k, are not gains, and can't be divided by costs.",
+        )
         require(is_finite(self.exponent) and self.exponent >= 0, f"exponent must be finite and ≥ 0, got {self.exponent}.")
         require(is_finite(self.baseline), f"baseline must be finite, got {self.baseline}.")
         logarithmic = isinstance(self.base, _Improvement)

@@ -409,7 +409,7 @@ class Worker:
     def _check_lease(self, lease: Any) -> None:
         require(isinstance(lease, Lease), f"lease must be what ask() returned, got {type(lease).__name__}.")
         own = lease.run == self._store.id
-        message = f"this lease is of another store than {self._store.path}: tell it to a worker on the store that it is of."
+        message = f"this lease is of another store than {self._store.path}: tell it to a worker on that store."
         require(own, message, StateError)
 
 

@@ -1,4 +1,4 @@
-"""Kernel blocks by matrix products equal GPyTorch's kernel and dense distances, close points and odd length-scales included."""
+"""Kernel blocks by matrix products equal GPyTorch's kernel and dense distances, also for close points and odd length-scales."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def dense(name: str, points: torch.Tensor, arms: torch.Tensor, lengthscale: floa
 
 
 def cloud(seed: int, d: int = 5) -> tuple[torch.Tensor, torch.Tensor]:
-    """Points, and arms that hold the points themselves, and others that are a hair away from them."""
+    """Points, and arms that include these points and others very close to them."""
     generator = torch.Generator().manual_seed(seed)
     points = torch.rand(40, d, generator=generator, dtype=F64) + 3
     near = points + 1e-7 * torch.randn(40, d, generator=generator, dtype=F64)
@@ -53,25 +53,25 @@ def cloud(seed: int, d: int = 5) -> tuple[torch.Tensor, torch.Tensor]:
 @pytest.mark.parametrize("lengthscale", [1e-3, 0.05, 0.4, 3.0, 1e3])
 @pytest.mark.parametrize("name", PROFILES)
 def test_blocks_equal_dense_distances(monkeypatch: pytest.MonkeyPatch, name: str, lengthscale: float, numpy: bool) -> None:
-    """To 4e-13, near-duplicates included; GPyTorch itself is off by 1e-10 at the smallest length-scale."""
+    """Equal to 4e-13, including near-duplicates; GPyTorch's own error is 1e-10 at the smallest length-scale."""
     monkeypatch.setattr(kernels, "_by_numpy", lambda values: numpy)
     points, arms = cloud(0)
     kernel = make(name, lengthscale)
     assert StationaryBlocks.supports(kernel)
     K = StationaryBlocks(points, kernel)(arms, torch.full((40, 140), torch.nan, dtype=F64))
     expected = dense(name, points, arms, lengthscale)
-    # Matérn 1/2 has slope 1 at 0, where coordinates around 3 hold a distance to 1e-15/ℓ and no better
+    # Matérn 1/2 has slope 1 at 0, and coordinates around 3 represent a distance only to 1e-15/ℓ.
     atol = 4e-13 + (1e-15 / lengthscale if name == "matern-0.5" else 0)
     np.testing.assert_allclose(K.numpy(), expected, rtol=0, atol=atol)
     plain = evaluate_kernel(kernel, points, arms)
-    # GPyTorch loses digits of small distances to cancellation, half of them to the square root in Matérn 1/2
+    # GPyTorch loses digits of small distances by cancellation, and half of the digits by the square root in Matérn 1/2.
     away = torch.from_numpy(expected) < (1 - 1e-3 if name == "matern-0.5" else 1 - 1e-6)
     torch.testing.assert_close(K[away], plain[away], rtol=0, atol=5e-8 if lengthscale < 0.01 else 1e-11)
 
 
 @pytest.mark.parametrize("name", PROFILES)
 def test_batches_scales_and_relevance(name: str) -> None:
-    """Rows of a batch have their own points, arms, length-scales and scales; the block may be a part of a larger one."""
+    """Batch rows have separate points, arms, length-scales and scales; the output block may be part of a larger tensor."""
     generator = torch.Generator().manual_seed(1)
     points, arms = (torch.rand(3, n, 4, generator=generator, dtype=F64) for n in (9, 33))
     lengthscale = 0.2 + torch.rand(3, 1, 4, generator=generator, dtype=F64)

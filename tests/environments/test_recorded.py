@@ -1,4 +1,4 @@
-"""Arms with recorded rewards, and the tables of neighbours: against loops that share no code with the package."""
+"""Arms with recorded rewards, and tables of neighbours, compared with loops that share no code with the package."""
 
 import math
 

@@ -1,4 +1,5 @@
-"""Sample paths: moments against the dense posterior, one fixed function each, rows of a batch on their own."""
+"""Sample paths: their moments are those of the dense posterior, each path is one fixed function, and batch rows are
+separate."""
 
 from __future__ import annotations
 
@@ -68,14 +69,14 @@ def test_paths_have_the_mean_and_covariance_of_the_posterior(case: str, told: bo
     name, options = CASES[case]
     process = process_of(kernel_pair(name)[0], told=told, **options)
     mean, covariance = process(AT).mean.numpy(), process.covariance(AT).numpy()
-    # paths of one call share their frequencies: their covariance is that of the posterior over the calls
+    # Paths of one call share their frequencies, so only over several calls their covariance is that of the posterior.
     fourier = process.finite is None
     values = values_of(process, 500, num_features=64) if fourier else values_of(process, 1, 4000)
     assert_moments(values, mean, covariance, most=8 if fourier else 5.5)  # a mixture of Gaussians has heavier tails
 
 
 def test_exact_paths_have_the_moments_of_a_dense_posterior():
-    """The oracle is numpy: a GP with noise λ/n on averages."""
+    """The oracle is a GP in NumPy with noise λ/n on averages."""
     theirs, ours = kernel_pair("matern52", 0.4)
     x, at, n = PULLED.numpy(), AT.numpy(), COUNTS.numpy()
     K = ours(x, x) + LAM * np.diag(1 / n)
@@ -129,7 +130,7 @@ def test_paths_pass_through_data_with_hardly_any_noise():
 
 
 def test_near_duplicates_and_a_kernel_matrix_of_low_rank():
-    """Points 1e-9 apart, pulled again and again: finite paths with the posterior's moments."""
+    """Points 1e-9 apart that are pulled many times: the paths are finite and have the posterior's moments."""
     x = torch.cat([PULLED, PULLED[:3] + 1e-9])
     process = GaussianProcess(rbf(0.8), 1e-4, dim=2)
     n = torch.full((12,), 50.0, dtype=torch.float64)

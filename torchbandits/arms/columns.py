@@ -320,7 +320,7 @@ class KernelColumns:
         singles = zip(*(x.reshape(-1, *x.shape[batch:]) for x in arrays), strict=True) if batch else (arrays,)
         for N, a, block, own, start, out, means in singles:
             sweep_kept(
-                N.numpy(), a.numpy(), factors.lower, block.numpy(), own.numpy(), start.numpy(), out.numpy(), means.numpy()
+                N.numpy(), a.numpy(), bool(factors.lower), block.numpy(), own.numpy(), start.numpy(), out.numpy(), means.numpy()
             )
         return True
 

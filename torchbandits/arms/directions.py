@@ -207,8 +207,8 @@ class Directions(Buffered):
         if self._budget is not None and size * self._row_bytes > self._budget:
             taken = size * self._row_bytes
             raise UnsupportedError(
-                f"an exact posterior keeps {size} numbers an arm here, {taken / 2**30:.3g} GiB in all, over the budget of "
-                f"{self._budget / 2**30:.3g} GiB; nothing was learned. Use batch_bkb or bkb, which keep a few numbers an arm, "
+                f"an exact posterior keeps {size} numbers per arm here, {taken / 2**30:.3g} GiB in all, over the budget of "
+                f"{self._budget / 2**30:.3g} GiB; nothing was learned. Use batch_bkb or bkb, which keep a few numbers per arm, "
                 f"or pass memory_budget={taken} or more."
             )
 

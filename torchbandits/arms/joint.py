@@ -7,6 +7,7 @@ from torch import Tensor
 
 from torchbandits.arms.table import ArmTable
 from torchbandits.linalg import covariance_root
+from torchbandits.streams import normals
 from torchbandits.types import Picks
 
 
@@ -41,5 +42,5 @@ class JointDraws:
         size = k if size is None else size
         if (row, size) not in self._roots:
             self._roots[row, size] = covariance_root(self.covariance.reshape(-1, k, k)[row, :size, :size])
-        normals = torch.randn(count, size, generator=generator, dtype=torch.float64).to(self.mean.device)
-        return self.mean.reshape(-1, k)[row, :size] + normals @ self._roots[row, size].mT
+        drawn = normals(count, size, generator, self.mean.device)
+        return self.mean.reshape(-1, k)[row, :size] + drawn @ self._roots[row, size].mT

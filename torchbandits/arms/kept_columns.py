@@ -34,6 +34,8 @@ class KeptColumns:
         self._num_rows = [0] * batch_shape.numel()
         # The last `rows` tensor that was looked up, its slots, and whether all of its columns are kept.
         self._known: tuple[Tensor, Tensor, bool] | None = None
+        # Slots of batch rows, the size of the block, and their lines in it.
+        self._placed: tuple[Tensor, int, Tensor] | None = None
 
     def know(self, numbers: Sequence[int]) -> None:
         """Set the number of existing rows of each batch row, and forget columns that were kept for rows that did not exist yet
@@ -127,19 +129,22 @@ class KeptColumns:
 
     def at(self, slots: Tensor, part: slice) -> Tensor:
         """Columns in slots (`batch_shape x m`) at a slice of the arms, `batch_shape x m x chunk`."""
-        flat = slots
-        if slots.dim() > 1:
-            batch = torch.arange(slots.shape[:-1].numel(), device=slots.device) * self.block.shape[-2]
-            flat = (slots.reshape(-1, slots.shape[-1]) + batch.unsqueeze(-1)).reshape(-1)
-        block = self.block.reshape(-1, self.num_arms)[:, part].index_select(0, flat)
+        block = self.block.reshape(-1, self.num_arms)[:, part].index_select(0, self._lines(slots).reshape(-1))
         return block.reshape(*slots.shape, block.shape[-1])
+
+    def _lines(self, slots: Tensor) -> Tensor:
+        """Lines of the block without batch rows for slots (`batch_shape x m`), computed once for the same slots."""
+        size, known = self.block.shape[-2], self._placed
+        if slots.dim() == 1:
+            return slots
+        if known is None or known[0] is not slots or known[1] != size:
+            first = torch.arange(slots.shape[:-1].numel()).reshape(*slots.shape[:-1], 1) * size
+            self._placed = known = (slots, size, slots + to_device(slots.device, first)[0])
+        return known[2]
 
     def between(self, slots: Tensor, index: Picks) -> Tensor:
         """Columns in slots (`batch_shape x m`) at arms (`batch_shape x p`), `batch_shape x m x p`."""
-        start = slots * self.num_arms
-        if slots.dim() > 1:
-            batch = torch.arange(slots.shape[:-1].numel(), device=slots.device).reshape(*slots.shape[:-1], 1)
-            start = start + batch * (self.block.shape[-2] * self.num_arms)
+        start = self._lines(slots) * self.num_arms
         place = start.unsqueeze(-1) + index.clamp_min(0).unsqueeze(-2)
         # index_select on the flat block takes a third of the time of advanced indexing.
         return self.block.reshape(-1).index_select(0, place.reshape(-1)).reshape(place.shape)

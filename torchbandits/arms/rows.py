@@ -192,7 +192,7 @@ class ArmRows(Buffered):
         own = self.first == torch.arange(self.num_arms, device=self.first.device) + self.across.offset
         if available is None:
             return own
-        message = "available= with arms of which some are equal is not for arms of several ranks: leave one of each."
+        message = "available= does not support duplicate arms on several ranks: keep one arm of each group of duplicates."
         require(not self.sharded, message, UnsupportedError)
         # An available duplicate makes its entry available.
         shape = torch.broadcast_shapes(available.shape, self.first.shape)

@@ -17,7 +17,7 @@ from torchbandits.budget import halved
 from torchbandits.embeddings import Nystrom
 from torchbandits.linalg import LowRankPrecision, Precision
 from torchbandits.posteriors import AtPoints, GaussianProcess
-from torchbandits.posteriors.factors import Behind, Factors, SmallFactors
+from torchbandits.posteriors.factors import Behind, Factors, FactorsInOne, SmallFactors
 from torchbandits.sources.packed import PackedArms
 from torchbandits.tanimoto import packed_kernel
 from torchbandits.threads import MANY_PRODUCTS, threads
@@ -117,7 +117,7 @@ class FromColumns(TableStrategy):
         if self.columns.sweep(factors, prior, leverage, channels):
             return
         weights, c = factors.weights.to(self.rows.source.dtype), channels.shape[-2]
-        step, dense = self.columns.step(factors.rows), None if factors.lower else c
+        step, dense = self.columns.step(factors.rows), c if factors.lower is False else None
         while True:
             try:
                 with self._threads(weights):
@@ -249,7 +249,7 @@ class _Since:
     """
 
     def __init__(self, fit: Factors) -> None:
-        self.known: Factors | SmallFactors | Behind | None = fit
+        self.known: Factors | SmallFactors | FactorsInOne | Behind | None = fit
         self._precision, self.used = fit.regression.precision, 0
         self.solved: Tensor | None = None
         self._block = fit.regression.coefficients.new_empty(*fit.regression.coefficients.shape[:-2], 0, fit.features.shape[-2])

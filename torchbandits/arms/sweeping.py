@@ -28,6 +28,7 @@ class FullSweep:
 
     Attributes:
         leverage: `batch_shape x A`, given all picks.
+        directions: `batch_shape x r x A`, whose squares were subtracted from the leverages.
         shift: `batch_shape x A`, movement of the means by drawn rewards, divided by √λ.
     """
 
@@ -44,7 +45,7 @@ class FullSweep:
         self._table, self._max_pulls, self._frozen = table, max_pulls, frozen
         self.leverage, self._normals = table.leverage, normals
         self.shift = torch.zeros_like(table.leverage)
-        self._directions = table.leverage.new_zeros(*table.leverage.shape[:-1], 0, table.leverage.shape[-1])
+        self.directions = table.leverage.new_zeros(*table.leverage.shape[:-1], 0, table.leverage.shape[-1])
         self._counts = torch.zeros_like(table.leverage)
         self._closed = None if offered is None else ~offered
         index, counts = pending
@@ -92,7 +93,7 @@ class FullSweep:
         """Reduce the leverages by pulls of p arms, `batch_shape x p` each (index −1 for none). Cost O(A m p)."""
         slot, counts = index.clamp_min(0), torch.where(index >= 0, counts, 0.0)
         C_pa = where_frozen(self._frozen, *self._table.columns_between(slot))
-        D = self._directions
+        D = self.directions
         # Covariance given the earlier picks of the batch, C_PA − D_PᵀD, where the rows of D are their directions.
         C_pa = C_pa - D.gather(-1, slot.unsqueeze(-2).expand(*D.shape[:-1], slot.shape[-1])).mT @ D
         C_pp = C_pa.gather(-1, slot.unsqueeze(-2).expand(*C_pa.shape[:-1], slot.shape[-1]))
@@ -101,5 +102,5 @@ class FullSweep:
         if self._normals is not None:
             # Rewards y ~ N(μ_P, λ(C_PP + N⁻¹)) have innovations L⁻¹√N(y − μ_P) ~ N(0, λI), and means move by Gᵀ times these.
             self.shift = self.shift + (self._normals(index >= 0).unsqueeze(-2) @ G).squeeze(-2)
-        self._directions = torch.cat([D, G], dim=-2)
+        self.directions = torch.cat([D, G], dim=-2)
         self._counts = self._counts.scatter_add(-1, slot, counts)

@@ -296,7 +296,7 @@ def _wanted(
         require(len(noise) < 2, "--noise-std is one number for one objective.", ConfigError)
         known = _number("--noise-std", "0.5", noise[0]) if noise else None
         return Campaign, {"objective": names[0], "minimize": minimize or bool(small), "cost": cost, "noise_std": known}
-    one = "--minimize is for one objective: write --objective cost:min for each of which less is better."
+    one = "--minimize is for one objective: write --objective cost:min for each objective to minimise."
     require(not minimize, one, ConfigError)
     options: dict[str, Any] = {"objectives": names, "minimize": small, "at_least": {}, "at_most": {}, "cost": cost}
     for text in limits:

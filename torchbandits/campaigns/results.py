@@ -146,8 +146,8 @@ def _values(
     said = "; ".join(f"{rows[i]}: {str(cells.iloc[i])[:40]!r}" for i in odd[:MOST_NAMED])
     if odd:
         raise ArgumentError(
-            f"{name}, column {objective!r}, holds what is no finite number in {said}{_more(len(odd))}. Correct it, or leave "
-            "the cell empty where the evaluation failed. Nothing was told."
+            f"{name}, column {objective!r}, contains a value that is not a finite number in {said}{_more(len(odd))}. "
+            "Correct it, or leave the cell empty where the evaluation failed. Nothing was told."
         )
     return numbers
 
@@ -255,8 +255,8 @@ class Told:
             said.append(f"{_count(self.unasked, 'measurement')} had not been asked for, and {counts} all the same.")
         if self.known:
             said.append(
-                f"{_count(self.known, 'row')} had been told before (same id, same value) and did not count again. If they were "
-                "measured anew, tell them with again=True (--again)."
+                f"{_count(self.known, 'row')} had been told before (same id, same value) and did not count again. If they are "
+                "new measurements, tell them with again=True (--again)."
             )
         return " ".join([*said, *self.notes])
 

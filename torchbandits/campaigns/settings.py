@@ -106,7 +106,7 @@ class Settings:
         """
         own = asdict(self)
         other = [f"{_FIXED[key]} was {own[key]!r}, is {value!r}" for key, value in given.items() if own[key] != value]
-        way_out = "Go on with what it began with, or begin another campaign with another journal."
+        way_out = "Continue with the settings it began with, or begin another campaign with another journal."
         require(not other, f"the campaign of {path} began otherwise: {'; '.join(other)}. {way_out}", StateError)
 
 
@@ -165,11 +165,11 @@ def begin(given: Any, wanted: dict[str, Any], candidates: str | None, path: Path
     """
     if path is not None and path.exists():
         return _resumed(read_settings(path), given, wanted, candidates, path)
-    require(given is not None, "table: there is no campaign to go on with, so that a table of candidates is needed.")
+    require(given is not None, "table: there is no campaign to continue, so a table of candidates is needed.")
     outcomes = told_columns(wanted)
-    message = 'objective: name the column of what is measured, such as objective="yield".'
+    message = 'objective: name the column of the measured outcome, such as objective="yield".'
     if "objectives" in wanted:
-        message = "objectives: name the columns of what is measured, such as objectives=['yield', 'cost']."
+        message = "objectives: name the columns of the measured outcomes, such as objectives=['yield', 'cost']."
     require(bool(outcomes), message)
     table = open_table(given, wanted["id"])
     names = table.schema.names
@@ -294,7 +294,7 @@ def check_pair(journal: Path, settings: Path) -> None:
     lonely = journal.exists() and journal.stat().st_size > 0 and not settings.exists()
     require(
         not lonely,
-        f"{journal} exists, and {settings}, which says of which campaign it is, does not: restore that from a copy, or choose "
-        "another journal.",
+        f"{journal} exists, but {settings} with the settings of its campaign does not: restore that file from a copy, or "
+        "choose another journal.",
         StateError,
     )

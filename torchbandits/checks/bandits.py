@@ -106,7 +106,7 @@ def check_costs(
     value, shape = as_tensor("costs", costs, torch.float64, device), (*batch_shape, num_arms)
     if value.shape not in (torch.Size(shape), torch.Size(shape[-1:])):
         known = " or ".join(str(s) for s in dict.fromkeys([shape[-1:], shape]))
-        raise ShapeError(f"costs must be one number an arm, {known}, got {tuple(value.shape)}.")
+        raise ShapeError(f"costs must be one number per arm, {known}, got {tuple(value.shape)}.")
     good = torch.isfinite(value) & (value > 0)
     require(bool(good.all()), f"costs must be finite and > 0, got {value[~good][:1].tolist()}.", NonFiniteError)
     if first is not None:
@@ -127,7 +127,11 @@ def check_generators(generator: Any, arms: Any, kernel: Any) -> tuple[tuple[torc
         f"generator must be a torch.Generator or a non-empty list of them, got {generator!r}.",
     )
     wrong = [g.device for g in generators if g.device.type != "cpu"]
-    require(not wrong, f"generators live on the CPU, whatever the arms' device, got {wrong}.")
+    require(
+        not wrong,
+        f"generators live on the CPU, whatever the arms' device, got {wrong}. With TORCHBANDITS_PHILOX=1 in the environment a "
+        "CUDA device makes the draws of posteriors, from seeds of these generators.",
+    )
     own = torch.Size() if single else torch.Size([len(generators)])
     kernel_shape = getattr(kernel, "batch_shape", torch.Size())
     try:

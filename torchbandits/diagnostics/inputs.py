@@ -28,7 +28,7 @@ def told_state(bandit: Bandit) -> State:
     state = bandit.loop.state
     require(
         bool((state.statistics.pulls > 0).all()),
-        "nothing was told yet in at least one batch row: tell rewards, then ask what they say of the model.",
+        "nothing was told yet in at least one batch row: tell rewards first.",
         StateError,
     )
     return state
@@ -163,7 +163,7 @@ def worst_row(bad: Tensor, badness: Tensor) -> tuple[tuple[int, ...], str]:
     if not row:
         return row, ""
     place = row[0] if len(row) == 1 else row
-    return row, f"batch row {place} ({int(bad.sum())} of {bad.numel()} alike): "
+    return row, f"batch row {place} (one of {int(bad.sum())} such rows out of {bad.numel()}): "
 
 
 def paragraph(text: str, found: Sequence[str], notes: Sequence[str]) -> str:

@@ -190,7 +190,7 @@ class DictionaryQuality:
     def __str__(self) -> str:
         """One paragraph."""
         if not self.arms.numel():
-            text = "The posterior is exact on what it keeps: the ratio of its leverages to the exact ones is 1 by definition."
+            text = "The posterior is exact on the data it keeps: its leverages are the exact leverages by definition."
         else:
             text = (
                 f"Approximate over exact leverage on {self.arms.numel()} arms: median {spoken(self.median)}, lowest "

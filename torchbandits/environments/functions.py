@@ -84,13 +84,13 @@ class Function(Environment):
         if isinstance(arms, Tensor):
             value = self.function(arms)
             known = isinstance(value, Tensor)
-            require(known, f"the function must return a tensor, one value an arm, got {type(value).__name__}.", ShapeError)
+            require(known, f"the function must return a tensor, one value per arm, got {type(value).__name__}.", ShapeError)
             return value
         values = torch.empty(arms.num_arms, dtype=arms.dtype, device=arms.device)
         for part, piece in arms.chunks(_READ):
             value = self.function(piece)
             if not isinstance(value, Tensor) or value.shape != values[part].shape:
-                raise ShapeError(f"the function must return one value an arm, {len(piece)}, got {value!r:.60}.")
+                raise ShapeError(f"the function must return one value per arm, {len(piece)}, got {value!r:.60}.")
             values[part] = value
         return values
 

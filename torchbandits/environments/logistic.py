@@ -208,7 +208,7 @@ def _verified(name: str, packed: bytes, path: Path) -> bytes:
         content = gzip.GzipFile(fileobj=io.BytesIO(packed)).read(LARGEST)
     except (OSError, EOFError, zlib.error) as error:
         raise DataError(f"{path} can't be read: {error}. {remedy}") from error
-    check_digest(path, content, SHA256[name], f"Both are of what the file holds uncompressed. {remedy}")
+    check_digest(path, content, SHA256[name], f"Both are digests of the uncompressed contents. {remedy}")
     return content
 
 

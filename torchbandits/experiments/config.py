@@ -304,7 +304,7 @@ class KernelConfig(Section):
                 else f"nu is for matern, and {self.name} has none"
             )
         if self.lengthscale is not None and (kind is None or not kind.has_lengthscale):
-            raise ValueError(f"{self.name} has no lengthscale of its own: leave it out, or set it among the options")
+            raise ValueError(f"{self.name} has no lengthscale parameter: leave it out, or set it among the options")
         for name, value in self.options.items():
             for part in value if isinstance(value, list) else [value]:
                 if isinstance(part, dict):

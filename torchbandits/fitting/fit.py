@@ -121,9 +121,9 @@ def _advice(fit: Climb, place: tuple[int, ...], noise_variance: float, noise: bo
     """Message on a degenerate fit of a batch row: its treatment, and the remedy."""
     row = f"batch row {place[0] if len(place) == 1 else place}: " if place else ""
     done = (
-        "weak priors on signal, noise and lengthscales were added, and the kernel fitted with them is taken"
+        "weak priors on signal, noise and lengthscales were added, and the kernel fitted with them is used"
         if fit.accepted
-        else "the fit is refused, and the kernel stays as it was"
+        else "the fit is rejected, and the kernel is unchanged"
     )
     spread = math.sqrt(float(fit.averages.residuals.var()))
     fix = "fit again when more rewards are told (refit_every=), or register priors with the kernel"

@@ -285,14 +285,14 @@ class Recorder:
         """Refuse a saved state of another policy; one of an earlier version, which does not name its policy, is a warning."""
         if (saved := state_dict.get("policy")) is None:
             message = (
-                "the saved state is of an earlier version and does not say of which policy and arms it is: it is taken to be "
-                "of these. Save it anew."
+                "the saved state is of an earlier version and does not name its policy and arms: it is assumed to belong to "
+                "this policy and these arms. Save it again."
             )
             warnings.warn(message, JournalWarning, stacklevel=3)
         elif other := difference(saved, self.described):
             raise StateError(
-                f"the saved state is of another policy: {other}. Make the Bandit with the policy that the saved one was made "
-                "with, or observe() what was learned."
+                f"the saved state is of another policy: {other}. Make the Bandit with the policy of the saved state, or "
+                "observe() its data."
             )
 
     def load(self, state_dict: dict[str, Any]) -> None:
@@ -702,8 +702,8 @@ def move_record(arms: Any, costs: Any) -> Record:
     """
     require(
         isinstance(arms, Tensor),
-        "a journal keeps the arms that a run moves to, and those of a source are not kept: pass a tensor, or begin a new "
-        "journal with the source and observe() what was learned.",
+        "a journal stores the new arms of a run, but cannot store those of a source: pass a tensor, or begin a new journal "
+        "with the source and observe() the data.",
         UnsupportedError,
     )
     return {

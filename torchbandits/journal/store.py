@@ -386,7 +386,7 @@ def _run_row(row: tuple[Any, ...] | None, path: Path) -> tuple[str, dict[str, st
     Raises:
         DataError: If the row is missing, differs from the written one, or has a later format.
     """
-    torn = f"the store {path} does not say which run it is of: its table `run` is not as it was written. Restore the file."
+    torn = f"the store {path} does not identify its run: its table `run` is not as it was written. Restore the file."
     if row is None or len(row) != 4:
         raise DataError(torn)
     form, name, described, began = row

@@ -16,7 +16,7 @@ from torchbandits.types import Arms, Evidence, FitReport, Points, Pulls, Selecti
 
 __all__ = ["Policy", "State"]
 
-FROM_BOX = "a box finds its points by itself: make a new Bandit on the arms, and observe() what was learned."
+FROM_BOX = "a box has no list of arms to replace: make a new Bandit on the arms, and observe() the data."
 
 
 S = TypeVar("S", bound=State)
@@ -133,8 +133,7 @@ class Policy(ABC, Generic[S]):
             UnsupportedError: For a policy whose state is bound to its arms.
         """
         raise UnsupportedError(
-            "this policy is bound to the arms it started with: make a new Bandit on the new arms, and observe() "
-            "what was learned."
+            "this policy is bound to the arms it started with: make a new Bandit on the new arms, and observe() the data."
         )
 
     def scores_at(self, state: S, points: Points) -> Tensor:

@@ -46,7 +46,7 @@ def check_for_box(
     )
     require(
         not isinstance(score, TopBoundary),
-        "the best k points of a box are not told from others as close as one likes: pass arms.",
+        "the k best points of a box can't be separated from points that are arbitrarily close: pass arms.",
         UnsupportedError,
     )
     require(

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from torchbandits.arms import Lookahead
+from torchbandits.arms.greedy import largest_variances
 from torchbandits.batching import Meter
 from torchbandits.checks import check_whole, explains_keywords, is_whole, regularization_of
 from torchbandits.gradients import without_gradients
@@ -103,13 +104,18 @@ def _largest_variance(state: EliminationState, candidates: Tensor, room: Tensor)
     empty tuple of generator states, because nothing is drawn."""
     inner, pending, counts = state.inner, state.pending_index, state.pending_counts
     counts = torch.where(state.survivors.alive.gather(-1, pending.clamp_min(0)) & (pending >= 0), counts, 0.0)
-    leaders = min(_LEADERS, max(1, int(candidates.sum(dim=-1).max())))
-    width = torch.ones_like(inner.told)
+    many, wanted, first = int(candidates.sum(dim=-1).max()), room, pending[..., :0]
+    if many > _LEADERS and not inner.rows.sharded:
+        first, room = largest_variances(inner.table, preference(inner), candidates, (pending, counts), room)
+        if not bool(room.any()):
+            return first, ()
+        pending, counts = torch.cat([pending, first], dim=-1), torch.cat([counts, (first >= 0).to(counts.dtype)], dim=-1)
+    leaders, width = min(_LEADERS, max(1, many)), torch.ones_like(inner.told)
     # A width of 1 and a nearly constant mean make the score the standard deviation.
     lookahead = Lookahead(inner.table, preference(inner), width, candidates, (pending, counts), None, leaders=leaders)
-    index = lookahead.pick(Meter(lookahead, math.inf, scale=0.0), room)
+    index = torch.cat([first, lookahead.pick(Meter(lookahead, math.inf, scale=0.0), room)], dim=-1)
     # If the variance of every candidate is zero, all of them tie, and the first one is picked.
-    return filled(index, candidates.byte().argmax(dim=-1), room), ()
+    return filled(index, candidates.byte().argmax(dim=-1), wanted), ()
 
 
 @explains_keywords

@@ -216,13 +216,13 @@ class Composed(Policy[TableState | BoxState]):
         """Return a state of the same posterior on other arms. Cost O(A u (u + d)) for an exact posterior, O(A m (m + d)) for a
         sparse one."""
         require(isinstance(state, TableState), FROM_BOX, UnsupportedError)
-        message = "arms of several ranks stay: make a new Bandit on the new Shard, and observe() what was learned."
+        message = "arms on several ranks can't be replaced: make a new Bandit on the new Shard, and observe() the data."
         require(not state.rows.sharded and not isinstance(arms, Shard), message, UnsupportedError)
         check_kernel_on(_first(arms), state.posterior.kernel, state.rows.batch_shape, kernel_diagonal)
         finite = state.posterior.finite
         if finite is not None and isinstance(arms, Tensor) and not finite.holds_at(arms):
             raise UnsupportedError(
-                "quadrature features hold in the box of the arms they were built for, and these arms leave it: start with arms "
+                "quadrature features are valid in the box of the first arms, and these arms leave it: start with arms "
                 "at its corners, or use embedding='rff'."
             )
         posterior = state.posterior
@@ -407,7 +407,7 @@ class Composed(Policy[TableState | BoxState]):
             "fitted: leave noise=False.",
             UnsupportedError,
         )
-        message = "a kernel is fitted by one rank: start every rank with the fitted kernel, and observe() what was learned."
+        message = "a kernel is fitted by one rank: start every rank with the fitted kernel, and observe() the data."
         require(not state.rows.sharded, message, UnsupportedError)
         if self.from_data is not None:
             require(not options, f"auto fits by its own rules: leave out {', '.join(options)}.", UnsupportedError)

@@ -135,7 +135,7 @@ class Joint(Policy[TableState]):
     def set_arms(self, state: TableState, arms: ArmSet) -> TableState:
         """Return a state with the same posteriors on other arms."""
         named = "start= names arms of the beginning" if isinstance(self.aim, Safe) else "the policy names arms of the beginning"
-        message = f"{named}: make a new OutcomeBandit on the new arms, and observe() what was learned."
+        message = f"{named}: make a new OutcomeBandit on the new arms, and observe() the data."
         require(not isinstance(self.aim, Safe | Fidelity), message, UnsupportedError)
         return self._with_weights(self.engine.set_arms(state, arms))
 

@@ -273,7 +273,7 @@ class PartitionedUCB(Policy[PartitionedState]):
         d = arms.shape[-1]
         if self.box is not None:
             got = len(self.box[0])
-            require(got == d, f"bounds must be 2 x {d}, one column a feature of the arms, got 2 x {got}.", ShapeError)
+            require(got == d, f"bounds must be 2 x {d}, one column per feature of the arms, got 2 x {got}.", ShapeError)
         try:
             torch.as_tensor(self.norm_bound, dtype=torch.float64).expand(batch_shape)
             value = kernel_diagonal(copy.deepcopy(self.kernel).to(arms), arms[..., :1, :])

@@ -46,7 +46,7 @@ def per_cost(policy: Policy, *, exponent: float = 1.0, baseline: float = 0.0) ->
         known = isinstance(policy.aim, Constrained | Scalarized | Certifying)
         message = "costs enter the scores of constrained, pareto and epal: fidelity() has separate costs, and safe() none."
         require(known, message, UnsupportedError)
-        require(baseline == 0, "baseline is for one outcome: of several it is what the posterior means promise.")
+        require(baseline == 0, "baseline is for one outcome: for several it is the best value by the posterior means.")
         power = non_negative("exponent", exponent)
         assert isinstance(policy.aim, Constrained | Scalarized | Certifying)
         return replace(policy, aim=replace(policy.aim, exponent=float(power)))

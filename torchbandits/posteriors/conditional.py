@@ -111,8 +111,8 @@ class Conditional:
         return self.extension.residual > _ROUNDING
 
     def checked(self) -> Conditional:
-        """Return self if rounding has not spoilt it; raise `NumericalError` otherwise."""
-        message = "rounding has spoilt what was conditioned on: use a larger noise_std, or condition on all points at once."
+        """Return self if rounding errors are small; raise `NumericalError` otherwise."""
+        message = "rounding errors have spoilt the posterior: use a larger noise_std, or condition on all points at once."
         require(not self.rounded, message, NumericalError)
         return self
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torchbandits.embeddings import FiniteEmbedding, Nystrom
 from torchbandits.errors import NumericalError, require
 from torchbandits.kernels import kernel_matrix
-from torchbandits.linalg import MOST_UNEVEN, InverseRoot, Precision, shrinkage_root
+from torchbandits.linalg import MOST_UNEVEN, InverseRoot, Precision, shrinkage_root, solve_lower, uneven
 from torchbandits.posteriors.regression import Regression
 from torchbandits.posteriors.sketch import Sketch
 from torchbandits.posteriors.statistics import Statistics
@@ -33,9 +33,9 @@ _CUT, _FINEST_CUT, _SHOWS, _STEADY = 64.0, 0.5, 1e-8, 2e-6
 # are promised an error of at most 1e-5.
 _RESOLVED = 3e-7
 _TOO_SINGULAR = (
-    "the kernel matrix of the dictionary is singular in float64, and at this noise so much of the rewards is left "
-    "unexplained by the kernel that the mean may be off by 1e-5: use a larger noise_std (or regularization), a shorter "
-    "lengthscale, or an exact policy."
+    "the kernel matrix of the dictionary is singular in float64, and at this noise the kernel leaves so much of the rewards "
+    "unexplained that the error of the mean may be 1e-5: use a larger noise_std (or regularization), a shorter lengthscale, "
+    "or an exact policy."
 )
 
 
@@ -70,14 +70,14 @@ class SweepFactors(NamedTuple):
         mask: `batch_shape x m`, False where padded.
         N: `batch_shape x m x m`, triangular.
         a: `batch_shape x m x c`.
-        lower: Whether Nᵀ is lower triangular; otherwise it is upper triangular.
+        lower: Whether Nᵀ is lower triangular; otherwise it is upper triangular. None if it is full.
     """
 
     rows: Tensor
     mask: Tensor
     N: Tensor
     a: Tensor
-    lower: bool
+    lower: bool | None
 
     @property
     def weights(self) -> Tensor:
@@ -116,7 +116,7 @@ class Factors:
         dictionary: tuple[Tensor, Tensor],
         gram: Callable[[Tensor], Tensor] | None,
         sparse: bool,
-    ) -> Factors | SmallFactors:
+    ) -> Factors | SmallFactors | FactorsInOne:
         """Factorise. `dictionary` is rows and mask; `gram` maps rows to their kernel values with all rows. O(u m² + m³)."""
         rows, mask = dictionary
         K_mu = None if gram is None else gram(rows)
@@ -124,6 +124,10 @@ class Factors:
             small = SmallFactors.of(kernel, regularization, statistics, targets, dictionary, K_mu)
             if small is not None:
                 return small if K_mu.device.type == "cpu" else small.factors()
+            if K_mu.device.type != "cpu" and K_mu.dim() > 2 and rows.shape[-1] and not uneven(statistics.weights_on_host):
+                in_one = FactorsInOne.of(kernel, regularization, statistics, targets, dictionary, K_mu)
+                if in_one is not None:
+                    return in_one
         points = statistics.at(rows)
         if K_mu is None:
             K_mu = kernel_matrix(kernel, points, statistics.points)
@@ -386,6 +390,93 @@ def where_frozen(frozen: bool | Tensor, c: Tensor, exact: Tensor) -> Tensor:
     if isinstance(frozen, Tensor):
         return torch.where(frozen[..., None, None], c, exact)
     return c if frozen else exact
+
+
+class FactorsInOne(NamedTuple):
+    """Factors of several batch rows on a device, in few operations, after which the host waits once. As with `SmallFactors` a
+    sweep needs only some of them.
+
+    Attributes:
+        kernel: Of the posterior; held.
+        regularization: λ.
+        points: `batch_shape x u x d`, the distinct points.
+        rows, mask: `batch_shape x m`, the dictionary as in `Factors`.
+        root: `batch_shape x m x m`, Cholesky factor of the kernel matrix.
+        features: `batch_shape x m x u`.
+        V, factor: `batch_shape x m x m`, V and its Cholesky factor.
+        moment, coefficients: `batch_shape x m x c`.
+        explained: `batch_shape x m x (c + m)`, a and N of a sweep.
+    """
+
+    kernel: gpytorch.kernels.Kernel
+    regularization: float
+    points: Tensor
+    rows: Tensor
+    mask: Tensor
+    root: Tensor
+    features: Tensor
+    V: Tensor
+    factor: Tensor
+    moment: Tensor
+    coefficients: Tensor
+    explained: Tensor
+
+    @staticmethod
+    def of(
+        kernel: gpytorch.kernels.Kernel,
+        regularization: float,
+        statistics: Statistics,
+        targets: Rect,
+        dictionary: tuple[Tensor, Tensor],
+        K_mu: Tensor,
+    ) -> FactorsInOne | None:
+        """Factorise where all pivots exceed rounding and the weights are even; None otherwise. O(u m² + m³)."""
+        (rows, mask), m = dictionary, K_mu.shape[-2]
+        real = mask.double()
+        K_mu = K_mu.double() * (mask.unsqueeze(-1) & statistics.mask.unsqueeze(-2))
+        K_mm = K_mu.gather(-1, rows.unsqueeze(-2).expand(*K_mu.shape[:-1], m))
+        # Only lower triangles are read: padding, which comes last, is an identity.
+        own = K_mm.diagonal(dim1=-2, dim2=-1).masked_fill_(~mask, 1.0)
+        root, bad = torch.linalg.cholesky_ex(K_mm)
+        floor = max(64, m) * torch.finfo(torch.float64).eps
+        least = (own.amax(dim=-1) * floor).clamp_min(_RESIDUAL_TOLERANCE * regularization)
+        apart = root.diagonal(dim1=-2, dim2=-1).square().amin(dim=-1) - least
+        Z = solve_lower(root, K_mu)
+        pulled = Z * statistics.weights.sqrt().unsqueeze(-2)
+        V = pulled @ pulled.mT
+        V.diagonal(dim1=-2, dim2=-1).add_(regularization)
+        factor, worse = torch.linalg.cholesky_ex(V)
+        moment = Z @ targets
+        w = torch.cholesky_solve(moment, factor)
+        # I/λ − V⁻¹ = Q Qᵀ, see `shrinkage_root`; padded coordinates, where it is 0, have any Q.
+        inner = (factor.mT @ factor).div_(regularization)
+        inner.diagonal(dim1=-2, dim2=-1).sub_(real)
+        inner, worst = torch.linalg.cholesky_ex(inner)
+        Q = torch.linalg.solve_triangular(factor.mT, inner, upper=True)
+        explained = torch.linalg.solve_triangular(root.mT, torch.cat([w, Q], dim=-1), upper=True) * real.unsqueeze(-1)
+        # A NaN anywhere is one of a pivot of the last factor, or of the kernel matrix, and fails the comparison.
+        pivots = torch.minimum(apart, inner.diagonal(dim1=-2, dim2=-1).amin(dim=-1)) > 0
+        if not bool((pivots & ((bad | worse | worst) == 0)).all()):
+            return None
+        held = (kernel, regularization, statistics.points, rows, mask)
+        return FactorsInOne(*held, root, Z, V, factor, moment, w, explained)
+
+    def factors(self) -> Factors:
+        """All factors."""
+        lam = self.regularization
+        inverse = solve_lower(self.factor, torch.eye(self.factor.shape[-1], dtype=torch.float64, device=self.factor.device))
+        log_det = 2 * self.factor.diagonal(dim1=-2, dim2=-1).log().sum(dim=-1)
+        points = self.points.gather(-2, self.rows.unsqueeze(-1).expand(*self.rows.shape, self.points.shape[-1]))
+        root = InverseRoot(self.root, None, self.mask.new_zeros(self.mask.shape[:-1]))
+        embedding = Nystrom.of(self.kernel, points, self.mask, _RESIDUAL_TOLERANCE * lam, root)
+        precision = Precision.of(self.V, self.factor, inverse.mT, log_det)
+        regression = Regression.of(precision, self.moment, self.coefficients, lam)
+        return Factors(self.rows, self.mask, embedding, self.features, regression)
+
+    def sweep(self) -> SweepFactors:
+        """a and N of a sweep."""
+        c = self.moment.shape[-1]
+        return SweepFactors(self.rows, self.mask, self.explained[..., c:], self.explained[..., :c], lower=None)
 
 
 def _features(embedding: Nystrom, K_mu: Rect, mask: Tensor, told: Tensor) -> Tensor:

@@ -17,7 +17,7 @@ from torchbandits.buffered import Buffered
 from torchbandits.embeddings import FiniteEmbedding
 from torchbandits.kernels import shaped_like
 from torchbandits.linalg import uneven
-from torchbandits.posteriors.factors import Behind, Factors, SmallFactors, SweepFactors
+from torchbandits.posteriors.factors import Behind, Factors, FactorsInOne, SmallFactors, SweepFactors
 from torchbandits.posteriors.pending import Pending
 from torchbandits.posteriors.sketch import Sketch
 from torchbandits.posteriors.statistics import Statistics
@@ -85,7 +85,7 @@ class GaussianProcess(Buffered):
         self.register_buffer("pending", self.statistics.weights)
         # Whether rewards were told with their own noise variances, which are relative to the noise of the policy.
         self.weighted = False
-        self._fit: Factors | SmallFactors | Behind | None = None
+        self._fit: Factors | SmallFactors | FactorsInOne | Behind | None = None
         self._known_rows: tuple[Tensor, Tensor, Tensor] | None = None
         # The rows that `dictionary_rows` returned last, and their copy on the host.
         self._host_rows: tuple[Tensor, Tensor] | None = None
@@ -317,15 +317,15 @@ class GaussianProcess(Buffered):
         if isinstance(fit, Factors):
             return fit
         fit = self._factorised(gram)
-        self.__dict__["_fit"] = fit = fit.factors() if isinstance(fit, SmallFactors) else fit
+        self.__dict__["_fit"] = fit = fit if isinstance(fit, Factors) else fit.factors()
         return fit
 
     @property
-    def known_factors(self) -> Factors | SmallFactors | Behind | None:
+    def known_factors(self) -> Factors | SmallFactors | FactorsInOne | Behind | None:
         """The factors in their present form, `Behind` while pulls are not yet added to them; None if they are not computed."""
         return self._fit
 
-    def _factorised(self, gram: Callable[[Tensor], Tensor] | None) -> Factors | SmallFactors:
+    def _factorised(self, gram: Callable[[Tensor], Tensor] | None) -> Factors | SmallFactors | FactorsInOne:
         """`fit`, in the form in which it was computed."""
         if isinstance(self._fit, Behind):
             self._fit = self._fit.caught_up(self.statistics, self.targets_of)
@@ -343,7 +343,7 @@ class GaussianProcess(Buffered):
     def sweep_factors(self, gram: Callable[[Tensor], Tensor] | None = None) -> SweepFactors:
         """Factors of a sweep over many points; `gram` as for `fit`. Cost O(u m² + m³)."""
         fit = self._factorised(gram)
-        return fit.sweep() if isinstance(fit, SmallFactors) else fit.sweep(self.statistics.weights, self.regularization)
+        return fit.sweep(self.statistics.weights, self.regularization) if isinstance(fit, Factors) else fit.sweep()
 
     def leverage(self, points: Points) -> Tensor:
         """Variance / λ at any points given the observed rewards, `batch_shape x n`; pending pulls are ignored."""
@@ -374,7 +374,7 @@ class GaussianProcess(Buffered):
         kernel: gpytorch.kernels.Kernel,
         regularization: float,
         flags: tuple[bool, bool],
-        fit: Factors | SmallFactors | Behind | None,
+        fit: Factors | SmallFactors | FactorsInOne | Behind | None,
     ) -> None:
         self.kernel, self.regularization, self._fit = kernel, regularization, fit
         self.sparse, self.weighted = flags

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from torchbandits import streams
 from torchbandits.embeddings import FiniteEmbedding, Nystrom, Spectrum, draw_frequencies
 from torchbandits.errors import UnsupportedError, require
 from torchbandits.posteriors.gaussian_process import GaussianProcess
@@ -19,12 +20,15 @@ from torchbandits.types import Generators, Points, Rect
 def standard_normals(
     process: GaussianProcess, sizes: Sequence[int], length: int, generators: Generators, used: Tensor | None = None
 ) -> Tensor:
-    """Standard normals, `batch_shape x length x max(sizes)`: row r draws `sizes[r] x used[r]` on the CPU, zeros elsewhere."""
+    """Standard normals, `batch_shape x length x max(sizes)`: row r draws `sizes[r] x used[r]`, zeros elsewhere."""
     lengths = [length] * len(sizes) if used is None else used.reshape(-1).tolist()
-    out = torch.zeros(len(sizes), max(sizes), length, dtype=torch.float64)
+    device = process.pending.device
+    # All rows in one piece, on the CPU unless the device draws.
+    here = device if streams.PHILOX and device.type == "cuda" else torch.device("cpu")
+    out = torch.zeros(len(sizes), max(sizes), length, dtype=torch.float64, device=here)
     for row, (size, own, generator) in enumerate(zip(sizes, lengths, generators, strict=True)):
-        out[row, :size, :own] = torch.randn(size, own, generator=generator, dtype=torch.float64)
-    return to_device(process.pending.device, out.mT.reshape(*process.batch_shape, length, max(sizes)))[0]
+        out[row, :size, :own] = streams.normals(size, own, generator, here)
+    return to_device(device, out.mT.reshape(*process.batch_shape, length, max(sizes)))[0]
 
 
 def explained(process: GaussianProcess, theta: Rect, sizes: Sequence[int], generators: Generators) -> Tensor:

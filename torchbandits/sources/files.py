@@ -37,8 +37,8 @@ class Stamp:
         now = self._now()
         if now != self._of:
             raise DataError(
-                f"{self.path} changed since it was opened ({self._of[0]} bytes then, {now[0]} now), so arms no longer mean "
-                "what they did: put the file back, or open it anew and load the saved state into a new Bandit."
+                f"{self.path} changed since it was opened ({self._of[0]} bytes then, {now[0]} now), so indices may no longer "
+                "mean the same arms: restore the file, or open it again and load the saved state into a new Bandit."
             )
 
     def _now(self) -> tuple[int, int]:

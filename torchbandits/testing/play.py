@@ -48,7 +48,7 @@ class Problem:
 
 
 def generator(seed: int) -> torch.Generator:
-    """A CPU generator of its own."""
+    """A new CPU generator."""
     return torch.Generator().manual_seed(seed)
 
 

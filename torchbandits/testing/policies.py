@@ -365,12 +365,12 @@ class PolicyContract(ABC):
             for _ in range(6):
                 selection = single.ask(limit=int(limits[row]))
                 picks, expected = together[row][told : told + len(selection)], selection.index.tolist()
-                assert picks == expected, f"batch row {row} must pick what a run of its own picks, {expected}, got {picks}"
+                assert picks == expected, f"batch row {row} must make the picks of a single run, {expected}, got {picks}"
                 single.tell(selection, problem.rewards(told, selection.index))
                 told += len(selection)
-            assert told == len(together[row]), f"batch row {row} must pick {told} arms like a run of its own"
-            assert torch.equal(batch.counts[row], single.counts), f"counts of batch row {row} must be those of a run of its own"
-            assert int(batch.best_arm()[row]) == int(single.best_arm()), f"batch row {row} must recommend like a run of its own"
+            assert told == len(together[row]), f"batch row {row} must pick {told} arms like a single run"
+            assert torch.equal(batch.counts[row], single.counts), f"counts of batch row {row} must be those of a single run"
+            assert int(batch.best_arm()[row]) == int(single.best_arm()), f"batch row {row} must recommend like a single run"
 
     # ------------------------------------------------------------------ saved states
 
@@ -379,7 +379,7 @@ class PolicyContract(ABC):
         self._check_resumed(self._bandit(pulls=6), self._bandit(seed=900))
 
     def test_a_saved_state_with_picks_open_continues_as_the_undisturbed_bandit_does(self) -> None:
-        """The state is loaded into a bandit with a past and open picks of its own."""
+        """The state is loaded into a bandit that already has data and open picks."""
         bandit, resumed = self._bandit(pulls=6), self._bandit(pulls=11, seed=900)
         if self.learns_points:
             for b, shift in ((bandit, 0.0), (resumed, 0.3)):

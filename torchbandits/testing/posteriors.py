@@ -170,7 +170,7 @@ class PosteriorContract(ABC):
     # ------------------------------------------------------------------ batch rows, copies and saved states
 
     def test_batch_rows_are_independent(self) -> None:
-        """Each row learns as a posterior of its own does, and its rewards change no other row."""
+        """Each row learns like a single posterior, and its rewards change no other row."""
         if not self.has_batch_rows:
             return
         points, counts, sums, squares = self._pulls
@@ -190,7 +190,7 @@ class PosteriorContract(ABC):
             single = self.posterior()
             self.learn(single, rows[0][row], rows[1][row], s, q)
             part = Marginals(got.mean[row], got.variance[row])
-            self._check_alike(part, single(self._points), f"in batch row {row}, against a posterior of its own,")
+            self._check_alike(part, single(self._points), f"in batch row {row}, compared with a single posterior,")
 
     def test_a_saved_state_is_the_posterior(self) -> None:
         """It is loaded into a new posterior and into one with other data; both go on learning."""

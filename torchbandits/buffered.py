@@ -13,7 +13,12 @@ class Buffered(nn.Module):
     `nn.Module` checks of every value that is set whether it is a parameter, a module or a buffer. This takes as long as an
     operation on a small tensor, and happens a dozen times per step. This class sets tensors for buffers and plain values for
     plain attributes, which are nearly all values, without these checks.
+
+    Reading a buffer as an attribute takes as long, since `nn.Module` is asked only after Python's own search has failed. What
+    is read several times per step is therefore read from `_buffers`.
     """
+
+    _buffers: dict[str, Any]
 
     def __setattr__(self, name: str, value: Any) -> None:
         own = self.__dict__

@@ -213,12 +213,13 @@ class Loop:
         """Open additional picks, and set the generators to the states after their draws."""
         # Operations that may fail come first. The mask on a device is not read, which would wait for the device: policies
         # return no column there that is masked in every row.
-        some = selection.index.shape[-1] > 0 and (self.device.type != "cpu" or bool(selection.mask.any()))
+        mask = selection.mask
+        opens = mask.shape[-1] > 0 and (self.device.type != "cpu" or bool(mask if mask.numel() == 1 else mask.any()))
         opened = selection if self.open is None else joined(self.open, selection)
         self.state.found_(selection)
         for generator, state in zip(self.state.generators, drawn, strict=False):
             generator.set_state(state)
-        if some:
+        if opens:
             self.open, self._synced = opened, False
 
     def open_point_(self, point: Tensor) -> None:
@@ -278,7 +279,9 @@ class Loop:
         Returns:
             The report after the update.
         """
-        if bool((pulls.host or pulls).counts.any()):
+        counts = (pulls.host or pulls).counts
+        # A single number takes no operation.
+        if bool(counts if counts.numel() == 1 else counts.any()):
             self.state.__dict__["unsettled"] = remaining
             self.state = self.policy.update(self.state, pulls)
             heard = pulls.host or pulls

@@ -116,20 +116,28 @@ class LeverageSampling(Memory):
         # A single batch row has no padding.
         single = len(generators) == 1
         p, mask = to_host(p if single else p.masked_fill_(~mask, -1.0), mask)
+        if single:
+            chosen = torch.rand(p.shape, generator=generators[0], dtype=torch.float64) < p
+            if bool(chosen.any()):
+                return chosen
         flat = p.reshape(len(generators), -1)
         if single:
-            uniforms = torch.rand(flat.shape, generator=generators[0], dtype=torch.float64)
-        else:
-            sizes = mask.reshape(len(generators), -1).sum(dim=-1).tolist()
-            uniforms = torch.ones(flat.shape, dtype=torch.float64)
-            for row, (size, generator) in enumerate(zip(sizes, generators, strict=True)):
-                uniforms[row, :size] = torch.rand(size, generator=generator, dtype=torch.float64)
+            return (
+                torch.zeros_like(chosen)
+                .reshape(flat.shape)
+                .scatter(-1, flat.argmax(dim=-1, keepdim=True), True)
+                .reshape(p.shape)
+            )
+        sizes = mask.reshape(len(generators), -1).sum(dim=-1).tolist()
+        uniforms = torch.ones(flat.shape, dtype=torch.float64)
+        for row, (size, generator) in enumerate(zip(sizes, generators, strict=True)):
+            uniforms[row, :size] = torch.rand(size, generator=generator, dtype=torch.float64)
         chosen = uniforms < flat
         some = chosen.any(dim=-1, keepdim=True)
-        if not bool(some if single else some.all()):
+        if not bool(some.all()):
             best = torch.zeros_like(chosen).scatter(-1, flat.argmax(dim=-1, keepdim=True), True)
             chosen = torch.where(some, chosen, best)
-        return chosen.reshape(mask.shape) if single else chosen.reshape(mask.shape) & mask
+        return chosen.reshape(mask.shape) & mask
 
 
 @dataclass(frozen=True)

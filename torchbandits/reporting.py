@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, cast
 
 import torch
@@ -26,6 +27,8 @@ def certificate(policy: Policy, state: State) -> Tensor:
         return torch.full_like(state.sum_on_host("log_det"), torch.nan)
     # Copied to the host first, because each operation on a device has a fixed cost.
     gap = (bounds[0] - bounds[1]).cpu()
+    if gap.dim() == 0 and math.isfinite(gap.item()):
+        return gap
     finite = torch.isfinite(gap)
     if not bool(finite.all()):
         broken = (~finite).reshape(-1)

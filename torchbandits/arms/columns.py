@@ -63,6 +63,8 @@ class KernelColumns:
         self._scaled: tuple[Stationary, Tensor] | None = None
         # The kernel in the arms' dtype, if that is not float64.
         self._narrow: Any = None
+        # The last rows of a dictionary, the arms of all rows, and the kernel between them, read off kept columns.
+        self._read: tuple[Tensor, Tensor, Tensor] | None = None
         self.diagonal = self._diagonal()
 
     def _diagonal(self) -> Tensor:
@@ -189,7 +191,7 @@ class KernelColumns:
 
     def forget(self) -> None:
         """Drop the columns, which are recomputed when needed."""
-        self._kept = self._narrow = self._stationary = self._scaled = None
+        self._kept = self._narrow = self._stationary = self._scaled = self._read = None
 
     def read(self, rows: Tensor, index: Picks) -> Tensor | None:
         """k between rows (`batch_shape x m`) and arms (`batch_shape x p`), `batch_shape x m x p`, from kept columns in float64;
@@ -213,9 +215,14 @@ class KernelColumns:
         arm, mask = self._rows.arm_of_row, self._posterior.statistics.mask
         if self._rows.outside and not bool(((arm >= 0) == mask).all()):
             return None
-        rows = self._posterior.dictionary_rows()[0]
-        K = self.read(rows, arm)
-        return None if K is None else lambda asked: K if asked is rows else self.read(asked, arm)
+        rows, known = self._posterior.dictionary_rows()[0], self._read
+        if known is None or known[0] is not rows or known[1] is not arm:
+            K = self.read(rows, arm)
+            if K is None:
+                return None
+            self._read = known = (rows, arm, K)
+        K = known[2]
+        return lambda asked: K if asked is rows else self.read(asked, arm)
 
     def of_arms(self, index: Picks) -> Tensor:
         """k(x_j, ·) of arms (`batch_shape x p`) at every arm, `batch_shape x p x A`, read from kept columns if all are kept."""

@@ -129,7 +129,8 @@ class ArmRows(Buffered):
     @property
     def num_arms(self) -> int:
         """Number of local arms A, duplicates included."""
-        return self.row_of_arm.shape[-1]
+        number: int = self._buffers["row_of_arm"].shape[-1]
+        return number
 
     @property
     def total(self) -> int:
@@ -140,7 +141,8 @@ class ArmRows(Buffered):
         """Row of each arm, `batch_shape x p`, −1 before its first pull."""
         if self.sharded:
             return self.across.at(index, self.row_of_arm + 1)[0] - 1
-        return self.row_of_arm.gather(-1, index.clamp_min(0))
+        row: Tensor = self._buffers["row_of_arm"].gather(-1, index.clamp_min(0))
+        return row
 
     @property
     def source(self) -> ArmSource:
@@ -200,8 +202,9 @@ class ArmRows(Buffered):
 
     def entry(self, index: Picks) -> Tensor:
         """The lowest index of an arm equal to each indexed arm, on the device of `index`; −1 stays −1."""
-        if self.first is None:
+        if self._buffers["first"] is None:
             return index
+        assert self.first is not None
         if index.device != self.first.device:
             return self.entry(index.to(self.first.device)).to(index.device)
         return torch.where(index >= 0, self.across.at(index, self.first.expand(*index.shape[:-1], -1))[0], -1)
@@ -226,11 +229,11 @@ class ArmRows(Buffered):
 
     def summed(self, pulls: Pulls) -> Summed:
         """Pulls of arms summed over each distinct arm, on the host, where the order of summation is fixed."""
-        device = self.row_of_arm.device
+        device = self._buffers["row_of_arm"].device
         told = pulls if device.type == "cpu" else pulls.here()
         assert told.index is not None
         assert told.mask is not None
-        if device.type == "cpu" and told.index.dim() == 1 and told.index.shape[0] == 1 and bool(told.mask.all()):
+        if device.type == "cpu" and told.index.dim() == 1 and told.index.shape[0] == 1 and bool(told.mask):
             arm = self.entry(told.index)
             return Summed(arm, arm, arm, told.counts.double(), told.sums.double(), told.squares.double(), whole=True)
         own = self.distinct(told.index, told.mask, told.counts, told.sums, told.squares)
@@ -245,7 +248,7 @@ class ArmRows(Buffered):
         rows = known
         if not summed.whole:
             new, rows = new & (here >= 0), known.masked_fill(here < 0, -1)
-        if bool(new.any()):
+        if bool(new if new.numel() == 1 else new.any()):
             new_rows = records.append_(self.at(summed.slot), new)
             rows = torch.where(new, new_rows, rows)
             self._join(here.masked_fill(~new, -1), new_rows)

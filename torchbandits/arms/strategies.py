@@ -146,7 +146,7 @@ class FromColumns(TableStrategy):
             z = fit.embedding.root.embed(K_mk if fit.whole else torch.where(fit.mask.unsqueeze(-1), K_mk, 0.0))
         else:
             z = fit.embedding(x)
-        return fit.at(x, z)
+        return AtPoints(x, fit.regression.precision.whiten(z), z)
 
     def _to_packed(self, nystrom: Nystrom, words: Tensor, packed: PackedArms) -> Tensor:
         """k between the dictionary and packed arms, `batch_shape x m x p`."""
@@ -160,6 +160,8 @@ class FromColumns(TableStrategy):
 
     def covariance(self, left: tuple[Tensor, ...], right: tuple[Tensor, ...], frozen: bool | Tensor) -> Tensor:
         """zᵀV⁻¹z' in batch rows whose dictionary is frozen, k̃ in the others. Cost O(n n' (m + d))."""
+        if frozen is True:
+            return left[1].mT @ right[1]
         packed = self.columns.packed() if self._packs else None
         prior = None if packed is None else partial(packed_kernel, self.posterior.kernel, packed.packing)
         return self.posterior.fit().covariance(AtPoints(*left), AtPoints(*right), frozen=frozen, prior=prior)

@@ -87,7 +87,7 @@ class ArmTable(Buffered):
 
     def mean(self) -> Tensor:
         """Posterior mean of every arm, `batch_shape x A`, reward units."""
-        return self.posterior.reward_mean(self.channels)
+        return self.posterior.reward_mean(self._buffers["channels"])
 
     def mean_at(self, index: Picks) -> Tensor:
         """Posterior mean of arms, `batch_shape x p`, reward units; of arm 0 where the index is −1."""
@@ -97,7 +97,8 @@ class ArmTable(Buffered):
         """Leverage of arms, `batch_shape x p`; of arm 0 where the index is −1."""
         if self.rows.sharded:
             return self.rows.across.at(index, self.leverage)[0]
-        return self.leverage.gather(-1, index.clamp_min(0))
+        leverage: Tensor = self._buffers["leverage"].gather(-1, index.clamp_min(0))
+        return leverage
 
     def marginals_at(self, slot: Picks) -> tuple[Tensor, Tensor]:
         """Leverage, `batch_shape x p`, and channels, `batch_shape x c x p`, of arms at `slot` ≥ 0."""
@@ -160,9 +161,10 @@ class ArmTable(Buffered):
             self.leverage, self.channels = prior.expand_as(self.leverage).clone(), torch.zeros_like(self.channels)
             strategy.forget()
             return self
-        leverage, channels = torch.empty_like(self.leverage), torch.empty_like(self.channels)
+        own = self._buffers
+        leverage, channels = torch.empty_like(own["leverage"]), torch.empty_like(own["channels"])
         strategy.sweep(prior, leverage, channels)
-        self._buffers["leverage"], self._buffers["channels"] = leverage.clamp_min_(0), channels
+        own["leverage"], own["channels"] = leverage.clamp_min_(0), channels
         return self
 
     def keep_dictionary_(self) -> ArmTable:

@@ -155,7 +155,7 @@ class Picker:
     def pick(self, offered: Tensor | None, remaining: Tensor, twins: Generators) -> tuple[Tensor, Tensor | None]:
         """Select picks, `batch_shape x q` (−1 where padded). Also returns their scores if these are not functions of the
         marginals."""
-        if not bool(remaining.any()):
+        if not bool(remaining.any() if remaining.dim() else remaining):
             return torch.full((*remaining.shape, 0), -1, device=self._pending[0].device), None
         if self._state.draws is not None:
             return self._draw(self._state.draws, offered, remaining, twins)
@@ -170,7 +170,7 @@ class Picker:
                 score = score.masked_fill(~offered, -torch.inf)
             highest = derived.highest if score is derived.upper else None
             arm = self._table.rows.across.best(score, highest).unsqueeze(-1)
-            if not bool(remaining.all()):
+            if remaining.dim() and not bool(remaining.all()):
                 arm = arm.masked_fill((remaining == 0).unsqueeze(-1).to(arm.device), -1)
             return (self._rule.repeated(arm, self._table.leverage, remaining) if isinstance(self._rule, Repeat) else arm), None
         if isinstance(self._base, UCB):

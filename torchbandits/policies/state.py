@@ -31,6 +31,8 @@ from torchbandits.widths import Width
 RECENT = 40
 """Number of the latest pulls of a batch row that are kept, in order."""
 _NO_POSTERIOR = "this policy keeps no posterior; use gp_ucb, bkb or batch_bkb to have one."
+# A number of Python takes three times as long to add.
+_ONE = torch.ones((), dtype=torch.float64)
 _PROGRESS = ("told", "log_det", "batched_log_det", "batched_log_det_3")
 
 
@@ -552,7 +554,7 @@ class GaussianState(PosteriorState):
                 self._known_kappa2 = known = (kappa2, kappa2.cpu())
             kappa2 = known[1]
         return Progress(
-            t=pulls + 1,
+            t=pulls + _ONE,
             pulls=pulls.clamp_min(1),
             num_arms=rows.total,
             dim=rows.source.dim,

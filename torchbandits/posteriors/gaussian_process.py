@@ -101,7 +101,8 @@ class GaussianProcess(Buffered):
 
     def append_(self, points: Points, new: PickMask) -> Tensor:
         """Add distinct points without pulls, `batch_shape x p x d`; return their rows (−1 where `new` is False)."""
-        self._fall_behind(new.device)
+        if self.finite is not None:
+            self._fall_behind(new.device)
         rows = self.statistics.append_(points, new)
         if self.sparse:
             self.dictionary = nn.functional.pad(self.dictionary, (0, self.statistics.size - self.dictionary.shape[-1]))
@@ -112,7 +113,8 @@ class GaussianProcess(Buffered):
     def add_(self, rows: Tensor, counts: Tensor, sums: Tensor, squares: Tensor, *, whole: bool = False) -> GaussianProcess:
         """Add pulls of existing rows (`batch_shape x p` each; row −1 is ignored, and there is none if `whole`), all on the host
         or on the device. O(u), or O(p m²) if factorised."""
-        self._fall_behind(rows.device)
+        if self.finite is not None:
+            self._fall_behind(rows.device)
         self.statistics.add_(rows, counts, sums, squares, whole=whole)
         if isinstance(self._fit, Behind):
             behind = self._fit.with_pulls(rows, counts, sums)
@@ -141,7 +143,7 @@ class GaussianProcess(Buffered):
         """Defer the update of the factors of finite features on a device by pulls that are told on the host (device `told`):
         they are stored until the factors are read, because the arms have their own update."""
         fit = self._fit
-        if fit is None or self.finite is None or self.sketch is not None or self.pending.device.type == "cpu":
+        if fit is None or self.sketch is not None or self.pending.device.type == "cpu":
             return
         if isinstance(fit, Behind) and told.type != "cpu":
             self.fit()
@@ -150,9 +152,14 @@ class GaussianProcess(Buffered):
 
     def set_dictionary_(self, dictionary: Tensor) -> GaussianProcess:
         """Choose the dictionary among the distinct points, `batch_shape x u` booleans (sparse posteriors only)."""
-        own = self.dictionary.device
+        own = self._buffers["dictionary"].device
         if dictionary.device == own:
-            self._buffers["dictionary"], self.__dict__["_fit"] = dictionary & self.statistics.mask, None
+            # A single batch row has no padding.
+            inside = dictionary if dictionary.dim() == 1 else dictionary & self.statistics.mask
+            # Of a dictionary that is drawn again, rows, kept columns and kernel values are known.
+            if not torch.equal(inside, self._buffers["dictionary"]):
+                self._buffers["dictionary"] = inside
+            self.__dict__["_fit"] = None
             return self
         # Rows and sizes are computed on the host, so that nothing waits for the device. One batch row has no padding.
         dictionary = dictionary & self.statistics.mask_on_host
@@ -270,12 +277,10 @@ class GaussianProcess(Buffered):
         """Number of points in the dictionary of each batch row, `batch_shape`, on the host."""
         if not self.sparse:
             return self.statistics.num_rows
-        known = self._known_rows
-        # A single batch row has no padding.
-        if known is not None and known[0] is self.dictionary and self.dictionary.dim() == 1:
-            return torch.tensor(known[1].shape[-1])
-        sizes = self._known_sizes
-        return sizes[1] if sizes is not None and sizes[0] is self.dictionary else self.dictionary.sum(dim=-1).cpu()
+        dictionary, known = self._buffers["dictionary"], self._known_sizes
+        if known is None or known[0] is not dictionary:
+            self.__dict__["_known_sizes"] = known = (dictionary, dictionary.sum(dim=-1).cpu())
+        return known[1]
 
     def dictionary_rows(self) -> tuple[Tensor, Tensor]:
         """Rows in the dictionary, in order, `batch_shape x m` (0 where padded), and their mask, False where padded. Computed
@@ -283,7 +288,7 @@ class GaussianProcess(Buffered):
         if not self.sparse:
             mask = self.statistics.mask
             return torch.arange(mask.shape[-1], device=mask.device).expand_as(mask) * mask, mask
-        dictionary, known = self.dictionary, self._known_rows
+        dictionary, known = self._buffers["dictionary"], self._known_rows
         if known is None or known[0] is not dictionary:
             self.__dict__["_known_rows"] = known = (dictionary, *_marked_rows(dictionary))
         return known[1], known[2]

@@ -85,7 +85,7 @@ class Statistics(Buffered):
     @property
     def weights(self) -> Tensor:
         """n, `batch_shape x u`, a view of the totals."""
-        totals, known = self.totals, self._known_weights
+        totals, known = self._buffers["totals"], self._known_weights
         if known is None or known[0] is not totals:
             self.__dict__["_known_weights"] = known = (totals, totals[..., 0])
         return known[1]
@@ -93,7 +93,7 @@ class Statistics(Buffered):
     @property
     def weights_on_host(self) -> Tensor:
         """`weights` on the host: copied from a device once, then updated on the host by pulls whose rows are known there."""
-        totals, known = self.totals, self._host_weights
+        totals, known = self._buffers["totals"], self._host_weights
         if totals.device.type == "cpu":
             return self.weights
         if known is None or known[0] is not totals:
@@ -103,7 +103,8 @@ class Statistics(Buffered):
     @property
     def sums(self) -> Tensor:
         """s, `batch_shape x u`, reward units."""
-        return self.totals[..., 1]
+        sums: Tensor = self._buffers["totals"][..., 1]
+        return sums
 
     @property
     def squares(self) -> Tensor:
@@ -113,12 +114,13 @@ class Statistics(Buffered):
     @property
     def size(self) -> int:
         """Number of places per batch row, the largest `num_rows`."""
-        return self.totals.shape[-2]
+        size: int = self._buffers["totals"].shape[-2]
+        return size
 
     @property
     def mask(self) -> Tensor:
         """`batch_shape x u`, True in places that hold a point. Cached until `num_rows` is replaced."""
-        here, device, known = self.mask_on_host, self.totals.device, self._device_mask
+        here, device, known = self.mask_on_host, self._buffers["totals"].device, self._device_mask
         if device.type == "cpu":
             return here
         if known is None or known[0] is not here:
@@ -128,7 +130,7 @@ class Statistics(Buffered):
     @property
     def mask_on_host(self) -> Tensor:
         """`mask` on the host."""
-        num_rows, size, known = self.num_rows, self.size, self._known_mask
+        num_rows, size, known = self._buffers["num_rows"], self.size, self._known_mask
         if known is None or known[0] is not num_rows or known[1].shape[-1] != size:
             self._known_mask = known = (num_rows, torch.arange(size) < num_rows.unsqueeze(-1))
         return known[1]
@@ -205,7 +207,15 @@ class Statistics(Buffered):
     def add_(self, rows: Picks, weights: Tensor, sums: Tensor, squares: Tensor, *, whole: bool = False) -> Statistics:
         """Add weights, sums and sums of squares to rows (`batch_shape x p` each; row −1 is ignored, and there is none if
         `whole`), all of them on the host or on the device. Cost O(u)."""
-        totals, slot, added = self.totals, rows, torch.stack([weights, sums, squares], dim=-1).double()
+        totals, slot = self._buffers["totals"], rows
+        if whole and rows.dim() == 1 and rows.shape[0] == 1 and totals.device.type == "cpu":
+            # One pull of one run, without the overhead of tensor operations.
+            totals = totals.clone()
+            row = totals.numpy()[int(rows)]
+            row[0], row[1], row[2] = row[0] + float(weights), row[1] + float(sums), row[2] + float(squares)
+            self._buffers["totals"] = totals
+            return self
+        added = torch.stack([weights, sums, squares], dim=-1).double()
         if not whole:
             slot, added = rows.clamp_min(0), added.masked_fill_((rows < 0).unsqueeze(-1), 0.0)
         if slot.device != totals.device:

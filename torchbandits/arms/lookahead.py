@@ -213,8 +213,13 @@ class Lookahead:
             "outside": self.across.amax(outside),
             "leaders": self.leaders,
         }
-        *here, first, score = to_host(*given.values(), first, score)
-        handed = dict(zip(given, (x.contiguous() for x in here), strict=True))
+        *here, first, score = (*given.values(), first, score)
+        if self.mean.device.type != "cpu":
+            *here, first, score = to_host(*here, first, score)
+        handed: dict[str, Tensor] = {}
+        # Neither a generator nor a comprehension: their calls count in a small step.
+        for name, value in zip(given, here, strict=True):
+            handed[name] = value.contiguous()
         self.leaders_here = handed["leaders"]
         place = (self.leaders_here == first.unsqueeze(-1)).byte().argmax(dim=-1)
         handed["first"] = torch.where(score.amax(dim=-1) > -torch.inf, place, -1)

@@ -110,7 +110,8 @@ def bandit_steps(X: Tensor, Y: Tensor, kernel: gpytorch.kernels.Kernel, noise_st
         if drawn >= due:
             kernel, due = fitted(BanditModel(X, Y, kernel=kernel, noise_std=noise_std)), 2 * drawn
         generator = torch.Generator().manual_seed(drawn)
-        model = BanditModel(X, Y, kernel=kernel, noise_std=noise_std, dictionary="leverage", generator=generator)
+        options = {"dictionary": "leverage", "oversampling": 8.0, "generator": generator}
+        model = BanditModel(X, Y, kernel=kernel, noise_std=noise_std, **options)
         while len(X) < min(1.1 * drawn, due):
             x, y = yield model
             model = model.condition_on_observations(x, y)

@@ -674,7 +674,7 @@ def test_another_campaign_is_not_gone_on_with(tmp_path: Path):
     refused(lambda: campaign(columns={"dry": "boolean"}, **goes), "columns was", error=StateError)
     refused(lambda: tb.Campaign(None, journal=path), "in no file: pass it again", error=StateError)
     (tmp_path / "journal.campaign.json").rename(tmp_path / "kept")
-    refused(lambda: campaign(**goes), "restore that from a copy", error=StateError)
+    refused(lambda: campaign(**goes), "restore that file from a copy", error=StateError)
     (tmp_path / "journal.campaign.json").write_text("{}")
     refused(lambda: campaign(**goes), "does not hold the settings", error=DataError)
     (tmp_path / "kept").rename(tmp_path / "journal.campaign.json")

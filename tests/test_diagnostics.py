@@ -608,7 +608,7 @@ def test_a_warning_names_the_batch_row():
     bandit = tb.Bandit(tb.gp_ucb(rbf(), **COMMON), problems[0].tensor, generator=[generator(0), generator(1)])
     index = torch.arange(20).repeat(4)
     bandit.tell(index.expand(2, -1), torch.stack([p.rewards(0, index) for p in problems]))
-    with pytest.warns(DiagnosticWarning, match=r"batch row 1 \(1 of 2 alike\): repeated pulls show"):
+    with pytest.warns(DiagnosticWarning, match=r"batch row 1 \(1 of 2 rows\): repeated pulls show"):
         diagnostics.noise(bandit)
 
 

@@ -388,7 +388,7 @@ def test_a_batch_row_is_fitted_as_a_single_one_is(name: str):
         marginals, expected = posterior(probe.expand(3, 7, 2)), single(probe)
         torch.testing.assert_close(marginals.mean[row], expected.mean, rtol=1e-5, atol=1e-7)
         torch.testing.assert_close(marginals.variance[row], expected.variance, rtol=1e-5, atol=1e-7)
-    with pytest.raises(errors.UnsupportedError, match="one bandit a row"):
+    with pytest.raises(errors.UnsupportedError, match="one bandit per row"):
         fit_kernel_(posterior, noise=True)
 
 

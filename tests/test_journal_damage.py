@@ -660,7 +660,7 @@ def test_ctrl_c_ends_a_run_that_the_same_call_resumes(tmp_path: Path):
     found = play(path)
     assert len(kept) == 3
     assert all(error.__cause__ is None and (error.__context__ is None or error.__suppress_context__) for error in kept)
-    assert all("the same call goes on" in str(error) for error in kept)
+    assert all("the same call resumes from there" in str(error) for error in kept)
     environment.__class__ = Interrupted.__mro__[1]
     expected = play(None)
     for name in expected.pulls:

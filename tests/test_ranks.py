@@ -102,7 +102,7 @@ def test_one_rank_without_a_group_is_a_plain_bandit():
     assert torch.equal(plain.dictionary, sharded.dictionary)
     torch.testing.assert_close(plain.posterior(arms).mean, sharded.posterior(arms).mean)
     available = torch.rand(530, generator=generator(0)) < 0.1
-    with pytest.raises(errors.UnsupportedError, match="leave one of each"):
+    with pytest.raises(errors.UnsupportedError, match="keep one arm of each group of duplicates"):
         sharded.ask(available=available)
     distinct = tb.Bandit(ranks_program.policies()["global"](), tb.Shard(ranks_program.arms()), generator=generator(1))
     other = tb.Bandit(ranks_program.policies()["global"](), ranks_program.arms(), generator=generator(1))

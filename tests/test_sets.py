@@ -242,7 +242,7 @@ def test_too_many_and_too_few(k):
 
 def test_the_boundary_needs_arms_outside():
     bandit = tb.Bandit(tb.lucb(rbf(), k=3, **COMMON), PROBLEM.tensor[:3])
-    with pytest.raises(errors.ArgumentError, match="no others"):
+    with pytest.raises(errors.ArgumentError, match="there is no boundary: choose a smaller k"):
         bandit.ask()
 
 

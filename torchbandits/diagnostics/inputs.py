@@ -163,7 +163,7 @@ def worst_row(bad: Tensor, badness: Tensor) -> tuple[tuple[int, ...], str]:
     if not row:
         return row, ""
     place = row[0] if len(row) == 1 else row
-    return row, f"batch row {place} (one of {int(bad.sum())} such rows out of {bad.numel()}): "
+    return row, f"batch row {place} ({int(bad.sum())} of {bad.numel()} rows): "
 
 
 def paragraph(text: str, found: Sequence[str], notes: Sequence[str]) -> str:

@@ -510,7 +510,9 @@ def test_ctrl_c_in_a_script_says_what_the_journal_keeps(tmp_path: Path):
         if int(bandit.pulls) == 3:
             raise KeyboardInterrupt
 
-    with pytest.raises(KeyboardInterrupt, match=r"stopped after 3 pulls.*run.journal: the same call resumes from there") as caught:
+    with pytest.raises(
+        KeyboardInterrupt, match=r"stopped after 3 pulls.*run.journal: the same call resumes from there"
+    ) as caught:
         tb.run(policy, environment, 6, generator=generator(1), journal=path, callbacks=[interrupt])
     assert caught.value.__suppress_context__
     del caught

@@ -56,7 +56,7 @@ class RatioMeter:
             squares = [lookahead.flat(column, 2).square() for column in columns]
             added = [(counts.unsqueeze(-2) @ square).squeeze(-2) for square in squares]
             self.sums = [total + more for total, more in zip(self.sums, added, strict=True)]
-        return _ratio(torch.maximum(*self.sums), lookahead.start).amax(dim=-1)
+        return _quotient(torch.maximum(*self.sums), lookahead.start).amax(dim=-1)
 
     def _exact_ratio(self, lookahead: Lookahead) -> Tensor:
         """The ratio max_x lev_fb(x) / lev_t(x), `rows`, by a sweep over the arms: the larger of the ratio with the frozen
@@ -68,7 +68,7 @@ class RatioMeter:
             slot = index.clamp_min(0).unsqueeze(-2).expand(*columns.shape[:-1], index.shape[-1])
             directions = Conditioning.on(columns.gather(-1, slot), counts).directions(columns)
             left = lookahead.start - lookahead.flat(directions.square().sum(dim=-2), 1)
-            ratios.append(_ratio(lookahead.start, left.clamp_min(torch.finfo(torch.float64).tiny)).amax(dim=-1))
+            ratios.append(_quotient(lookahead.start, left.clamp_min(torch.finfo(torch.float64).tiny)).amax(dim=-1))
         return torch.stack(ratios).amax(dim=0)
 
 
@@ -148,7 +148,7 @@ class RatioMeterOnDevice(RatioMeter):
         return columns.reshape(shape).square().mul_(self._inverse[:, None, None]).reshape(columns.shape)
 
 
-def _ratio(top: Tensor, bottom: Tensor) -> Tensor:
+def _quotient(top: Tensor, bottom: Tensor) -> Tensor:
     return torch.where(bottom > 0, top / bottom, 0.0)
 
 

@@ -213,7 +213,7 @@ def repeats_of(bandit: tb.Bandit) -> int:
 
 
 @pytest.mark.parametrize("size", [1, 8])
-def test_one_pick_in_eight_is_the_arm_with_the_highest_mean(size: int):
+def test_one_pick_in_eight_of_batches_is_the_arm_with_the_highest_mean(size: int):
     x, f = table()
     bandit = tb.Bandit(tb.auto(batch_size=size), x, generator=generator(3))
     without = tb.auto(batch_size=size, replicate_every=0)
@@ -222,7 +222,7 @@ def test_one_pick_in_eight_is_the_arm_with_the_highest_mean(size: int):
         made, repeats, mean = int(bandit.loop.pulls), repeats_of(bandit), bandit.loop.state.arm_mean().numpy()
         others = without.select(copy.deepcopy(bandit.loop.state))[0].index.tolist()
         picks = bandit.ask().index.tolist()
-        if made < 6 or (made + len(picks)) // 8 == made // 8:
+        if size == 1 or made < 6 or (made + len(picks)) // 8 == made // 8:
             assert picks == others
         elif repeats < 3:
             seen += 1
@@ -230,7 +230,7 @@ def test_one_pick_in_eight_is_the_arm_with_the_highest_mean(size: int):
             assert len(set(picks)) == size
         noise = np.random.default_rng(made).standard_normal(len(picks))
         bandit.tell(torch.tensor(picks), f[picks] + f.std() * torch.as_tensor(noise))
-    assert seen >= 2
+    assert seen >= 2 or size == 1
 
 
 def test_a_large_batch_has_several_replicates_and_holds_an_arm_once():
@@ -508,10 +508,10 @@ def test_rewards_that_are_noise_alone_are_told_from_those_of_a_run_that_repeats_
     noise, good = (noisy_run(signal, noise_std, 2, 200) for signal, noise_std in ((0.0, 1.0), (1.0, 0.3)))
     for bandit in (noise, good):
         assert bandit.explain().noise_share > 0.9
-    assert noise.explain().lead < 1.5
+    assert noise.explain().lead < 1
     assert "look like noise alone" in str(noise.explain())
     said = good.explain()
-    assert said.lead > 4
+    assert said.lead > 5
     assert "look like noise alone" not in str(said)
     assert f"the best arm is {said.lead:.2g} standard errors above the average" in str(said)
     # In dense numpy, from the posterior of the arms pulled.

@@ -49,8 +49,8 @@ class FromData:
         growth: Factor > 1 by which the number of pulls grows between two fits; beyond 256 pulls, the square of this factor.
         exact_bytes: Maximum bytes that an exact posterior may store for all arms; beyond it, a dictionary is used.
         own_width: Whether the policy's width is used for fingerprints too; by default (None or False) the width is 1 there.
-        replicate_every: One pick in this many evaluates the recommended arm again until the noise is known; 0 for never, 8 by
-            default (None).
+        replicate_every: In batches, one pick in this many evaluates the recommended arm again until the noise is known; 0 for
+            never, 8 by default (None).
     """
 
     priors: Priors = field(default_factory=Priors)
@@ -86,8 +86,8 @@ class FromData:
         none does.
 
         Without repeated pulls, a model cannot tell noise from a function that varies over short distances, and tends to explain
-        one as the other. There are no replicates once repeated pulls tell the noise, and none among fingerprints, whose
-        similarity has no lengthscale to fit.
+        one as the other. There are no replicates once repeated pulls tell the noise; none if picks are made one by one, because
+        the policy then returns to arms by itself; and none among fingerprints, whose similarity has no lengthscale to fit.
         """
         every = _REPLICATE_EVERY if self.replicate_every is None else self.replicate_every
         if not every or tanimoto_scale(state.posterior.kernel) is not None:
@@ -96,6 +96,7 @@ class FromData:
         (pending,) = to_host(state.pending_counts.sum(dim=-1)) if state.pending_index.shape[-1] else (torch.zeros_like(told),)
         made = told + pending
         due = ((made + remaining) // every - made // every).long()
+        due = due.masked_fill(remaining <= 1, 0)
         if not bool(due.any()):
             return None
         units = state.posterior.units

@@ -205,6 +205,95 @@ def test_a_batch_holds_an_arm_once_and_goes_on_around_it():
     assert fresh.ask(more=8).index.shape == (8,), "as many as were asked for, first picks or not"
 
 
+# ------------------------------------------------------------------------- replicates
+
+
+def repeats_of(bandit: tb.Bandit) -> int:
+    return int((bandit.counts - 1).clamp_min(0).sum())
+
+
+@pytest.mark.parametrize("size", [1, 8])
+def test_one_pick_in_eight_of_batches_is_the_arm_with_the_highest_mean(size: int):
+    x, f = table()
+    bandit = tb.Bandit(tb.auto(batch_size=size), x, generator=generator(3))
+    without = tb.auto(batch_size=size, replicate_every=0)
+    seen = 0
+    while bandit.loop.pulls < 40:
+        made, repeats, mean = int(bandit.loop.pulls), repeats_of(bandit), bandit.loop.state.arm_mean().numpy()
+        others = without.select(copy.deepcopy(bandit.loop.state))[0].index.tolist()
+        picks = bandit.ask().index.tolist()
+        if size == 1 or made < 6 or (made + len(picks)) // 8 == made // 8:
+            assert picks == others
+        elif repeats < 3:
+            seen += 1
+            assert picks[-1] == mean.argmax()
+            assert len(set(picks)) == size
+        noise = np.random.default_rng(made).standard_normal(len(picks))
+        bandit.tell(torch.tensor(picks), f[picks] + f.std() * torch.as_tensor(noise))
+    assert seen >= 2 or size == 1
+
+
+def test_a_large_batch_has_several_replicates_and_holds_an_arm_once():
+    x, f = table()
+    bandit = tb.Bandit(tb.auto(batch_size=6), x, generator=generator(3))
+    play(bandit, f, 12, noise_std=float(f.std()))
+    mean = bandit.loop.state.arm_mean().clone()
+    picks = bandit.ask(more=24).index.tolist()
+    assert len(set(picks)) == 24
+    assert picks[-3:] == mean.argsort(descending=True)[:3].tolist()
+    pending = bandit.ask(more=8).index.tolist()[24:]
+    assert len(pending) == 8
+    assert not set(pending) & set(picks), "picks that wait for their rewards are not replicated"
+
+
+@pytest.mark.parametrize("noise_std", [0.0, 0.05])
+def test_replicates_end_when_the_noise_is_known(noise_std: float):
+    x, f = table()
+    bandit = tb.Bandit(tb.auto(batch_size=8), x, generator=generator(1))
+    play(bandit, f, 104, noise_std=noise_std * float(f.std()))
+    state, remaining = bandit.loop.state, torch.tensor(8)
+    assert bandit.policy.from_data.replicates(state, remaining) is None
+    noisy = tb.Bandit(tb.auto(batch_size=8), x, generator=generator(1))
+    play(noisy, f, 30, noise_std=float(f.std()))
+    assert int(noisy.policy.from_data.replicates(noisy.loop.state, remaining)) == 1
+
+
+def test_the_variance_of_repeats_is_that_of_numpy():
+    rng = np.random.default_rng(0)
+    x = torch.as_tensor(rng.uniform(size=(30, 2)))
+    index = rng.integers(0, 12, size=40)
+    rewards = 90 + 0.1 * index + rng.standard_normal(40)
+    bandit = tb.Bandit(tb.auto(), x)
+    bandit.tell(torch.as_tensor(index), torch.as_tensor(rewards))
+    repeats, share = bandit.loop.state.posterior.units.repeats(bandit.loop.state.statistics)
+    groups = [rewards[index == arm] for arm in np.unique(index)]
+    within = sum(((y - y.mean()) ** 2).sum() for y in groups) / sum(len(y) - 1 for y in groups)
+    assert int(repeats) == sum(len(y) - 1 for y in groups)
+    assert float(share) == pytest.approx(within / np.var([y.mean() for y in groups], ddof=1), rel=1e-9)
+
+
+def test_rewards_that_are_noise_are_not_taken_for_a_function():
+    x = torch.as_tensor(np.random.default_rng(0).uniform(size=(2_000, 6)))
+    f = torch.full((2_000,), 90.0, dtype=torch.float64)
+    estimates = {}
+    for every in (None, 0):
+        bandit = tb.Bandit(tb.auto(batch_size=8, replicate_every=every), x, generator=generator(0))
+        play(bandit, f, 70, noise_std=5.0)
+        estimates[every] = bandit.explain().noise_std
+    assert 2.5 < estimates[None] < 10
+    assert estimates[0] < 1, "without replicates the model takes it for a function"
+
+
+def test_there_are_no_replicates_among_fingerprints_and_bad_numbers_are_refused():
+    fingerprints = tb.sources.Fingerprints(torch.randint(0, 256, (200, 8), generator=generator(0), dtype=torch.uint8))
+    bandit = tb.Bandit(tb.auto(), fingerprints, generator=generator(0))
+    play(bandit, torch.rand(200, generator=generator(1), dtype=torch.float64), 15)
+    assert bandit.policy.from_data.replicates(bandit.loop.state, torch.tensor(8)) is None
+    for bad in (-1, -8):
+        with pytest.raises(errors.ArgumentError, match="replicate_every must be a whole number"):
+            tb.auto(replicate_every=bad)
+
+
 # ------------------------------------------------------------------------- contexts that come one by one
 
 

@@ -156,7 +156,7 @@ class Lookahead:
                 # Other arms may be better than the leaders.
                 self._write(self.leaders, to_device(device, handed["leverage"])[0])
                 handed = None
-        packed = _pack(torch.cat(chosen, dim=-1) if chosen else self.index.new_empty(self.num_rows, 0))
+        packed = packed_picks(torch.cat(chosen, dim=-1) if chosen else self.index.new_empty(self.num_rows, 0))
         packed = packed.reshape(*self.batch_shape, -1)
         return packed if device.type == "cpu" else to_device(device, packed)[0]
 
@@ -411,7 +411,7 @@ def _of(marked: Tensor, active: Tensor | None) -> Tensor:
     return marked if active is None else marked & active
 
 
-def _pack(index: Tensor) -> Tensor:
+def packed_picks(index: Tensor) -> Tensor:
     """Move the masked places (−1) of each row to its end, keeping the order."""
     if bool((index >= 0).all()):
         return index

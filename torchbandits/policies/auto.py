@@ -23,6 +23,7 @@ def auto(
     batch_size: int = 1,
     width: Width | float | None = None,
     initial: Start | None = None,
+    replicate_every: int | None = None,
     memory_budget: int = 2 << 30,
 ) -> Composed:
     r"""Exact GP-UCB with kernel, noise and scales estimated from arms and rewards, for problems where none of them is known.
@@ -34,13 +35,17 @@ def auto(
 
     .. math:: x_{t+1} = \arg\max_x \mu_t(x) + w\,\sigma_t(x)
 
-    in these units, conditioned on the earlier picks of the batch and all other pending picks. The posterior, `best` and the
-    bounds are reported in reward units.
+    in these units, conditioned on the earlier picks of the batch and all other pending picks. In batches, one pick in eight is
+    the arm with the highest posterior mean instead, which has usually been pulled before, until repeated pulls tell the noise:
+    three of them if the noise is small, ten if it is not. Without repeats a model cannot tell noise from a function that varies
+    over short distances. The posterior, `best` and the bounds are reported in reward units.
 
     Args:
         batch_size: Number of picks per `ask`.
         width: w, a number or a `Width`; by default 2.5, or 1 on fingerprints.
         initial: Rule for the first picks; by default six arms that represent all others, see `starts.Spread`.
+        replicate_every: In batches, one pick in this many is the recommended arm, until repeated pulls tell the noise; 8 by
+            default, 0 for never. Not used on fingerprints.
         memory_budget: Maximum memory in bytes of the exact posterior, or of cached kernel columns once there is a dictionary.
 
     Warns (`DiagnosticWarning`): Once, when one arm takes more than half of the last 40 pulls; the message names the reason.
@@ -53,7 +58,7 @@ def auto(
     """
     check_memory_budget(memory_budget)
     own = width if isinstance(width, Width) else Constant(2.5 if width is None else non_negative("width", width))
-    from_data = FromData(exact_bytes=memory_budget)
+    from_data = FromData(exact_bytes=memory_budget, replicate_every=replicate_every)
     if width is not None:
         from_data = replace(from_data, own_width=True)
     return Composed(

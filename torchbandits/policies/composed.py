@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from torchbandits.arms import ArmRows, ArmTable, Box, PosteriorDraws, Shard
+from torchbandits.arms.lookahead import packed_picks
 from torchbandits.batching import BatchRule, FixedSize, RandomizedBeliever
 from torchbandits.checks import (
     check_instance,
@@ -265,7 +266,15 @@ class Composed(Policy[TableState | BoxState]):
         if isinstance(self.confidence, RandomWidth):
             width = self._drawn_width(self.confidence, state, remaining, twins)
         picker = Picker(state, self.score, rule, width)
+        again = None
+        if self.from_data is not None and not self._draws_picks:
+            again = self.from_data.replicates(state, remaining)
+        if again is not None:
+            again = picker.recommended(offered, again)
+            remaining = remaining - (again >= 0).sum(dim=-1).cpu()
         index, values = picker.pick(offered, remaining, twins)
+        if again is not None:
+            index = packed_picks(torch.cat([index, again], dim=-1))
         if starting is not None:
             index, values = with_first(starting, index), None
         slot = index.clamp_min(0)

@@ -31,6 +31,11 @@ from torchbandits.widths import Constant, Width
 _LEAST_EXACT = 16
 # Number of pulls after which fits change little and are made less often.
 _SETTLED = 256
+# One pick in this many is a replicate, by default.
+_REPLICATE_EVERY = 8
+# Number of repeated pulls that tell the noise, and the number that does if they differ by little: if their variance is at most
+# this share of that of the averages.
+_REPEATS, _FEW_REPEATS, _LITTLE = 10, 3, 0.05
 # Width on fingerprints, tuned on properties and libraries that do not appear in the documentation.
 _SIMILARITY_WIDTH = 1.0
 
@@ -44,18 +49,22 @@ class FromData:
         growth: Factor > 1 by which the number of pulls grows between two fits; beyond 256 pulls, the square of this factor.
         exact_bytes: Maximum bytes that an exact posterior may store for all arms; beyond it, a dictionary is used.
         own_width: Whether the policy's width is used for fingerprints too; by default (None or False) the width is 1 there.
+        replicate_every: In batches, one pick in this many evaluates the recommended arm again until the noise is known; 0 for
+            never, 8 by default (None).
     """
 
     priors: Priors = field(default_factory=Priors)
     growth: float = 1.5
     exact_bytes: int = 2 << 30
     own_width: bool | None = None
+    replicate_every: int | None = None
 
     def __post_init__(self) -> None:
         require(isinstance(self.priors, Priors), f"priors must be ingredients.Priors, got {self.priors!r}.")
         require(is_finite(self.growth) and self.growth > 1, f"growth must be finite and > 1, got {self.growth!r}.")
         check_whole("exact_bytes", self.exact_bytes, 0)
         check_flag("own_width", bool(self.own_width) if self.own_width is None else self.own_width)
+        check_whole("replicate_every", self.replicate_every, 0, otherwise="for 8")
 
     def prior(self, arms: ArmSet, batch_shape: torch.Size) -> tuple[gpytorch.kernels.Kernel, Units]:
         """The kernel and the units before any data. There is one kernel for all batch rows unless the rows have different arms.
@@ -71,6 +80,31 @@ class FromData:
     def width(self, state: GaussianState, width: Width) -> Width:
         """The width that is used on the arms of a state, where `width` is the policy's width."""
         return width if self.own_width or tanimoto_scale(state.posterior.kernel) is None else Constant(_SIMILARITY_WIDTH)
+
+    def replicates(self, state: TableState, remaining: Tensor) -> Tensor | None:
+        """How many of the next `remaining` picks evaluate the recommended arm again, `batch_shape` each, on the host; None if
+        none does.
+
+        Without repeated pulls, a model cannot tell noise from a function that varies over short distances, and tends to explain
+        one as the other. There are no replicates once repeated pulls tell the noise; none if picks are made one by one, because
+        the policy then returns to arms by itself; and none among fingerprints, whose similarity has no lengthscale to fit.
+        """
+        every = _REPLICATE_EVERY if self.replicate_every is None else self.replicate_every
+        if not every or tanimoto_scale(state.posterior.kernel) is not None:
+            return None
+        told = state.sum_on_host("told")
+        (pending,) = to_host(state.pending_counts.sum(dim=-1)) if state.pending_index.shape[-1] else (torch.zeros_like(told),)
+        made = told + pending
+        due = ((made + remaining) // every - made // every).long()
+        due = due.masked_fill(remaining <= 1, 0)
+        if not bool(due.any()):
+            return None
+        units = state.posterior.units
+        assert units is not None
+        repeats, noise_share = to_host(*units.repeats(state.statistics))
+        known = (repeats >= _REPEATS) | ((repeats >= _FEW_REPEATS) & (noise_share <= _LITTLE))
+        due = due.masked_fill(known, 0)
+        return due if bool(due.any()) else None
 
     def follow(self, state: TableState, before: ArmSource) -> None:
         """Widen the ranges of features after the arms have changed, for instance by a new context.

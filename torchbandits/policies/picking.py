@@ -186,6 +186,29 @@ class Picker:
         budget = math.inf if self._rule.budget is None else self._rule.budget
         return sweep.pick(values, remaining, self._rule.spends if budget < math.inf else None, budget), None
 
+    def recommended(self, offered: Tensor | None, counts: Tensor) -> Tensor:
+        """The arms with the highest posterior means that are on offer and not pending, `batch_shape x q` (−1 where padded).
+        `pick` then treats them as pending. Cost: O(A) each.
+
+        Args:
+            offered: `batch_shape x A` booleans, or None for all arms.
+            counts: `batch_shape`, number of arms of each batch row, on the host.
+        """
+        across, chosen = self._table.rows.across, []
+        mean = only_entries(self._table.rows, marginals(self._state)[0])
+        if offered is not None:
+            mean = mean.masked_fill(~offered, -torch.inf)
+        mean = across.without(mean, self._pending[0])
+        (counts,) = to_device(mean.device, counts)
+        for number in range(int(counts.max())):
+            none = (number >= counts) | (across.amax(mean) == -torch.inf)
+            chosen.append(across.best(mean).masked_fill(none, -1).unsqueeze(-1))
+            mean = across.without(mean, chosen[-1])
+        index = torch.cat(chosen, dim=-1)
+        once = (index >= 0).to(self._pending[1])
+        self._pending = torch.cat([self._pending[0], index], dim=-1), torch.cat([self._pending[1], once], dim=-1)
+        return index
+
     def evidence(self, index: Tensor, slot: Tensor, values: Tensor | None) -> tuple[Tensor, Tensor]:
         """The leverage at the batch start and the score of picks, `batch_shape x q` each; `slot` is `index`, 0 where padded,
         and `values` are the scores if they are known."""

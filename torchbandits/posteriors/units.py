@@ -103,6 +103,18 @@ class Units(Buffered):
         """Average reward of each distinct point, `batch_shape x u`, reward units."""
         return self.totals[..., 0] / statistics.weights.clamp_min(1e-300)
 
+    def repeats(self, statistics: Statistics) -> tuple[Tensor, Tensor]:
+        """The number of repeated pulls, and the variance of rewards around the averages of their points as a share of the
+        variance of the averages, `batch_shape` each."""
+        n, told = statistics.weights, statistics.mask & (statistics.weights > 0)
+        average, squares = self.averages(statistics), self.totals[..., 1]
+        scatter = squares - n * average.square()
+        scatter = torch.where(told & (scatter > 64 * torch.finfo(n.dtype).eps * squares), scatter, 0.0).sum(dim=-1)
+        distinct, more = told.sum(dim=-1), torch.where(told, n - 1, 0.0).sum(dim=-1)
+        middle = torch.where(told, average, 0.0).sum(dim=-1) / distinct.clamp_min(1)
+        apart = torch.where(told, (average - middle.unsqueeze(-1)).square(), 0.0).sum(dim=-1) / (distinct - 1).clamp_min(1)
+        return more, scatter / more.clamp_min(1) / apart.clamp_min(torch.finfo(n.dtype).tiny)
+
     def refit_(self, statistics: Statistics, rows: Tensor) -> None:
         """Recompute the map from the averages of the marked batch rows (`batch_shape` booleans). Cost O(u log u) per row."""
         average, told = self.averages(statistics), statistics.mask & (statistics.weights > 0)

@@ -10,10 +10,13 @@ import griffe
 
 BLOCK = re.compile(r"^( *)\.\. math::[ \n]((?:.+\n?)+?)(?=^ *$|\Z)", re.MULTILINE)
 
+INLINE = re.compile(r":math:`([^`]+)`")
+
 
 def markdown(docstring: str) -> str:
-    """Convert a docstring, with `$$ … $$` for each block."""
-    return BLOCK.sub(lambda found: f"{found[1]}$$\n{found[1]}{' '.join(found[2].split())}\n{found[1]}$$\n", docstring)
+    """Convert a docstring, with `$$ … $$` for each block and `$…$` for a formula within a sentence."""
+    blocks = BLOCK.sub(lambda found: f"{found[1]}$$\n{found[1]}{' '.join(found[2].split())}\n{found[1]}$$\n", docstring)
+    return INLINE.sub(lambda found: f"${' '.join(found[1].split())}$", blocks)
 
 
 class Mathematics(griffe.Extension):

@@ -43,12 +43,12 @@ INTRODUCTION = """# Results
 This page shows every figure and table of the papers that the package reproduces. The first table lists what was reproduced and
 what was not. The sections after it show each figure, the published numbers beside ours, the verdicts on the claims, and the
 differences in data and settings. The claims of all papers are collected [at the end](#claims-of-the-papers). The page is
-generated from the summaries in `docs/results` by
-`python scripts/results_page.py`; nothing in it is written by hand.
+generated from the summaries in `docs/results` by `python scripts/results_page.py`.
 
-A claim is **held** or **not held** if the 95 % interval of the paired differences over the repetitions (the same seeds for both
-policies) lies on one side, and **undecided** if it contains both. Reduced forms are **not judged**. Our own claims, which no
-paper makes, are in a separate table.
+A claim that one policy is better than another is judged by the differences between repetitions with the same seed: it is
+**held** or **not held** if the 95 % interval of their mean lies on one side of zero, and **undecided** if the interval
+contains zero. A claim about a single number is judged in the same way by the interval of that number. Reduced forms are **not
+judged**. Our own claims, which no paper makes, are in a separate table.
 
 `torchbandits reproduce NAME` runs one reproduction in full, `torchbandits reproduce NAME --quick` its reduced form (fewer pulls
 and repetitions, which are stated with each figure), and `torchbandits reproduce --list` prints all names. The page shows the
@@ -96,7 +96,7 @@ def _figures(entries: list[Entry]) -> str:
     for entry in entries:
         for covered in entry.reproduction.covers:
             lines.append([covered.figure, f"`{entry.reproduction.name}`", *_outcome(entry, covered), covered.why])
-    headers = ["figure or table", "where", "run", "claims of the paper", "ours / published", "why they differ"]
+    headers = ["figure or table", "reproduction", "run", "claims of the paper", "ours / published", "why they differ"]
     return table(headers, sorted(lines))
 
 
@@ -136,7 +136,7 @@ def _claims(entries: list[Entry], own: bool) -> str:
         where = f"`{entry.reproduction.name}`, {_form(entry.summary)}"
         verdicts_of = verdicts(entry.reproduction, entry.summary)
         lines += [[verdict.claim, f"**{verdict.verdict}**", where] for verdict in verdicts_of if verdict.own == own]
-    return table(["claim", "", "where"], lines)
+    return table(["claim", "verdict", "reproduction"], lines)
 
 
 def _not_run(entries: list[Entry]) -> str:

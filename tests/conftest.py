@@ -36,8 +36,9 @@ if ENFORCED:
 
     annotations.install(_checked_modules())
 
-with warnings.catch_warnings():  # torch 2.13 deprecates the scripting that linear_operator does at import
+with warnings.catch_warnings():  # torch deprecates the scripting that linear_operator does at import, 2.14 by a FutureWarning
     warnings.simplefilter("ignore", DeprecationWarning)
+    warnings.filterwarnings("ignore", message="`torch.jit.script` is deprecated", category=FutureWarning)
     import botorch  # noqa: F401
     import gpytorch  # noqa: F401
 

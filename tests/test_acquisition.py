@@ -727,7 +727,7 @@ def test_policies_are_given_or_named():
 def test_bad_options_are_named():
     with pytest.raises(ArgumentError, match="Did you mean 'gp_bucb'"):
         built(policy="gpbucb")
-    with pytest.raises(ArgumentError, match="belong to a policy that is named"):
+    with pytest.raises(ArgumentError, match="for a policy that is given by its name"):
         built(policy=ucb(), beta=2.0)
     with pytest.raises(ArgumentError, match="either beta"):
         built(policy="gp_ucb", beta=2.0, policy_options={"width": tb.widths.Constant(1.0)})

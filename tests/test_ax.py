@@ -161,7 +161,7 @@ def test_a_kernel_may_go_by_either_name_and_not_by_both():
     kernel = gpytorch.kernels.MaternKernel()
     for name in ("kernel", "covar_module"):
         assert isinstance(BanditModel(*data(), **{name: kernel}).covar_module, gpytorch.kernels.MaternKernel)
-    with pytest.raises(ArgumentError, match="two names of one thing"):
+    with pytest.raises(ArgumentError, match="two names of the same argument"):
         BanditModel(*data(), kernel=kernel, covar_module=kernel)
 
 

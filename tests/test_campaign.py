@@ -161,7 +161,7 @@ def test_conditions_and_contexts_restrict_what_is_asked():
     assert (c.ask(3, where="dry == True and temp > 30")["dry"]).all()
     table = frame().assign(allowed=lambda t: t["temp"] > 100)
     assert (campaign(table, candidates="allowed").ask(4)["temp"] > 100).all()
-    with pytest.raises(ArgumentError, match=r"have been|on offer: ask for fewer, or widen"):
+    with pytest.raises(ArgumentError, match=r"have been|can be selected: ask for fewer, or widen"):
         campaign(table, candidates="allowed").ask(60)
 
 
@@ -193,7 +193,7 @@ def test_without_repeats_every_row_is_asked_for_once():
         c.tell(measured(plate))
         seen += plate["id"].tolist()
     assert sorted(seen) == frame(12)["id"].tolist()
-    with pytest.raises(ArgumentError, match="n: 1 more rows are asked for, and 0 of the table are on offer"):
+    with pytest.raises(ArgumentError, match="n: 1 more rows are asked for, and 0 of the table can be selected"):
         c.ask(1, repeats=False)
 
 
@@ -212,7 +212,7 @@ def test_what_is_shown_of_equal_rows_can_be_forgotten_and_answered(tmp_path: Pat
     table = pd.DataFrame({"id": list("ABCDEF"), "temp": [1.0, 1.0, 2.0, 3.0, 4.0, 5.0], "ok": [False, True] + [False] * 4})
     c = campaign(table, candidates="ok")
     assert c.ask(1)["id"].tolist() == c.open == ["B"]
-    with pytest.raises(ArgumentError, match="ids: C, nobody are not among"):
+    with pytest.raises(ArgumentError, match="ids: C, nobody are not pending"):
         c.forget(["B", "C", "nobody"])
     c.forget(["B"])
     assert c.open == []
@@ -750,7 +750,7 @@ def test_the_page_shows_ids_values_and_columns(tmp_path: Path):
     c.tell(results)
     c.ask(2)
     page = c.report(tmp_path / "page.html").read_text()
-    assert "60 candidates, 5 measurements of yield, 1 failed evaluations, 2 waited for; small values are good" in page
+    assert "60 candidates, 5 measurements of yield, 1 failed evaluations, 2 pending rows; small values are better" in page
     assert all(f"<td>{text}</td>" in page for text in [*c.best(3)["id"], *c.open, "3 different texts"])
     assert f"{results['yield'].min():.6g}" in page
     assert "One more measurement of a row would be off by about" in page
@@ -806,7 +806,7 @@ def test_a_policy_that_repeats_nothing_in_a_batch_says_so():
     batch = tb.batch_bkb(gpytorch.kernels.RBFKernel().double(), noise_std=0.1, max_pulls=1)
     c = campaign(frame(8), policy=batch)
     plate = c.ask(3)
-    refused(lambda: c.ask(11), "n: the policy has no more than 8 rows evaluated at once, and 8 of the table are on offer")
+    refused(lambda: c.ask(11), "n: the policy allows at most 8 pending rows, and 8 of the table can be selected")
     assert c.open == plate["id"].tolist()
 
 
@@ -903,7 +903,7 @@ def test_a_known_noise_makes_another_default_policy_and_holds_for_the_campaign(t
     again.close()
     with pytest.raises(StateError, match=r"the noise of a measurement was 0\.5, is 0\.1"):
         campaign(policy=None, noise_std=0.1, journal=tmp_path / "lab")
-    with pytest.raises(ArgumentError, match="noise_std is that of the default policy"):
+    with pytest.raises(ArgumentError, match="noise_std is an option of the default policy"):
         campaign(noise_std=0.1)
 
 

@@ -73,8 +73,8 @@ def test_a_campaign_from_the_table_to_the_report(folder: Path):
     assert "2 rows: next.csv" in run("ask", "-n", "2", "--no-repeats", "--where", "solvent == 'DMF'", "--output", "next.csv")
     assert set(pd.read_csv("next.csv")["solvent"]) == {"DMF"}
     ids = pd.read_csv("next.csv", dtype=str)["id"].tolist()
-    assert "1 rows are given up, 1 are waited for." in run("forget", ids[0])
-    assert "1 rows are given up, 0 are waited for." in run("forget", "--all")
+    assert "1 rows are given up, 1 are pending." in run("forget", ids[0])
+    assert "1 rows are given up, 0 are pending." in run("forget", "--all")
     assert "as told" in run("columns")
     assert "Report:" in run("report")
     assert "<h2>Best rows</h2>" in (folder / "campaign" / "report.html").read_text()
@@ -105,7 +105,7 @@ def test_a_filled_in_plate_is_not_overwritten(folder: Path):
     rows.assign(**{"yield": [1.5, None]}).to_csv("plate.csv", sep=";", decimal=",", index=False)
     assert "plate.csv has values of 'yield'" in refused("ask", "-n", "3", "--output", "plate.csv")
     (folder / "plate.csv").write_bytes(b"\xff\xfe")
-    assert "is no plate" in refused("ask", "-n", "3", "--output", "plate.csv")
+    assert "is not a file of selected rows" in refused("ask", "-n", "3", "--output", "plate.csv")
     assert len(plate(run("ask", "-n", "3"))) == 3  # no row was asked for in vain
 
 
@@ -238,6 +238,6 @@ def test_plates_noise_and_when_to_stop(folder: Path, monkeypatch: pytest.MonkeyP
     goes_on = RUNNER.invoke(app, ["campaign", "stop", "--measurements", "7", "--within", "1e-6"])
     assert (goes_on.exit_code, goes_on.stdout) == (1, "Go on.\n")
     assert run("stop", "--measurements", "6").startswith("Stop: 6 pulls were told")
-    assert "name what is to end the campaign" in refused("stop")
+    assert "give at least one of --within, --price and --measurements" in refused("stop")
     assert "--at-most takes NAME=COUNT" in refused("ask", "--at-most", "dry")
     assert "no column 'wet'" in refused("ask", "--same", "wet", "-n", "9")

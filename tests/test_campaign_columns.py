@@ -172,19 +172,19 @@ def test_batches_make_no_difference(monkeypatch: pytest.MonkeyPatch):
     ("column", "values", "told", "words"),
     [
         ("smiles", [f"C{i}" for i in range(N)], None, "holds text (40 different ones, such as 'C0')"),
-        ("conc", ["n.d." if i == 3 else str(i) for i in range(N)], None, "holds 'n.d.' in row 3, which is no number"),
+        ("conc", ["n.d." if i == 3 else str(i) for i in range(N)], None, "holds 'n.d.' in row 3, which is not a number"),
         ("x", [np.inf if i == 2 else i for i in range(N)], None, "is infinite in row 2"),
         ("x", [[1.0, 2.0]] * N, None, "holds list<"),
-        ("x", range(-1, N - 1), "log", "can't be 'log', its least value is -1: use 'number'"),
+        ("x", range(-1, N - 1), "log", "can't be 'log', since its least value is -1: use 'number'"),
         ("x", range(N), "log", "its least value is 0: use 'count'"),
         ("x", [1e200 * (i == 3) for i in range(N)], None, "column 'x' holds 1e+200"),
-        ("x", range(N), "boolean", "can't be boolean, it goes from 0 to 39"),
+        ("x", range(N), "boolean", "can't be boolean, since its values go from 0 to 39"),
         ("x", range(N), "date", "holds no dates, but int64"),
         ("x", range(N), "numbr", "Did you mean 'number'?"),
         ("x", range(N), 3, "must be one of number"),
         ("x", list("ab") * (N // 2), "number", "holds 'a' in row 0"),
-        ("x", list("ab") * (N // 2), "ordered", "say in which order the texts of 'x' stand"),
-        ("x", list("ab") * (N // 2), ["a", "c"], "also holds 'b': say where in the order"),
+        ("x", list("ab") * (N // 2), "ordered", "give the order of the texts of 'x'"),
+        ("x", list("ab") * (N // 2), ["a", "c"], "the order of 'x' lacks 'b'"),
         ("x", list("ab") * (N // 2), ["a", "b", "a"], "names a category twice"),
         ("y", range(N), "ignore", "has no column 'z'"),
     ],
@@ -221,13 +221,13 @@ def test_texts_that_may_name_the_rows_are_offered_as_ids():
 def test_a_category_that_was_not_there_is_refused():
     decisions = decided(table())
     for changed in ({"text": "w"}, {"number": "w"}):
-        with pytest.raises(StateError, match="has changed since its columns were decided on"):
+        with pytest.raises(StateError, match="has changed since the types of its columns were chosen"):
             features(table().assign(**changed), decisions)
 
 
 def test_large_numbers_that_floats_do_not_tell_apart_are_said():
     frame = table()[["number"]].assign(stamp=np.arange(N) % 2 + 2**60)
-    assert decided(frame)["stamp"].why == "all cells are equal in double precision: subtract a number"
+    assert decided(frame)["stamp"].why == "all cells are equal in double precision: subtract a constant from them"
 
 
 def test_types_that_other_libraries_use():

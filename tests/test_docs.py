@@ -184,6 +184,7 @@ SOUGHT = {
     "gpu": {"gpu.md"},
     "resum": {"tutorials/crash.md", "tutorials/finite_arms.md", "faq.md"},
     "spreadsheet": {"tutorials/campaign.md", "tutorials/eight_a_day.md"},
+    "excel": {"tutorials/campaign.md"},
     "crash": {"tutorials/crash.md"},
     "yaml": {"experiments.md"},
 }

@@ -274,7 +274,9 @@ def test_a_header_that_was_never_finished_begins_anew(tmp_path: Path):
     header = path.read_bytes().split(b"\n")[0]
     for length in (1, 8, 12, 40, len(header)):
         path.write_bytes(header[:length])
-        with pytest.warns(errors.JournalWarning, match="anew" if length < len(header) else "lacked nothing but its newline"):
+        with pytest.warns(
+            errors.JournalWarning, match="begun again" if length < len(header) else "complete except for its newline"
+        ):
             bandit = journaled(Case("gp_ucb", ""), path)
         assert int(bandit.pulls) == 0
         bandit.journal.close()
@@ -443,7 +445,7 @@ def test_a_checkpoint_that_can_not_be_read_is_left_aside(tmp_path: Path, damage:
     else:
         checkpoint.unlink()
         checkpoint.mkdir()
-    with pytest.warns(errors.JournalWarning, match="left aside"):
+    with pytest.warns(errors.JournalWarning, match="is not used"):
         other = journaled(case, path)
     assert differences(everything(bandit), everything(other)) == []
     assert not (tmp_path / "executed").exists()
@@ -464,7 +466,7 @@ def hostile(folder: Path) -> bytes:
 
 
 def test_loading_executes_nothing(tmp_path: Path):
-    with pytest.raises(errors.DataError, match="more than tensors"):
+    with pytest.raises(errors.DataError, match="tensors and plain values only"):
         from_bytes(hostile(tmp_path), "it")
     assert not (tmp_path / "executed").exists()
     rng = np.random.default_rng(0)

@@ -187,7 +187,7 @@ def test_a_bandit_refuses_damage_and_goes_on_from_a_torn_line(again: Reopened, t
     os.truncate(path, again.starts[-2])
     assert int(opened(path).pulls) == 9
     path.write_bytes(whole[:-1])
-    with pytest.warns(errors.JournalWarning, match="line 21, lacked nothing but its newline"):
+    with pytest.warns(errors.JournalWarning, match="line 21, was complete except for its newline"):
         assert int(opened(path).pulls) == 10
     assert path.read_bytes() == whole
     path.write_bytes(whole[:-2])
@@ -274,7 +274,7 @@ def test_a_checkpoint_of_another_run_is_moved_aside(written_once: Path, tmp_path
     step(bandit, 6)
     bandit.journal.close()
     checkpoint.write_bytes(foreign)
-    with pytest.warns(errors.JournalWarning, match="left aside"):
+    with pytest.warns(errors.JournalWarning, match="is not used"):
         bandit = opened(path, every=2)
     with pytest.warns(errors.JournalWarning, match="was moved to"):
         step(bandit, 8)
@@ -482,9 +482,9 @@ def test_a_cut_that_fails_after_a_full_disk(tmp_path: Path, monkeypatch: pytest.
     with monkeypatch.context() as patch:
         patch.setattr(os, "write", full)
         patch.setattr(os, "ftruncate", lambda *_: (_ for _ in ()).throw(OSError(5, "Input/output error")))
-        with pytest.raises(errors.DataError, match="could not be taken back"):
+        with pytest.raises(errors.DataError, match="could not be removed"):
             bandit.tell(selection, torch.tensor([0.5]))
-    with pytest.raises(errors.StateError, match="could not be taken back"):
+    with pytest.raises(errors.StateError, match="could not be removed"):
         bandit.tell(selection, torch.tensor([0.5]))
     bandit.journal.close()
     with warnings.catch_warnings():
@@ -541,7 +541,7 @@ def test_a_fork_holds_no_lock_and_writes_nothing(tmp_path: Path):
     def work() -> None:
         assert not any(os.path.realpath(f"/proc/self/fd/{fd}") == str(path) for fd in os.listdir("/proc/self/fd"))
         for call in (lambda: bandit.tell(selection, torch.ones(1)), lambda: bandit.ask(more=1)):
-            with pytest.raises(errors.StateError, match=f"process {os.getppid()}, and this is a fork of it"):
+            with pytest.raises(errors.StateError, match=f"process {os.getppid()}, and this process is a fork of it"):
                 call()
         with pytest.raises(errors.StateError, match="in use"):
             opened(path)

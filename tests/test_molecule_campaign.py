@@ -95,9 +95,9 @@ def test_molecules_stand_alone():
     ("cell", "told", "words"),
     [
         ("C1", None, "holds text"),
-        ("C1", "molecule", "row 3, column 'smiles': 'C1' is no SMILES"),
+        ("C1", "molecule", "row 3, column 'smiles': 'C1' is not a valid SMILES"),
         (None, None, "lacks the SMILES of 1 rows"),
-        (7.0, "molecule", "holds double, and molecules are SMILES"),
+        (7.0, "molecule", "holds double and can't be 'molecule': SMILES are texts"),
     ],
 )
 def test_what_is_no_molecule_is_refused(cell: Any, told: str | None, words: str):

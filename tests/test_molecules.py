@@ -480,7 +480,7 @@ def test_several_processes_make_the_same(tmp_path: Path, monkeypatch: pytest.Mon
 
 def test_wrong_fingerprints_are_refused(tmp_path: Path):
     bits = np.packbits(features(12, 60), axis=1)
-    with pytest.raises(errors.ShapeError, match="70 bits take 9 bytes a molecule, and there are 8"):
+    with pytest.raises(errors.ShapeError, match="70 bits take 9 bytes per molecule, and the rows have 8"):
         Fingerprints(bits, 70)
     with pytest.raises(errors.ShapeError, match="beyond the 59"):
         Fingerprints(np.packbits(features(12, 60), axis=1), 59)

@@ -139,7 +139,7 @@ def test_several_columns_are_repeated_measurements():
     [
         ({"objective": "yeld"}, "Did you mean 'yield'"),
         ({"objective": "second"}, r"row 0, has no value in column 'second' \(6 such rows\)"),
-        ({"objective": "solvent"}, "'DMF' in row 0, which is no number"),
+        ({"objective": "solvent"}, "'DMF' in row 0, which is not a number"),
         ({"objective": []}, "the name of a column"),
         ({"objective": ["yield", "yield"]}, "twice"),
         ({"objective": ["yield", "second"], "noise_std": 0.1}, "carry their own noise"),
@@ -189,7 +189,7 @@ def test_worker_processes_read_the_table_and_import_the_function(lab: Path):
         ("my_laboratory:reacter", "has no function 'reacter'. Did you mean 'reactor'"),
         ("my_laboratry:reactor", "there is no module 'my_laboratry'. Install it, or start in the folder that holds it"),
         ("my_laboratory:nothing", "must return an Environment of torchbandits, got NoneType"),
-        ("my_laboratory:torch", "is no function, but module"),
+        ("my_laboratory:torch", "is not a function, but module"),
         ("xls:candidates.xls", "A file is written csv: or parquet: or arrow:"),
     ],
 )
@@ -341,7 +341,7 @@ def test_most_kernels_of_gpytorch_are_made_by_their_name_alone():
         ({"name": "PeriodicKernel", "options": {"period": 2.0}}, "Did you mean 'period_length'"),
         ({"name": "PeriodicKernel", "options": {"period_length": -1.0}}, "GPyTorch's constraint is Positive"),
         ({"name": "PeriodicKernel", "options": {"period_length": [1.0, 2.0]}}, "expected one number or 1"),
-        ({"name": "PolynomialKernel"}, "can't be made of these options"),
+        ({"name": "PolynomialKernel"}, "can't be created with these options"),
         ({"name": "rbf", "nu": 1.5}, "nu is for matern"),
         ({"name": "matern"}, "needs nu"),
         (

@@ -677,7 +677,7 @@ def test_workers_share_a_run_of_several_outcomes(name, tmp_path: Path):
     made[0].tell(lease, torch.tensor([1.0, 2.0]), noise_var=0.3)
     waiting[0][0].tell(waiting[0][1], {}, failures="forget")
     assert made[1].told == 6
-    with pytest.raises(errors.UnsupportedError, match="on a list: leave out bounds="):
+    with pytest.raises(errors.UnsupportedError, match="takes a list of arms: leave out bounds="):
         tb.Worker(POLICIES[name](), store=tmp_path / "other.db", bounds=torch.tensor([[0.0], [1.0]]))
     priced = tb.per_cost(POLICIES["chebyshev"]())
     with pytest.raises(errors.ArgumentError, match="pass costs="):
@@ -739,7 +739,7 @@ def test_a_run_has_the_hypervolume_of_its_rewards(tmp_path: Path):
             history.hypervolume(wrong)
     with pytest.raises(errors.StateError, match="several outcomes"):
         tb.run(tb.uniform(), tb.environments.Table(PROBLEM.tensor, torch.tensor(PROBLEM.f), 0.1), 2).hypervolume({})
-    with pytest.raises(errors.StateError, match=r"front\(\) is of a run of several outcomes"):
+    with pytest.raises(errors.StateError, match=r"front\(\) needs the history of several outcomes"):
         tb.run(tb.uniform(), tb.environments.Table(PROBLEM.tensor, torch.tensor(PROBLEM.f), 0.1), 2).front()
 
 
@@ -1114,9 +1114,9 @@ def test_the_page_of_a_run_draws_its_trade_offs(tmp_path: Path):
     assert (tmp_path / "run.journal.front-2.png").stat().st_size > 10_000
     single = tb.environments.Table(PROBLEM.tensor, torch.tensor(PROBLEM.f), 0.1)
     tb.run(tb.uniform(), single, 2).to_parquet(tmp_path / "one")
-    with pytest.raises(errors.DataError, match="a run without trade-offs"):
+    with pytest.raises(errors.DataError, match="no trade-offs to show"):
         write_fronts(tmp_path / "one")
-    with pytest.raises(errors.DataError, match="is not there"):
+    with pytest.raises(errors.DataError, match="does not exist"):
         write_fronts(tmp_path / "none")
     history.metadata.pop("objectives")
     assert figures_of_run(history) == ()
@@ -1223,7 +1223,7 @@ def test_a_front_that_is_known_ends_the_run():
     for policy, message in (
         (outcomes.pareto(models(**proved)), "epsilon must have a number for yield, cost"),
         (outcomes.epal(models(), epsilon=dict.fromkeys(NAMES, 1.0)), "have no theorem"),
-        (outcomes.pareto({name: tb.auto() for name in NAMES}), "kernels that were given"),
+        (outcomes.pareto({name: tb.auto() for name in NAMES}), "whose kernels are given"),
         (POLICIES["constrained"](), "without limits"),
     ):
         other = tb.OutcomeBandit(policy, PROBLEM.tensor)
@@ -1253,7 +1253,7 @@ def test_bad_policies_are_named():
         (lambda: outcomes.pareto(good | {"cost": tb.gp_ucb(gpytorch.kernels.MaternKernel())}), "must be of one form"),
         (lambda: outcomes.pareto(good, scalarization="sum"), "chebyshev, linear, hypervolume, improvement"),
         (lambda: outcomes.pareto(good, minimize="cost"), "minimize must be a list"),
-        (lambda: outcomes.pareto(good, minimize=["costs"]), "no outcome: yield, cost.*cost"),
+        (lambda: outcomes.pareto(good, minimize=["costs"]), "not one of the outcomes, yield, cost.*cost"),
         (lambda: outcomes.pareto(good, reference={"yield": 1.0}), "no number for cost"),
         (lambda: outcomes.pareto(models(acquisition="ei"), scalarization="linear"), "scored by LogEI"),
         (lambda: outcomes.pareto(models(tb.thompson_sampling), scalarization="improvement"), "scored by PosteriorDraw"),
@@ -1296,16 +1296,16 @@ def test_bad_calls_change_nothing():
     for wrong, message in (
         (lambda: bandit.best(), "told"),
         (lambda: bandit.tell(bandit.ask(), torch.zeros(1)), r"rewards must be \(1, 2\), the last dimension being yield, cost"),
-        (lambda: bandit.tell(bandit.ask(), torch.full((1, 2), torch.nan)), "no outcome that was measured"),
+        (lambda: bandit.tell(bandit.ask(), torch.full((1, 2), torch.nan)), "no measured outcome"),
         (lambda: bandit.tell(bandit.ask(), torch.tensor([[1.0, torch.inf]])), "inf"),
-        (lambda: bandit.tell(bandit.ask(), {"price": [1.0]}), "names 'price', which is no outcome: yield, cost"),
+        (lambda: bandit.tell(bandit.ask(), {"price": [1.0]}), "names 'price', which is not one of the outcomes, yield, cost"),
         (lambda: bandit.tell(bandit.ask(), {"cost": [1.0, 2.0]}), r"rewards\['cost'\] must be \(1,\)"),
         (lambda: bandit.tell(bandit.ask(), torch.zeros(1, 2), failures="drop"), "failures"),
         (lambda: bandit.tell(bandit.ask(), torch.zeros(1, 2), noise_var=torch.ones(1)), "noise_var must be one number"),
         (lambda: bandit.tell(torch.tensor([99]), torch.zeros(1, 2)), "arm index 99"),
         (lambda: bandit.observe(torch.tensor([1]), torch.ones(1), torch.ones(1)), r"sums must be \(1, 2\)"),
         (lambda: bandit.front(), "pass minimize="),
-        (lambda: bandit.front(minimize=["prize"]), "no outcome"),
+        (lambda: bandit.front(minimize=["prize"]), "not one of the outcomes"),
         (lambda: bandit.pareto_set(), "pass epsilon="),
         (lambda: bandit.pareto_set({"yield": -1.0, "cost": 1.0}, minimize=[]), "≥ 0"),
         (lambda: bandit.ask(maximizer=len), "leave out maximizer"),
@@ -1315,9 +1315,9 @@ def test_bad_calls_change_nothing():
     assert bandit.pulls.tolist() == [0, 0]
     assert len(bandit.ask()) == 1
     cautious = tb.OutcomeBandit(POLICIES["safe"](), PROBLEM.tensor)
-    with pytest.raises(errors.ArgumentError, match="none of them is known to be safe"):
+    with pytest.raises(errors.ArgumentError, match="none of the available arms is known to be safe"):
         cautious.ask(available=torch.arange(40) != START[0])
     other = tb.OutcomeBandit(POLICIES["linear"](), PROBLEM.tensor)
     other.tell(other.ask(), torch.zeros(1, 2))
-    with pytest.raises(errors.UnsupportedError, match="no single best arm"):
+    with pytest.raises(errors.UnsupportedError, match="no single arm is the best"):
         other.best()

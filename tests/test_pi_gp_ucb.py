@@ -425,7 +425,7 @@ def test_arms_on_offer_and_limits():
     ahead = duel.bandit.ask(more=4, available=torch.tensor(allowed))
     assert tuple(ahead.index.tolist()) == pending
     duel.bandit.forget(ahead)
-    with pytest.raises(tb.errors.ArgumentError, match="no arm is on offer"):
+    with pytest.raises(tb.errors.ArgumentError, match="available must have at least one True"):
         duel.bandit.ask(available=torch.zeros(len(duel.arms), dtype=torch.bool))
 
 

@@ -127,7 +127,7 @@ def test_a_pool_takes_lists_that_are_no_table_of_a_campaign(candidates: object):
     assert [pool.row_of(pool.setting(row)) for row in range(len(pool))] == list(range(len(pool)))
     distinct = {tuple(point) for point in pool.bandit.arms.tolist()}
     assert len(distinct) == len(pool)
-    with pytest.raises(ArgumentError, match="'a' stands twice"):
+    with pytest.raises(ArgumentError, match="'a' is given twice"):
         Pool(pd.DataFrame([[1, 2], [3, 4]], columns=["a", "a"]), policy(), 0)
 
 

@@ -471,7 +471,7 @@ def test_policies_in_phases_are_read_by_the_posterior_of_all_their_pulls(name: s
 def test_a_function_that_drifts_and_a_kernel_that_changes_are_not_read():
     for policy in (tb.reds(rbf(), horizon=20, drift=0.1, **BOUNDED), tb.lb_gp_ucb(rbf(), horizon=20, **BOUNDED)):
         for rule in (stopping.EpsilonOptimal(0.5, tb.widths.Srinivas(0.1)), stopping.ProbableRegret(0.5)):
-            with pytest.raises(errors.UnsupportedError, match="of one function"):
+            with pytest.raises(errors.UnsupportedError, match="of a fixed function"):
                 played(policy, 4).should_stop(rule)
 
 

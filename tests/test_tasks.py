@@ -303,9 +303,9 @@ def test_fidelities_of_several_outcomes_are_those_of_the_dense_rule(kind: str):
         points = mean[:, :25].T * [1, -1]
         beaten = [any((q >= p).all() and (q > p).any() for q in points) for p in points]
         assert front.index.tolist() == np.flatnonzero(~np.array(beaten)).tolist(), "the front is that of the target"
-        with pytest.raises(TorchBanditsError, match=r"those of the target fidelity count: see front\(\)"):
+        with pytest.raises(TorchBanditsError, match=r"those of the target fidelity count: use front\(\)"):
             bandit.pareto_set({"f": 0.1, "g": 0.1})
-        with pytest.raises(TorchBanditsError, match="no single best arm"):
+        with pytest.raises(TorchBanditsError, match="no single arm is the best"):
             bandit.best()
         return
     pulled = sorted({arm for arm, _ in dense.told if arm < 25})
@@ -364,8 +364,11 @@ def test_bad_fidelities_are_named():
             lambda: outcomes.fidelity(two, arms, column=2, target=0.0, costs=COSTS),
             "models must have one outcome here, got f, g: for several",
         ),
-        (lambda: outcomes.fidelity({"f": two["f"]}, arms[1:], column=2, target=0.0, costs=COSTS), "arm 24 is not there at the"),
-        (lambda: several("bounds", minimize=True), "minimize is for one outcome"),
+        (
+            lambda: outcomes.fidelity({"f": two["f"]}, arms[1:], column=2, target=0.0, costs=COSTS),
+            "arm 24 has no counterpart at the",
+        ),
+        (lambda: several("bounds", minimize=True), "minimize= here is for models of one outcome"),
         (
             lambda: outcomes.fidelity(
                 outcomes.safe(two, start=[0], maximize="f", at_most={"g": 1.0}), arms, column=2, target=0.0, costs=COSTS
@@ -376,7 +379,7 @@ def test_bad_fidelities_are_named():
             lambda: outcomes.fidelity(
                 outcomes.pareto({name: tb.thompson_sampling(kernel()) for name in two}), arms, column=2, target=0.0, costs=COSTS
             ),
-            "this aim reads bounds or the improvement",
+            "this policy needs bounds or the improvement",
         ),
         (lambda: tb.OutcomeBandit(fidelity(), arms[:30]), "made for 50 arms, and there are 30"),
         (lambda: tb.OutcomeBandit(fidelity(), arms).set_arms_(arms), "names arms of the beginning"),

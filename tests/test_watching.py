@@ -190,7 +190,7 @@ def test_what_is_out_is_known_whatever_is_called(tmp_path: Path):
     assert {int(row[0]) for row in best_rows(reading)} <= arms  # the previous arms have other indices now
     page = page_of_journal(reading)
     assert page.moved == moved
-    assert "1 picks forgotten, 7 pulls of history beside" in page.facts
+    assert "1 picks forgotten, 7 pulls of earlier data" in page.facts
     bandit.load_state_dict(bandit.state_dict())
     reading.update()
     assert np.isnan(reading.out).all()
@@ -314,7 +314,7 @@ def test_what_is_no_journal_is_one_clear_line(played: tuple[tb.History, Path], t
             assert result.exit_code == 2, (name, result.output)
             assert len(result.stderr.strip().splitlines()) == 1
     result = RUNNER.invoke(app, ["watch", "--once", "--row", "2", str(source)])
-    assert "2 batch rows, counted from 0: --row 2 is none" in result.stderr
+    assert "2 batch rows, counted from 0: there is no --row 2" in result.stderr
 
 
 def grow(monkeypatch: pytest.MonkeyPatch, path: Path, whole: bytes, pieces: int) -> None:

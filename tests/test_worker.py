@@ -198,7 +198,7 @@ def test_a_saved_state_that_can_not_be_read_is_left_aside(tmp_path: Path):
     db.execute("UPDATE checkpoint SET content = ?", (b"garbage",))
     db.commit()
     db.close()
-    with pytest.warns(errors.JournalWarning, match="left aside"):
+    with pytest.warns(errors.JournalWarning, match="is not used"):
         twin = worker(tmp_path / "run.db")
     found = differences(everything(one.bandit), everything(twin.bandit))  # `twin` learned them by one update
     assert all(float(line.rsplit("by ")[-1]) < 1e-12 for line in found), found

@@ -77,7 +77,7 @@ class _Labelled(Constraint):
             f"labels must be one value per arm, got {tuple(labels.shape)}.",
             ShapeError,
         )
-        require(not bool(labels.isnan().any()), "labels must be values, and one of them is NaN.")
+        require(not bool(labels.isnan().any()), "labels must not be NaN: give every arm a label.")
         # Ranks of the distinct values, so that values of any type can be counted.
         object.__setattr__(self, "labels", labels.unique(return_inverse=True)[1])
 

@@ -276,7 +276,7 @@ class ContextualBandit:
         limit, more = check_limit(limit, self.batch_shape), check_more(more)
         offered = check_available(available, self.batch_shape, self.arms.shape[-2], self.device)
         some = offered is None or bool(offered.any(dim=-1).all())
-        require(some, "no arm is on offer in at least one batch row: `available` must have a True in each.")
+        require(some, "available must have at least one True in each batch row.")
         self._enter(context)
         mine = self._open_here()
         if mine is None or more is not None:

@@ -313,7 +313,7 @@ class History:
     ) -> tuple[list[NDArray[np.float64]], NDArray[np.float64]]:
         """Points `k` and the rewards of one batch row of picks, `t x k`, with signs such that larger values are better."""
         names = self.metadata.get("outcomes", [])
-        require(len(names) > 0, f"{call} is of a run of several outcomes, and this history names none.", StateError)
+        require(len(names) > 0, f"{call} needs the history of several outcomes, and this one has one reward.", StateError)
         for what, point in points.items():
             good = isinstance(point, Mapping) and all(is_finite(value) for value in point.values())
             require(good, f"{what} must be finite numbers by outcome, got {point!r:.60}.")
@@ -321,7 +321,7 @@ class History:
         require(good, f"minimize must be a list of names of outcomes, got {minimize!r:.60}.")
         for what, given in (*points.items(), ("minimize", minimize)):
             unknown = [name for name in given if name not in names]
-            require(not unknown, f"{what} names {unknown[:1]}, which is no outcome: {', '.join(names)}.")
+            require(not unknown, f"{what} names {unknown[:1]}, which is not one of the outcomes, {', '.join(names)}.")
         for what, point in points.items():
             lacking = [name for name in names if name not in point]
             require(not lacking, f"{what} has no number for {', '.join(lacking)}.")

@@ -111,7 +111,7 @@ class OutcomeBandit(Bandit):
             ArgumentError, UnsupportedError: As for `Bandit.ask`. The bandit is then unchanged.
         """
         loop = self.loop
-        require(maximizer is None, "several outcomes are of arms on a list: leave out maximizer=.", UnsupportedError)
+        require(maximizer is None, "an OutcomeBandit takes a list of arms: leave out maximizer=.", UnsupportedError)
         if limit is not None:
             most = check_limit(limit, self._shape)
             limit = None if most is None else most.unsqueeze(-1).expand(loop.batch_shape)
@@ -236,7 +236,9 @@ class OutcomeBandit(Bandit):
         mean, std = (part.double() for part in marginals(state))
         value = self.policy.aim.recommended(mean, std, self.width, state.table)
         if value is None:
-            raise UnsupportedError("several objectives have no single best arm: front() has those that none dominates.")
+            raise UnsupportedError(
+                "with several objectives no single arm is the best: front() has the arms that no other dominates."
+            )
         pulled = (self.counts > 0).any(dim=-2)
         if (entries := state.rows.offered(None)) is not None:
             pulled = pulled & entries.expand(mean.shape)[..., 0, :]
@@ -340,11 +342,11 @@ class OutcomeBandit(Bandit):
         """
         self.loop.recover_()
         aim = self.policy.aim
-        message = "the sets of pareto_set() are those of objectives without limits: front() reads the limits of this policy."
-        require(not (isinstance(aim, Scalarized) and aim.limits), message, UnsupportedError)
         message = (
-            "the sets of pareto_set() are those of all arms, and here only those of the target fidelity count: see front()."
+            "pareto_set() is for objectives without limits: use front(), which takes the limits of this policy into account."
         )
+        require(not (isinstance(aim, Scalarized) and aim.limits), message, UnsupportedError)
+        message = "pareto_set() considers all arms, and under this policy only those of the target fidelity count: use front()."
         require(not isinstance(aim, Fidelity), message, UnsupportedError)
         require(
             epsilon is not None or isinstance(aim, Certifying),
@@ -458,7 +460,8 @@ def rewards_by_outcome(what: str, names: tuple[str, ...], rewards: Any, index: T
     empty = values.isnan().all(dim=-1) & mask.to(values.device)
     if failures == "error" and bool(empty.any()):
         raise NonFiniteError(
-            f"{what}: a pick has no outcome that was measured: give at least one, or failures='forget' to give up such picks."
+            f"{what}: at least one pick has no measured outcome: give one for each pick, or pass "
+            "failures='forget' to give up such picks."
         )
     return values.movedim(-1, -2).contiguous()
 
@@ -467,4 +470,6 @@ def _check_known(given: Mapping[str, Any], where: str, names: tuple[str, ...]) -
     """Raise an error for names that are not outcomes."""
     for name in given:
         if name not in names:
-            raise ArgumentError(f"{where} names {name!r}, which is no outcome: {', '.join(names)}.{nearest(str(name), names)}")
+            raise ArgumentError(
+                f"{where} names {name!r}, which is not one of the outcomes, {', '.join(names)}.{nearest(str(name), names)}"
+            )

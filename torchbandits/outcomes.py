@@ -309,11 +309,13 @@ def fidelity(
     require(len(own) > 0, f"target: no arm has the fidelity {target:g}; there are {levels.unique().tolist()[:10]}.")
     place = matches(listed[own].double(), listed.index_fill(-1, torch.tensor([column], device=listed.device), target).double())
     lonely = (place < 0).nonzero().squeeze(-1).tolist()
-    require(not lonely, f"arms: arm {lonely[0] if lonely else 0} is not there at the target fidelity {target:g}.")
+    require(not lonely, f"arms: arm {lonely[0] if lonely else 0} has no counterpart at the target fidelity {target:g}: add it.")
     twin = torch.where(levels == target, torch.arange(len(listed), device=listed.device), own[place])
 
     if isinstance(models, Joint):
-        require(not minimize, "minimize is for one outcome: name the outcomes to minimise in constrained or pareto.")
+        require(
+            not minimize, "minimize= here is for models of one outcome: name the outcomes to minimise in constrained or pareto."
+        )
         known = isinstance(models.aim, Constrained | Scalarized)
         message = f"the policy at the target must be a constrained or a pareto policy, got {type(models.aim).__name__}."
         require(known, message, UnsupportedError)
@@ -340,7 +342,7 @@ def _scored(policy: Joint, kind: type, wanted: str, *, draws: bool = True) -> Jo
     good = isinstance(score, (UCB, kind)) or (draws and policy.draws and not isinstance(score, LogEI))
     require(
         good,
-        f"this aim reads {wanted}, and the models are scored by {type(score).__name__}: use gp_ucb"
+        f"this policy needs {wanted}, and the score of the models is {type(score).__name__}: use gp_ucb"
         + (" or thompson_sampling." if draws else " with acquisition='ucb'."),
         UnsupportedError,
     )
@@ -349,7 +351,9 @@ def _scored(policy: Joint, kind: type, wanted: str, *, draws: bool = True) -> Jo
 
 def _place(name: Any, names: Names, where: str) -> int:
     if name not in names:
-        raise ArgumentError(f"{where} names {name!r}, which is no outcome: {', '.join(names)}.{nearest(str(name), names)}")
+        raise ArgumentError(
+            f"{where} names {name!r}, which is not one of the outcomes, {', '.join(names)}.{nearest(str(name), names)}"
+        )
     return names.index(name)
 
 
@@ -372,11 +376,13 @@ def _limits(at_least: Any, at_most: Any, names: Names) -> tuple[Limit, ...]:
 
 
 def _check_certainty(certainty: float) -> None:
-    require(is_finite(certainty) and 0 < certainty < 1, f"certainty is a probability in (0, 1), got {certainty!r}.")
+    require(is_finite(certainty) and 0 < certainty < 1, f"certainty must be a probability in (0, 1), got {certainty!r}.")
 
 
 def _check_optimism(optimism: float) -> None:
-    require(is_finite(optimism) and 0 <= optimism <= 1, f"optimism is a part of the width, from 0 to 1, got {optimism!r}.")
+    require(
+        is_finite(optimism) and 0 <= optimism <= 1, f"optimism must be a fraction of the width, from 0 to 1, got {optimism!r}."
+    )
 
 
 def _named(what: str, given: Sequence[str], names: Names) -> Names:

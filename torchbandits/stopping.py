@@ -169,8 +169,8 @@ def table_state(loop: Loop, rule: str) -> tuple[Composed, TableState]:
     known = known and isinstance(state, TableState) and state.posterior.units is None
     if not (known and isinstance(policy, Composed) and isinstance(state, TableState)):
         raise UnsupportedError(
-            f"{rule} reads one Gaussian process over given arms with a kernel that was given, of one function: use gp_ucb, "
-            "batch_bkb or bpe, or stop by stopping.SameArm and stopping.Budget."
+            f"{rule} needs a policy with one Gaussian process of a fixed function, over a list of arms and with a given "
+            "kernel: use gp_ucb, batch_bkb or bpe, or stop by stopping.SameArm and stopping.Budget."
         )
     return policy, state
 
@@ -244,12 +244,15 @@ def proved_width(policy: Composed, state: TableState, given: Width | None) -> tu
     own, least = getattr(base, "regularization", None), 1.0 if isinstance(base, BBKB) else 0.0
     lam = state.posterior.regularization
     message = (
-        f"the width {type(base).__name__} is of λ = {own:g}, and the posterior's is {lam:g}: give both the same regularization."
+        f"the width {type(base).__name__} has λ = {own:g}, and the posterior has {lam:g}: give both the same regularization."
         if own is not None
         else ""
     )
     require(own is None or math.isclose(own, lam, rel_tol=1e-9), message, UnsupportedError)
-    message = f"the theorem of {type(base).__name__} assumes λ ≥ {least:g}, and here it is {lam:g}: regularization={least:g}."
+    message = (
+        f"the theorem of {type(base).__name__} assumes λ ≥ {least:g}, and here it is {lam:g}: give the policy "
+        f"regularization={least:g}."
+    )
     require(lam >= least, message, UnsupportedError)
     known = state.counts_batches or "batches" not in width.reads
     message = f"{type(base).__name__} counts batches, which the width of this policy does not: give it to the policy, too."
@@ -307,7 +310,7 @@ class ProbableRegret(Rule):
         positive("epsilon", self.epsilon)
         check_delta(self.delta)
         share = is_finite(self.estimation) and 0 < self.estimation < 1
-        require(share, f"estimation is a part of delta, in (0, 1), got {self.estimation}.")
+        require(share, f"estimation must be a fraction of delta, in (0, 1), got {self.estimation}.")
         check_whole("leaders", self.leaders)
         check_whole("max_draws", self.max_draws, _FIRST_DRAWS)
         require(is_whole(self.seed, 0), f"seed must be a whole number ≥ 0, got {self.seed!r}.")
@@ -490,7 +493,8 @@ class FrontKnown(Rule):
         policy, state = loop.policy, loop.state
         if not (isinstance(policy, Joint) and isinstance(state, TableState) and state.posterior.units is None):
             raise UnsupportedError(
-                "FrontKnown reads several outcomes with kernels that were given: use outcomes.epal, or stop by stopping.Budget."
+                "FrontKnown needs a policy of several outcomes whose kernels are given: use outcomes.epal, or stop by "
+                "stopping.Budget."
             )
         aim, aims = policy.aim, policy.objectives
         whole = (
@@ -615,7 +619,7 @@ class Budget(Rule):
     cost: float | None = None
 
     def __post_init__(self) -> None:
-        require(self.pulls is not None or self.cost is not None, "a budget is a number of pulls, or a cost: give one of them.")
+        require(self.pulls is not None or self.cost is not None, "give exactly one of pulls= and cost=.")
         check_whole("pulls", self.pulls, otherwise="for no limit")
         require(self.cost is None or (is_finite(self.cost) and self.cost > 0), f"cost must be finite and > 0, got {self.cost}.")
 

@@ -390,7 +390,7 @@ class Worker:
                 loop.load_(saved[1]["state"])
                 self._seen = self._saved = saved[0]
         except (TorchBanditsError, KeyError) as error:
-            warnings.warn(f"the saved state is left aside, all events are repeated: {error}", JournalWarning, stacklevel=2)
+            warnings.warn(f"the saved state is not used, and all events are repeated: {error}", JournalWarning, stacklevel=2)
         self._stale = False
 
     def _save(self) -> None:
@@ -417,5 +417,5 @@ def _bandit(policy: Policy, arms: Any, bounds: Any, costs: Any, *, generator: to
     """A bandit of one outcome or of several."""
     if not isinstance(policy, Joint):
         return Bandit(policy, arms, bounds=bounds, costs=costs, generator=generator)
-    require(bounds is None, "several outcomes are of arms on a list: leave out bounds=.", UnsupportedError)
+    require(bounds is None, "a policy of several outcomes takes a list of arms: leave out bounds=.", UnsupportedError)
     return OutcomeBandit(policy, arms, costs=costs, generator=generator)

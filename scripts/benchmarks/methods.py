@@ -82,12 +82,12 @@ def rbf(lengthscale: float) -> gpytorch.kernels.Kernel:
 
 WHAT = {
     "matern": """Matérn-3/2 functions of known RKHS norm on a grid of 900 arms, lengthscale 0.2, noise uniform on [−1, 1]
-(those of `pi-table1`, d = 2), one for each seed; the kernel is the true one, the norm bound the average
-of their norms""",
-    "nas201": """NAS-Bench-201, CIFAR-10: 15,625 cells, a pull is one of the recorded trainings; Matérn-5/2 with
-lengthscale 2, noise 0.01, norm bound 1: chosen beforehand, not tuned""",
-    "abalone": """Abalone: 4,177 arms of 8 features, noise 0.01; RBF with lengthscale 5, that of `gp_ucb` in the figures of
-BBKB, norm bound 1""",
+(those of `pi-table1`, d = 2), one for each seed. The policies have the true kernel, and the average norm of the ten
+functions as their norm bound""",
+    "nas201": """NAS-Bench-201, CIFAR-10: 15,625 cells, of which a pull draws one of the recorded trainings. A Matérn-5/2 kernel
+with lengthscale 2, noise 0.01 and norm bound 1 were chosen beforehand and not tuned""",
+    "abalone": """Abalone: 4,177 arms of 8 features, noise 0.01. The kernel is RBF with lengthscale 5, as for `gp_ucb` in the
+figures of BBKB, and the norm bound is 1""",
 }
 
 
@@ -441,7 +441,7 @@ def regrets(rows: list[Row], problem: str) -> list[str]:
     base = names[0]
     names.sort(key=lambda name: float(values[name, "regret"].mean()))
     lines = [
-        f"| policy | regret a pull | of the recommended arm | regret a pull, less that of {base} | seconds a seed |",
+        f"| policy | regret per pull | of the recommended arm | regret per pull minus that of {base} | seconds per seed |",
         "| --- | --- | --- | --- | --- |",
     ]
     for name in names:
@@ -498,58 +498,64 @@ def averages(rows: list[Row], what: str) -> list[str]:
 
 HEAD = """# Methods compared
 
-The methods of 2023 to 2026 beside `gp_ucb`, `batch_bkb` and `bpe`, on three problems, ten seeds each. This page is
-generated from `docs/results/methods*.csv` by `python scripts/benchmarks/methods.py page`; the script has the settings.
+This page compares methods published from 2023 to 2026 with `gp_ucb`, `batch_bkb` and `bpe` on three problems, with ten
+seeds each. It is generated from `docs/results/methods*.csv` by `python scripts/benchmarks/methods.py page`; the script
+contains all settings.
 
-Means over ten seeds with 95 % intervals (Student's t). The fourth column is the difference to `gp_ucb` with the width
-of its theorem (δ = 0.1), in pairs of the same seed: "less" and "**more**" where its interval lies on one side of 0, so
-that **more** is a loss. Policies with a norm bound or a horizon have the widths of their theorems: that is what the
-guarantee costs. The kernel is given to all; two rows, `lb_gp_ucb` and `igp_ucb`, have one whose lengthscale is four
-times too long. `igp_ucb` has λ = 1 as in its paper, all others λ = noise_std². The picks of `bpe` depend on rewards only
-through the arms that are discarded: where those are few, its seeds agree. Three problems are few, and the order may
-be another one elsewhere. Where `batch_bkb` has the row of `gp_ucb` with width 2, its dictionary held all arms that were
-pulled, and its batches ended after one pick.
+The tables give means over ten seeds with 95 % intervals (Student's t). The fourth column is the difference to `gp_ucb`
+with the width of its theorem (δ = 0.1), computed from pairs of runs with the same seed. It says "less" or "**more**" if
+the interval of the difference lies on one side of zero; **more** is a loss. Policies with a norm bound or a horizon use the
+widths of their theorems, so that the table shows what a guarantee costs.
+
+Every policy is given the kernel. Only `lb_gp_ucb` and one row of `igp_ucb` are given a lengthscale that is four times too
+long. `igp_ucb` has λ = 1, as in its paper, and all other policies have λ = noise_std². The picks of `bpe` depend on the
+rewards only through the arms that it discards, so that its seeds agree where it discards few. `batch_bkb` has the same
+results as `gp_ucb` with width 2 where its dictionary contained every arm that was pulled and its batches ended after one
+pick. The order of the methods may be different on other problems.
+
 """
 SETS = f"""
 ## The best arm, the best three, a level set
 
 The same 200 functions, one pull at a time; `lucb` and `lse` aim at sets (level {LEVEL}), `gp_ucb` at large rewards; widths
-of 2. Judged by the posterior of the rewards of each policy: the share of functions whose best arm, and whose three best
-arms, have the highest means, and the share of arms on the right side of the level. Shares of functions are known to about
-seven points.
+of 2. The posterior after the rewards of each policy is judged: the table gives the share of functions whose best arm, and
+whose three best arms, have the highest posterior means, and the share of arms on the correct side of the level. The shares
+of functions have an uncertainty of about seven percentage points.
 """
 STOPPED = """
-With the widths of their theorems (δ = 0.1), for how many of the 200 functions each rule has stopped by then:
+The next table gives, for policies with the widths of their theorems (δ = 0.1), the number of functions, of 200, for which
+each rule has stopped by then:
 """
 LATES = f"""
 ## Rewards that are late
 
 Functions of known norm on a grid of 30 arms in one dimension, as in `pi-table1`, noise uniform on [−1, 1],
 {PULLS:,} pulls, one at every step; a late reward comes after a Poisson number of further steps with mean {LATE}. A batch of
-`bpe` ends when as many rewards as it has picks are known; `bpe(delay=)` adds 69 picks to each batch and does not wait for
-as many rewards. Both have the width of their theorem, and explore on while they wait. Between the two there is no
-difference here that ten seeds show: where something is pulled at every step, waiting costs little.
+`bpe` ends when as many rewards are known as it has picks. `bpe(delay=)` adds 69 picks to each batch, and does not wait for
+that number of rewards. Both have the width of their theorem, and continue to explore while they wait. Ten seeds show no
+difference between the two: if an arm is pulled at every step anyway, waiting costs little.
 """
 STOPS = """
 ## When rules stop, and whether they are right
 
 200 functions drawn from a Matérn-5/2 prior (lengthscale 0.4) on 50 arms in the unit square, noise 0.3, pulled by
-`gp_ucb` or `irgp_ucb`; rules are asked after every fifth pull, up to 300. A rule that has not stopped by then is
-neither right nor wrong. The intervals are Clopper and Pearson's. The bounds of `EpsilonOptimal`, `TopKKnown` and
-`LevelSetKnown` hold for all arms and times at once, and cost many pulls; `ProbableRegret` asks the model, which is
-right here because f is drawn from it.
+`gp_ucb` or `irgp_ucb`; the rules are evaluated after every fifth pull, up to 300 pulls. A rule that has not stopped by
+then counts as neither right nor wrong. The intervals are those of Clopper and Pearson. The bounds of `EpsilonOptimal`,
+`TopKKnown` and `LevelSetKnown` hold for all arms and times at once, and therefore need many pulls. `ProbableRegret`
+trusts the model, which is correct here because the functions are drawn from it.
 """
 DRIFTS = """
 ## Rewards that drift
 
-R-PERP (Iwazaki & Takeno 2025), which restarts phased elimination and permutes its picks, is not here: its confidence width
-could not be had. Restarts, windows and discounts around `gp_ucb` stand in, and `reds(drift=)`, with the width of its proof
-for a drift of 2 and a norm bound of 3: so wide that it discards nothing in 80 pulls, and is `uniform`. That is what its
-guarantee costs here.
+R-PERP (Iwazaki & Takeno 2025), which restarts phased elimination and permutes its picks, is not included, because its
+confidence width was not available to us. In its place are restarts, windows and discounts around `gp_ucb`, and
+`reds(drift=)` with the width of its proof for a drift of 2 and a norm bound of 3. This width is so large that `reds`
+discards no arm within 80 pulls and therefore picks like `uniform`, which is the cost of its guarantee here.
 
-Abalone whose standardised rewards turn once around: cos φ f + sin φ g with g drawn from the kernel for each seed, φ
-from 0 to 2π over 400 pulls, noise 0.1; `gp_ucb` with width 2, and the same under `tb.forgetting`. The regret of a pull
-is against the best arm at that time.
+The problem is Abalone with rewards that change: at each pull the function is cos φ f + sin φ g, where f are the
+standardised rewards, g is drawn from the kernel for each seed, and φ goes from 0 to 2π over 400 pulls; the noise is 0.1.
+`gp_ucb` has width 2, and is also run under `tb.forgetting`. The regret of a pull is the difference to the best arm at that
+time.
 """
 
 
@@ -560,7 +566,7 @@ def page(output: Path) -> None:
     for name in WHAT:
         if any(row["problem"] == name for row in rows):
             pulls = next(row["pulls"] for row in rows if row["problem"] == name)
-            parts += [f"\n## {name}\n", f"{WHAT[name]}; {pulls} pulls.\n", *regrets(rows, name)]
+            parts += [f"\n## {name}\n", f"{WHAT[name]}. Each run has {pulls} pulls.\n", *regrets(rows, name)]
             run_here = {row["policy"] for row in rows if row["problem"] == name}
             missing = [policy for policy in dict.fromkeys(row["policy"] for row in rows) if policy not in run_here]
             parts += [f"\nNot run here: {', '.join(missing)}."] if missing else []
@@ -569,9 +575,9 @@ def page(output: Path) -> None:
     if found := read(FOLDER / "methods-sets.csv"):
         parts += [SETS, *successes(found)]
     if waited := read(FOLDER / "methods-late.csv"):
-        parts += [LATES, *averages(waited, "regret a pull")]
+        parts += [LATES, *averages(waited, "regret per pull")]
     if turning := read(FOLDER / "methods-drift.csv"):
-        parts += [DRIFTS, *averages(turning, "dynamic regret a pull")]
+        parts += [DRIFTS, *averages(turning, "dynamic regret per pull")]
     output.write_text("\n".join(parts) + "\n")
 
 

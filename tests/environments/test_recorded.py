@@ -54,7 +54,7 @@ def test_a_pull_draws_each_record_of_its_arm_alike():
     [
         (torch.zeros(3, 2, dtype=torch.float64), ShapeError, "records must be A x r"),
         (torch.zeros(4, 2), ShapeError, "float64"),
-        (torch.full((4, 2), torch.nan, dtype=torch.float64), NonFiniteError, "every arm needs a record"),
+        (torch.full((4, 2), torch.nan, dtype=torch.float64), NonFiniteError, "every arm needs at least one record"),
         (torch.full((4, 2), torch.inf, dtype=torch.float64), NonFiniteError, "none may be infinite"),
     ],
 )

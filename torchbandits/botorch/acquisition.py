@@ -175,7 +175,7 @@ class PolicyAcquisition(AcquisitionFunction):
             return spent > 0
         if math.isfinite(rule.budget):
             if not isinstance(model, BanditModel):
-                raise UnsupportedError("this batch rule needs leverages, which only a BanditModel knows: make one of the data.")
+                raise UnsupportedError("this batch rule needs leverages, which only a BanditModel has: make one of the data.")
             now = model
             for x in known.split(1, dim=-2):
                 at_start, at_x = (m.marginals(x).variance.squeeze(-1).double() / m.regularization for m in (model, now))

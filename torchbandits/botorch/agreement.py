@@ -85,8 +85,8 @@ def check_scores(policy: Any) -> Composed:
         not isinstance(policy.score, TopBoundary | MostProbable)
         and not isinstance(policy.confidence, RandomWidth)
         and not isinstance(policy.batch_rule, RandomizedBeliever),
-        "what this policy draws, or reads of all arms together, a BoTorch model does not know: use gp_ucb here, or ask a "
-        "Bandit.",
+        "this policy needs draws, or quantities of all arms together, which a BoTorch model does not have: "
+        "use gp_ucb here, or ask a Bandit.",
         UnsupportedError,
     )
     require(
@@ -102,7 +102,7 @@ def _check_features(policy: Composed, model: BanditModel) -> None:
     """Refuse finite features outside of the model of the bandit that drew them, and sketches."""
     require(
         not isinstance(policy.memory, FrequentDirections),
-        "the sketch of soful is no Gaussian process: use lin_ucb, whose posterior it approximates, or gp_ucb.",
+        "the sketch of soful is not a Gaussian process: use lin_ucb, whose posterior it approximates, or gp_ucb.",
         UnsupportedError,
     )
     known = policy.features is None or isinstance(policy.features, Identity) or model.finite is not None
@@ -134,7 +134,7 @@ def _check_regularization(policy: Composed, model: BanditModel) -> None:
     if not math.isclose(mine, theirs, rel_tol=_TOLERANCE):
         raise ArgumentError(
             f"the policy's {what} is {mine:.6g}, the model's {theirs:.6g}: give both the same noise_std= and "
-            "regularization=, such as the policy those of the model, model.noise_std and model.regularization."
+            "regularization=, for example the policy model.noise_std and model.regularization."
         )
 
 
@@ -143,8 +143,8 @@ def check_transforms(model: Model, posterior_transform: Any) -> None:
     outcome = getattr(model, "outcome_transform", None)
     require(
         outcome is None or is_affine(outcome),
-        f"{type(outcome).__name__} is not affine: a confidence bound of transformed rewards is none of the rewards. Use "
-        "Standardize, or transform the rewards before you give them to the model.",
+        f"{type(outcome).__name__} is not affine, so that a confidence bound of transformed rewards is not "
+        "one of the rewards. Use Standardize, or transform the rewards before you give them to the model.",
         UnsupportedError,
     )
     require(

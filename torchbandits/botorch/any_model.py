@@ -33,13 +33,13 @@ class AnyModel:
     def __init__(self, model: Model, spread: Model | None = None) -> None:
         require(
             model.num_outputs == 1,
-            f"a policy has one reward, the model {model.num_outputs} outcomes: pass one of a list's models, or "
+            f"a policy has one reward, and the model has {model.num_outputs} outcomes: pass one model of the list, or "
             "model.subset_output([0]).",
             UnsupportedError,
         )
         require(
             not getattr(model, "_is_ensemble", False),
-            f"{type(model).__name__} is an ensemble, whose confidence bound is none of a Gaussian process: use BanditModel.",
+            f"{type(model).__name__} is an ensemble, which has no confidence bound of a Gaussian process: use BanditModel.",
             UnsupportedError,
         )
         # A list of one model is that model.

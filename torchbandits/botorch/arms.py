@@ -74,7 +74,7 @@ def optimize_arms(
     open_ = check_available(available, shape, arms.shape[-2], arms.device)
     open_ = torch.ones(arms.shape[:-1], dtype=torch.bool, device=arms.device) if open_ is None else open_.clone()
     fewest, needed = int(open_.sum(dim=-1).min()), q if unique else 1
-    require(fewest >= needed, f"{needed} different arms are needed, and {fewest} are on offer.")
+    require(fewest >= needed, f"{needed} different arms are needed, and only {fewest} can be selected.")
 
     if q == 1:
         values = _scan(acq_function, arms, max_batch_size).masked_fill(~open_, -torch.inf)

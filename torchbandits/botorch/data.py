@@ -98,7 +98,7 @@ def check_data(X: Tensor, Y: Tensor, Yvar: Tensor | None, dictionary: str | Tens
     require(known, f"dictionary must be one of {', '.join(_DICTIONARIES)}, or points m x d, got {dictionary!r}.")
     if Y.dim() == X.dim() and Y.shape[-1] != 1:
         raise UnsupportedError(
-            f"BanditModel has one outcome, got train_Y with {Y.shape[-1]}: make one model an outcome, "
+            f"BanditModel has one outcome, got train_Y with {Y.shape[-1]}: make one model per outcome, "
             "botorch.models.ModelListGP(BanditModel(X, Y[..., :1]), BanditModel(X, Y[..., 1:2]))."
         )
     if X.dim() < 2 or (Y.dim() == X.dim() and X.shape[-2] != Y.shape[-2]):

@@ -58,8 +58,8 @@ def construct_inputs(
     """
     require(
         constraints is None and constraints_tuple is None,
-        "a policy knows no outcome constraints: leave them out, or use BoTorch's qLogNoisyExpectedImprovement with the same "
-        "BanditModel.",
+        "a policy does not support outcome constraints: leave them out, or use BoTorch's "
+        "qLogNoisyExpectedImprovement with the same BanditModel.",
         UnsupportedError,
     )
     own = {"noise_std": float(model.noise_std), "regularization": float(model.regularization)}
@@ -100,7 +100,7 @@ def _made(
     if isinstance(policy, Policy):
         require(
             policy_options is None and beta is None,
-            "policy_options and beta belong to a policy that is named: the policy given has its own.",
+            "policy_options and beta are for a policy that is given by its name: set them in the policy that you pass.",
         )
         return policy
     if policy is None and policy_options is None and beta is None:

@@ -480,7 +480,9 @@ class BanditModel(GPyTorchModel, gpytorch.models.GP, FantasizeMixin):
                 f"batch shape {tuple(self.batch_shape)}."
             )
         if self.transform_inputs(arms[:1]).shape[:-1] != arms[:1].shape[:-1]:
-            raise UnsupportedError("the input transform makes several points of an arm: ask for posteriors without tabulating.")
+            raise UnsupportedError(
+                "the input transform makes several points of an arm, which can't be tabulated: use posterior() instead."
+            )
         self._table = Tabulated(arms.contiguous(), offset, memory_budget)
         return self
 
@@ -714,16 +716,16 @@ def model_of_run(policy: Policy, state: State) -> BanditModel:
     """
     process = state.process
     if not isinstance(process, GaussianProcess):
-        raise UnsupportedError("the cells of pi_gp_ucb have a posterior each: use gp_ucb or batch_bkb to have a BoTorch model.")
+        raise UnsupportedError("each cell of pi_gp_ucb has its own posterior: use gp_ucb or batch_bkb to have a BoTorch model.")
     require(
         process.sketch is None,
-        "the posterior of soful is a sketch, which is no Gaussian process: use lin_ucb, whose posterior it approximates.",
+        "the posterior of soful is a sketch, which is not a Gaussian process: use lin_ucb, whose posterior it approximates.",
         UnsupportedError,
     )
     require(
         not state.rows.streamed,
-        "a BoTorch model tabulates its arms in memory, and these are read piece by piece: use bandit.posterior, which is "
-        "callable on any points.",
+        "a BoTorch model needs its arms in memory, and the arms of this source are read piece by piece: use "
+        "bandit.posterior, which is callable on any points.",
         UnsupportedError,
     )
     statistics, arms = process.statistics, state.rows.arms

@@ -23,9 +23,11 @@ def models_of_outcomes(policy: Joint, state: TableState) -> ModelList:
         UnsupportedError: For several batch rows, and for arms that are read from a source.
     """
     process, shape = state.posterior, state.rows.batch_shape
-    one = "a BoTorch model is of one batch row of picks: make an OutcomeBandit of one."
+    one = "a BoTorch model describes one batch row: make an OutcomeBandit with one generator."
     require(len(shape) == 1, one, UnsupportedError)
-    message = "a BoTorch model tabulates its arms in memory, and these are read piece by piece: use bandit.posterior."
+    message = (
+        "a BoTorch model needs its arms in memory, and the arms of this source are read piece by piece: use bandit.posterior."
+    )
     require(not state.rows.streamed, message, UnsupportedError)
     statistics, models = process.statistics, []
     rows, mask = process.dictionary_rows() if process.sparse else (None, None)

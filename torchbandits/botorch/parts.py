@@ -19,7 +19,9 @@ def kernel_of(
     kernel: gpytorch.kernels.Kernel | None, covar_module: gpytorch.kernels.Kernel | None, points: Points
 ) -> gpytorch.kernels.Kernel:
     """A copy of the kernel given by either name; BoTorch's default for these points if neither is given."""
-    require(kernel is None or covar_module is None, "kernel and covar_module are two names of one thing: give one of them.")
+    require(
+        kernel is None or covar_module is None, "kernel and covar_module are two names of the same argument: give one of them."
+    )
     given, name = (covar_module, "covar_module") if kernel is None else (kernel, "kernel")
     given = default_kernel(points.shape[-1]) if given is None else given
     require(

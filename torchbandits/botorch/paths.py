@@ -73,7 +73,7 @@ def _update_paths(
     process = model.process()
     require(
         model.finite is None and not model.hallucinates and target_values is None,
-        "BoTorch's sample paths are of models with a kernel, their own rewards and no hallucinated points: use "
+        "BoTorch's sample paths need a model with a kernel, observed rewards and no hallucinated points: use "
         "PolicyAcquisition with thompson_sampling for finite features.",
         UnsupportedError,
     )

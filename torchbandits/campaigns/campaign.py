@@ -133,7 +133,10 @@ class Campaign(Readable):
         require(
             policy is None or isinstance(policy, Policy), f"policy must be a torchbandits policy, got {type(policy).__name__}."
         )
-        require(policy is None or noise_std is None, "noise_std is that of the default policy: give it to the policy in place.")
+        require(
+            policy is None or noise_std is None,
+            "noise_std is an option of the default policy: give it to the policy that you pass.",
+        )
         precision = None if dtype is None else str(check_dtype("dtype", dtype)).removeprefix("torch.")
         wanted = {
             "objective": objective,
@@ -176,7 +179,7 @@ class Campaign(Readable):
 
     def _check_kind(self, settings: Settings) -> None:
         """Refuse to resume a campaign of the other class."""
-        message = "this campaign is of several outcomes: open it by tb.OutcomeCampaign(journal=...)."
+        message = "this campaign has several outcomes: open it by tb.OutcomeCampaign(journal=...)."
         require(not settings.objectives, message, StateError)
 
     def _remember(self) -> None:
@@ -277,7 +280,7 @@ class Campaign(Readable):
         left = offer if repeats else self._unseen(offer)
         count = self._table.count if left is None else int(left.sum())
         widen = "" if left is None else ", or widen the condition"
-        said = f"{count:,} of {self._table.name} are on offer: ask for fewer{widen}."
+        said = f"{count:,} of {self._table.name} can be selected: ask for fewer{widen}."
         require(n - before <= count, f"n: {n - before:,} more rows are asked for, and {said}")
         if constraints:
             self._check_open(constraints, n)
@@ -292,7 +295,7 @@ class Campaign(Readable):
             rows = self._open_rows()
             if len(rows) == waiting:
                 self._give_up(rows[before:])
-                raise ArgumentError(f"n: the policy has no more than {waiting:,} rows evaluated at once, and {said}")
+                raise ArgumentError(f"n: the policy allows at most {waiting:,} pending rows, and {said}")
             waiting = len(rows)
         self._asked = offer
         plate = self._described(self._open_rows()[:n])
@@ -323,7 +326,7 @@ class Campaign(Readable):
         """
         check_flag("again", bool(again) if again is None else again)
         one = noise_var is None or isinstance(noise_var, str)
-        require(one, "noise_var must be the name of a column: one by outcome is for several outcomes.")
+        require(one, "noise_var must be the name of one column: columns by outcome are for an OutcomeCampaign.")
         assert noise_var is None or isinstance(noise_var, str)
         usual = None if noise_var is None else self._bandit.loop.noise_variance()
         results, rows, notes = self._read(measured, noise_var)
@@ -380,7 +383,10 @@ class Campaign(Readable):
             entries = self._entries(list(found.values())).cpu()
             known = {text for text, waits in zip(found, torch.isin(entries, opened).tolist(), strict=True) if waits}
             missing = [text for text in wanted if text not in known]
-            require(not missing, f"ids: {', '.join(missing[:5])} are not among the rows that were asked for and not told.")
+            require(
+                not missing,
+                f"ids: {', '.join(missing[:5])} are not pending: give ids of rows that were asked for and not told.",
+            )
             opened = opened[torch.isin(opened, entries)]
         self._give_up(opened.numpy())
 
@@ -446,7 +452,11 @@ class Campaign(Readable):
             DataError: If the file cannot be written.
         """
         values = np.array(self._record.values)
-        require(bool(np.isfinite(values).any()), "nothing was measured yet: there is nothing to show.", StateError)
+        require(
+            bool(np.isfinite(values).any()),
+            "nothing was measured yet, so that there is nothing to show: tell() results first (torchbandits campaign tell).",
+            StateError,
+        )
         settings, opened, believed = self._settings, self._open_rows(), self._believed()
         aim = "small" if settings.minimize else "large"
         whole = page.CampaignPage(
@@ -455,7 +465,7 @@ class Campaign(Readable):
             objective=settings.objective,
             minimize=settings.minimize,
             facts=f"{settings.rows:,} candidates, {int(np.isfinite(values).sum()):,} measurements of {settings.objective}, "
-            f"{int(np.isnan(values).sum()):,} failed evaluations, {len(opened):,} waited for; {aim} values are good",
+            f"{int(np.isnan(values).sum()):,} failed evaluations, {len(opened):,} pending rows; {aim} values are better",
             values=values,
             best=self.best(10),
             opened=self._described(opened),
@@ -548,8 +558,9 @@ class Campaign(Readable):
             pair = np.array([int(first.cpu()[row]), row])
             names = " and ".join(map(repr, self._ids.of(pair, self._table.take(pair))))
             raise ArgumentError(
-                f"within: the rows {names} have equal features and different values in column {column!r}, so that they are one "
-                f"to the policy: begin a campaign in which {column!r} is a feature (columns=), or leave the constraint out."
+                f"within: the rows {names} have equal features and different values in column {column!r}, so that the "
+                f"policy can't tell them apart: begin a campaign in which {column!r} is a feature (columns=), or "
+                "leave the constraint out."
             )
         return labels.to(self._bandit.device)
 

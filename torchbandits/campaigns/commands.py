@@ -189,7 +189,9 @@ def front(
     """Write the Pareto front: rows within the limits that no other such row is expected to beat in all objectives."""
     with _opened(folder) as campaign:
         require(
-            isinstance(campaign, OutcomeCampaign), "one objective has no front: see torchbandits campaign best.", StateError
+            isinstance(campaign, OutcomeCampaign),
+            "a campaign with one objective has no front: see torchbandits campaign best.",
+            StateError,
         )
         assert isinstance(campaign, OutcomeCampaign)
         _write(campaign.front(measured=measured), output)
@@ -211,7 +213,7 @@ def stop(
     rules: list[Rule] = [] if measurements is None else [Budget(pulls=measurements)]
     rules += [] if within is None else [ProbableRegret(within, delta)]
     rules += [] if price is None else [ImprovementPerCost(price)]
-    require(bool(rules), "name what is to end the campaign: --within, --price or --measurements.", ConfigError)
+    require(bool(rules), "give at least one of --within, --price and --measurements.", ConfigError)
     with _opened(folder) as campaign:
         decision = campaign.should_stop(*rules)
     say(f"Stop: {decision.reason}." if decision else "Go on.")
@@ -246,7 +248,7 @@ def forget(
     with _opened(folder) as campaign:
         before = len(campaign.open)
         campaign.forget(ids or None)
-        say(f"{before - len(campaign.open):,} rows are given up, {len(campaign.open):,} are waited for.")
+        say(f"{before - len(campaign.open):,} rows are given up, {len(campaign.open):,} are pending.")
 
 
 @contextmanager
@@ -366,7 +368,7 @@ def _check_unfilled(path: Path, outcomes: Sequence[str]) -> None:
     try:
         frame = read_texts(path).frame if path.stat().st_size else pd.DataFrame()
     except DataError as error:
-        raise StateError(f"{path} is there and is no plate: {advice}.") from error
+        raise StateError(f"{path} exists and is not a file of selected rows: {advice}.") from error
     for name in outcomes:
         some = name in frame.columns and not frame[name].str.strip().isin(EMPTY).all()
         require(not some, f"{path} has values of {name!r}: tell them and {advice}.", StateError)

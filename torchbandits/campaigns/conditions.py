@@ -52,7 +52,7 @@ def on_offer(name: str, table: Table, condition: Any) -> Tensor:
     """
     if isinstance(condition, Mapping):
         parts = [_equal(name, table, str(column), value) for column, value in condition.items()]
-        require(bool(parts), f"{name}: an empty dictionary is no condition.")
+        require(bool(parts), f"{name}: the dictionary is empty: give a column and its value, or leave {name}= out.")
     elif boolean_column(table, condition):
         parts = [_column(table, condition)]
     else:
@@ -110,7 +110,7 @@ def _compared(name: str, table: Table, text: str) -> Any:
             full = frame.notna().all(axis=1)
             held = frame[full].eval(text, engine="python")
             boolean = isinstance(held, pd.Series) and held.dtype in (bool, "boolean")
-            require(boolean, f"{name}: {text!r} is no comparison: it must be true or false for each row.")
+            require(boolean, f"{name}: {text!r} is not a comparison: it must be true or false for each row.")
             cells.append((held.astype(bool).reindex(full.index, fill_value=False) & full).to_numpy(bool))
     except (TypeError, ValueError, SyntaxError, NotImplementedError, pd.errors.UndefinedVariableError) as error:
         if isinstance(error, ArgumentError):
@@ -126,13 +126,13 @@ def _columns(name: str, table: Table, text: str) -> list[str]:
         tree = ast.parse(_QUOTED.sub("True", text).strip(), mode="eval")
     except (SyntaxError, ValueError) as error:
         raise ArgumentError(
-            f"{name}: {text!r} is no column of booleans and no comparison, such as \"temp < 80 and solvent != 'DMF'\" (names "
-            "with spaces in backticks)."
+            f"{name}: {text!r} is neither a column of booleans nor a comparison, such as \"temp < 80 and solvent != 'DMF'\" "
+            "(names with spaces in backticks)."
         ) from error
     odd = next((node for node in ast.walk(tree) if not isinstance(node, _ALLOWED)), None)
-    require(odd is None, f"{name}: {text!r} is more than a comparison of columns, numbers and texts: {type(odd).__name__}.")
+    require(odd is None, f"{name}: {text!r} may only compare columns, numbers and texts, and contains {type(odd).__name__}.")
     columns = list(dict.fromkeys([*quoted, *(node.id for node in ast.walk(tree) if isinstance(node, ast.Name))]))
-    require(bool(columns), f"{name}: {text!r} names no column.")
+    require(bool(columns), f"{name}: {text!r} does not name a column.")
     _check_columns(name, table, columns)
     return columns
 

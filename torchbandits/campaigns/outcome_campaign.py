@@ -103,7 +103,10 @@ class OutcomeCampaign(Campaign):
             check_text(name, "" if text is None else text)
         own = policy is None or isinstance(policy, Joint)
         require(own, f"policy must be one of torchbandits.outcomes, got {type(policy).__name__}.")
-        require(policy is None or noise_std is None, "noise_std is that of the default policy: give it to the models in place.")
+        require(
+            policy is None or noise_std is None,
+            "noise_std is an option of the default policy: give it to the models that you pass.",
+        )
         wanted: dict[str, Any] = {"objective": None, "minimize": None, "cost": cost, "id": id}
         wanted |= aims_of(objectives, minimize, at_least, at_most)
         told = list(dict.fromkeys(name for key in ("objectives", "at_least", "at_most") for name in wanted[key] or ()))
@@ -137,7 +140,13 @@ class OutcomeCampaign(Campaign):
         assert isinstance(policy, Joint)
         same = policy.outcomes == self._settings.outcomes
         wanted = ", ".join(self._settings.outcomes)
-        require(same, f"policy: its outcomes are {', '.join(policy.outcomes)}, and those of the campaign are {wanted}.")
+        require(
+            same,
+            (
+                f"policy: its outcomes are {', '.join(policy.outcomes)}, and those of the campaign are {wanted}: make "
+                "the policy for the latter."
+            ),
+        )
         return OutcomeBandit(policy, arms, generator=generator, costs=priced, journal=self._journal)
 
     def _remember(self) -> None:
@@ -207,7 +216,10 @@ class OutcomeCampaign(Campaign):
         example = f"{{{names[0]!r}: '{names[0]}_var'}} (--noise-var {names[0]}={names[0]}_var)"
         require(isinstance(noise_var, Mapping), f"noise_var names a column for each outcome, such as {example}.")
         for name, column in noise_var.items():
-            require(name in names, f"noise_var names {name!r}, which is no outcome: {', '.join(names)}.{nearest(name, names)}")
+            require(
+                name in names,
+                f"noise_var names {name!r}, which is not one of the outcomes, {', '.join(names)}.{nearest(name, names)}",
+            )
             check_text(f"noise_var[{name!r}]", column)
         return dict(noise_var)
 
@@ -279,9 +291,16 @@ class OutcomeCampaign(Campaign):
             StateError: If nothing was measured yet.
         """
         check_flag("measured", measured)
-        message = "one objective has no front: best() has the best rows that keep the limits (torchbandits campaign best)."
+        message = (
+            "a campaign with one objective has no front: best() has the best rows that keep the limits "
+            "(torchbandits campaign best)."
+        )
         require(len(self.objectives) > 1, message, UnsupportedError)
-        require(bool((self._bandit.pulls > 0).any()), "nothing was measured yet: there is no front.", StateError)
+        require(
+            bool((self._bandit.pulls > 0).any()),
+            "nothing was measured yet, so that there is no front: tell() results first (torchbandits campaign tell).",
+            StateError,
+        )
         bandit = self._bandit
         assert isinstance(bandit, OutcomeBandit)
         names = list(self.objectives)
@@ -314,7 +333,7 @@ class OutcomeCampaign(Campaign):
         values, settings = self._results.values, self._settings
         require(
             len(values) > 0 and bool(np.isfinite(values).any()),
-            "nothing was measured yet: there is nothing to show.",
+            "nothing was measured yet, so that there is nothing to show: tell() results first (torchbandits campaign tell).",
             StateError,
         )
         one = len(settings.objectives) == 1
@@ -328,7 +347,7 @@ class OutcomeCampaign(Campaign):
             title=f"Search for {'the best' if one else 'trade-offs between'} {names} in "
             f"{self._table.name if self._table.path is None else self._table.path.name}",
             facts=f"{settings.rows:,} candidates; measurements: {measured}; {failed:,} failed evaluations; "
-            f"{len(self._open_rows()):,} waited for" + (f"; limits: {', '.join(limits)}" if limits else ""),
+            f"{len(self._open_rows()):,} pending rows" + (f"; limits: {', '.join(limits)}" if limits else ""),
             objectives=dict(settings.objectives),
             at_least=dict(settings.at_least),
             at_most=dict(settings.at_most),
@@ -493,7 +512,7 @@ def aims_of(
     small = () if minimize is None else _names("minimize", minimize)
     for name in small:
         known = ", ".join(names)
-        require(name in names, f"minimize names {name!r}, which is no objective: {known}.{nearest(name, names)}")
+        require(name in names, f"minimize names {name!r}, which is not one of the objectives, {known}.{nearest(name, names)}")
     limits = {}
     for what, given in (("at_least", at_least), ("at_most", at_most)):
         require(given is None or isinstance(given, Mapping), f"{what} must be numbers by column, got {given!r:.60}.")
@@ -524,7 +543,9 @@ def _by_outcome(what: str, given: Any, names: Sequence[str]) -> dict[str, float]
     """A positive number for each outcome, in their order."""
     require(isinstance(given, Mapping), f"{what} must be numbers by outcome, got {given!r:.60}.")
     odd = [name for name in given if names and name not in names]
-    require(not odd, f"{what} names {odd[:1]}, which is no outcome: {', '.join(names)}.{nearest(str(odd[:1]), names)}")
+    require(
+        not odd, f"{what} names {odd[:1]}, which is not one of the outcomes, {', '.join(names)}.{nearest(str(odd[:1]), names)}"
+    )
     missing = [name for name in names if name not in given]
     require(not missing, f"{what} has no number for {', '.join(missing)}.")
     return {name: float(positive(f"{what}[{name!r}]", given[name])) for name in names or given}

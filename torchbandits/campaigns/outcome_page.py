@@ -90,7 +90,7 @@ def write_outcomes(page: OutcomePage, path: Path) -> None:
 
 def html(page: OutcomePage) -> str:
     """The page as HTML."""
-    opened = shown(page.opened) if len(page.opened) else "<p>Nothing is waited for: ask for the next rows.</p>"
+    opened = shown(page.opened) if len(page.opened) else "<p>No row is pending: ask for the next rows.</p>"
     several = len(page.objectives) > 1
     front = f'<div class="wide">{shown(page.front[:MOST_FRONT])}</div>'
     if not len(page.front):
@@ -106,7 +106,7 @@ def html(page: OutcomePage) -> str:
         f'<h1>{escape(page.title)}</h1><p class="facts">{escape(page.facts)}</p>',
         f'<h2>Trade-offs and progress</h2><div class="figures">{figures}</div>',
         f"<h2>{'The front: rows that no other row is expected to beat' if several else 'Best rows'}</h2>{front}",
-        f'<h2>Rows that are waited for</h2><div class="wide">{opened}</div>',
+        f'<h2>Pending rows</h2><div class="wide">{opened}</div>',
         f'<h2>How the columns were taken</h2><div class="wide">{shown(page.columns)}</div>',
         "</body></html>\n",
     ]

@@ -75,7 +75,7 @@ def write_campaign(page: CampaignPage, path: Path) -> None:
 
 def html(page: CampaignPage) -> str:
     """The page as HTML."""
-    opened = shown(page.opened) if len(page.opened) else "<p>Nothing is waited for: ask for the next rows.</p>"
+    opened = shown(page.opened) if len(page.opened) else "<p>No row is pending: ask for the next rows.</p>"
     explained = "".join(f"<p>{escape(line)}</p>" for line in page.explained)
     parts = [
         f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{escape(page.title)}</title>',
@@ -84,7 +84,7 @@ def html(page: CampaignPage) -> str:
         f'<h2>Recommended row</h2><div class="wide facing">{facing(page.best)}</div>{explained}',
         f'<h2>Progress and what was learned</h2><div class="figures">{pictures(page)}</div>{held(page.predicted)}',
         f'<h2>Best rows</h2><div class="wide">{shown(page.best)}</div>',
-        f'<h2>Rows that are waited for</h2><div class="wide">{opened}</div>',
+        f'<h2>Pending rows</h2><div class="wide">{opened}</div>',
         f'<h2>How the columns were taken</h2><div class="wide">{shown(page.columns)}</div>',
         "</body></html>\n",
     ]

@@ -165,7 +165,7 @@ def begin(given: Any, wanted: dict[str, Any], candidates: str | None, path: Path
     """
     if path is not None and path.exists():
         return _resumed(read_settings(path), given, wanted, candidates, path)
-    require(given is not None, "table: there is no campaign to continue, so a table of candidates is needed.")
+    require(given is not None, "table: there is no campaign to continue, so that a table of candidates is needed.")
     outcomes = told_columns(wanted)
     message = 'objective: name the column of the measured outcome, such as objective="yield".'
     if "objectives" in wanted:
@@ -238,7 +238,7 @@ def _resumed(settings: Settings, given: Any, wanted: dict[str, Any], candidates:
     elif table.count != settings.rows:
         lacks = f"it has {table.count:,} rows, the campaign {settings.rows:,}"
     elif ids.check() != settings.digest:
-        lacks = "its ids, or their order, are others"
+        lacks = "its ids, or their order, are different"
     require(
         not lacks,
         f"{table.name} is not the table that the campaign of {path} began with: {lacks}. Put that table back, or begin another "

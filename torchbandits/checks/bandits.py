@@ -113,7 +113,7 @@ def check_costs(
     if first is not None:
         whole = value.expand(broadcast_shapes(value.shape, first.shape))
         same = bool((whole == whole.gather(-1, first.expand(whole.shape))).all())
-        require(same, "equal arms must cost the same: they share one entry.")
+        require(same, "costs: equal arms must have the same cost, because they share one entry.")
     return own_copy(value)
 
 
@@ -143,7 +143,9 @@ def check_generators(generator: Any, arms: Any, kernel: Any) -> tuple[tuple[torc
             f"{tuple(kernel_shape)}."
         ) from error
     if len(generators) != shape.numel():
-        raise ArgumentError(f"batch shape {tuple(shape)} needs {shape.numel()} generators, one a row, got {len(generators)}.")
+        raise ArgumentError(
+            f"batch shape {tuple(shape)} needs {shape.numel()} generators, one per batch row, got {len(generators)}."
+        )
     return generators, shape
 
 
@@ -156,7 +158,7 @@ def check_state(state_dict: Any, own: dict[str, Any]) -> None:
     )
     saved, described = state_dict["state"], state_dict.get("policy")
     texts = described is None or (isinstance(described, dict) and all(isinstance(t, str) for t in described.values()))
-    require(texts, "the saved state's 'policy' is no description of one: it is damaged.", StateError)
+    require(texts, "the saved state's 'policy' does not describe a policy: it is damaged. Load another copy.", StateError)
     differ = sorted(saved.keys() ^ own.keys())
     require(not differ, f"the saved state is of another kind of policy: it differs in {', '.join(differ[:3])}.", StateError)
     odd = [name for name, value in own.items() if isinstance(value, Tensor) and not isinstance(saved[name], Tensor)]
@@ -189,7 +191,7 @@ def check_limit(limit: Any, batch_shape: torch.Size) -> Tensor | None:
     good = isinstance(limit, Tensor) and not limit.is_floating_point() and not limit.is_complex()
     require(
         good and bool((as_tensor("limit", limit) >= 0).all()),
-        f"limit must be a whole number ≥ 0, or one a batch row, got {limit}.",
+        f"limit must be a whole number ≥ 0, or one per batch row, got {limit}.",
     )
     value = as_tensor("limit", limit).cpu()
     try:
@@ -226,7 +228,7 @@ def check_maximum(point: Any, batch_shape: torch.Size, dim: int) -> Tensor:
         torch.Size([*batch_shape, 1, dim]),
     ):
         got = tuple(point.shape) if isinstance(point, Tensor) else type(point).__name__
-        raise ShapeError(f"a maximizer must return one point a batch row, {(*batch_shape, dim)}, got {got}.")
+        raise ShapeError(f"a maximizer must return one point per batch row, {(*batch_shape, dim)}, got {got}.")
     require(bool(torch.isfinite(point).all()), "the maximizer returned a NaN or infinite point.", NonFiniteError)
     return point.detach().reshape(*batch_shape, 1, dim)
 
@@ -415,7 +417,7 @@ def check_history(
     n, s, q = (column.expand(shape) for column in (n, s, q))
     if not where.is_floating_point():
         index, mask = check_picks(where.expand(shape), batch_shape, num_arms, device)
-        require(bool(mask.all()), "history has an index of −1, which is no arm.", ArmIndexError)
+        require(bool(mask.all()), "history has an index of −1, which is not an arm.", ArmIndexError)
         return Pulls(counts=n, sums=s, squares=q, index=index, mask=mask, history=True)
     require(where.shape[-1] == dim, f"points must have {dim} features like the arms, got {where.shape[-1]}.", ShapeError)
     check_device("points", where, device)
@@ -442,7 +444,7 @@ def check_fit(noise: Any, options: dict[str, Any]) -> None:
     """Refuse unknown options of a fit; their values are checked by the fit itself."""
     known = ("misfit", "noise_prior", "max_exact", "dictionary_size", "restarts", "max_iterations")
     wrong = next((name for name in options if name not in known), None)
-    require(wrong is None, f"{wrong!r} is no option of a fit: {', '.join(known)}.{nearest(str(wrong), known)}")
+    require(wrong is None, f"{wrong!r} is not an option of a fit: {', '.join(known)}.{nearest(str(wrong), known)}")
     for name, value in (("noise", noise), ("misfit", options.get("misfit", True))):
         check_flag(name, value)
     prior = options.get("noise_prior")

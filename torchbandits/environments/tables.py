@@ -82,7 +82,7 @@ class Table(Environment):
 
     def to(self, *args: Any, **kwargs: Any) -> Table:
         """The same table on another device or in another dtype (arguments of `Tensor.to`)."""
-        message = "arms that are read from a source stay where it puts them: give another source."
+        message = "arms of a source keep its device and dtype: make the environment from another source."
         require(isinstance(self.arms, Tensor), message, UnsupportedError)
         assert isinstance(self.arms, Tensor)
         try:
@@ -139,7 +139,7 @@ class Recorded(Environment):
         require(alike, f"records must be {arms.dtype} on {arms.device}, got {records.dtype} on {records.device}.", ShapeError)
         present = ~records.isnan()
         whole = bool(present.any(dim=-1).all()) and not bool(records.isinf().any())
-        require(whole, "every arm needs a record, and none may be infinite.", NonFiniteError)
+        require(whole, "records: every arm needs at least one record, and none may be infinite.", NonFiniteError)
         check_text("name", name)
         self.arms = arms
         self.name = name

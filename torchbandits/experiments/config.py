@@ -224,7 +224,7 @@ def imported(name: str, where: str) -> Callable[..., Any]:
         message = f"{where}: {module_name} ({getattr(module, '__file__', None)}) has no function {attribute!r}."
         require(hasattr(found, part), f"{message}{nearest(part, known)}", ConfigError)
         found = getattr(found, part)
-    require(callable(found), f"{where}: {name} is no function, but {type(found).__name__}.", ConfigError)
+    require(callable(found), f"{where}: {name} is not a function, but {type(found).__name__}.", ConfigError)
     made: Callable[..., Any] = found
     return made
 
@@ -382,7 +382,7 @@ def _named(configs: Sequence[KernelConfig], dim: int, like: Tensor, where: str) 
     try:
         kernel: Kernel = kind(*several, **{name: config.nu for name in ["nu"] if config.nu}, **arguments, **shapes).to(like)
     except (TypeError, ValueError, RuntimeError) as error:
-        raise ConfigError(f"{where}: gpytorch.kernels.{kind.__name__} can't be made of these options: {error}.") from error
+        raise ConfigError(f"{where}: gpytorch.kernels.{kind.__name__} can't be created with these options: {error}.") from error
     if config.lengthscale is not None:
         lengthscales = torch.stack([like.new_tensor(one.lengthscale).reshape(1, -1) for one in configs])
         kernel.lengthscale = lengthscales.reshape(kernel.lengthscale.shape)
@@ -583,7 +583,7 @@ class ExperimentConfig(Section):
         Raises:
             ConfigError: If there is no such section.
         """
-        require(self.quick is not None, f"{self.name} has no reduced form: it needs a section quick.", ConfigError)
+        require(self.quick is not None, f"{self.name} has no reduced form: add a section `quick`.", ConfigError)
         assert self.quick is not None
         changes = self.quick.model_dump(include={"horizon", "repetitions", "history"}, exclude_none=True)
         values = self.model_dump(exclude_unset=True, exclude={"quick"}) | changes

@@ -229,7 +229,7 @@ def _judged(claim: ClaimConfig, reproduction: ReproductionConfig, summary: Summa
         return _spread(claim, reproduction, summary)
     line = summary.at(claim.experiment, claim.policy, claim.measure, claim.at)
     if line is None:
-        return UNKNOWN, f"{claim.policy} was not run that far"
+        return UNKNOWN, f"{claim.policy} was not run up to this t"
     mine = _values(claim, claim.experiment, claim.policy, summary)
     if claim.below is not None:
         return _below(claim, mine, line, summary)
@@ -242,13 +242,14 @@ def _judged(claim: ClaimConfig, reproduction: ReproductionConfig, summary: Summa
     shown = _shown(mean, low, high)
     if claim.grows is not None:
         least, most = claim.grows
-        return _two(low, high, least, most), f"like t to the {shown}, {least:g} to {most:g} is claimed"
+        return _two(low, high, least, most), f"exponent of t {shown}; the claim is {least:g} to {most:g}"
     if claim.levels is not None:
-        return _two(low, high, -math.inf, claim.levels), f"{shown} times its size at half of the run, at most {claim.levels:g}"
+        evidence = f"{shown} times its size at half of the run; the claim is at most {claim.levels:g}"
+        return _two(low, high, -math.inf, claim.levels), evidence
     least = -math.inf if claim.at_least is None else claim.at_least
     most = math.inf if claim.at_most is None else claim.at_most
     bound = f"at least {digits(least)}" if claim.at_least is not None else f"at most {digits(most)}"
-    return _two(low, high, least, most), f"{shown}, {bound} is claimed"
+    return _two(low, high, least, most), f"{shown}; the claim is {bound}"
 
 
 def _below(claim: ClaimConfig, mine: dict[str, float] | None, line: pd.Series, summary: Summary) -> tuple[str, str]:
@@ -278,7 +279,7 @@ def _below(claim: ClaimConfig, mine: dict[str, float] | None, line: pd.Series, s
         return UNKNOWN, f"none of {', '.join(claim.below)} was run"
     evidence = f"{claim.policy} {value(line)}; {'; '.join(listed)}"
     if paired < len(found):
-        evidence += "; intervals not paired"
+        evidence += "; compared by these intervals, without pairs of seeds"
     if missing:
         # A claim about all policies is not held before all of them were run.
         found.append(UNDECIDED)
@@ -288,9 +289,9 @@ def _below(claim: ClaimConfig, mine: dict[str, float] | None, line: pd.Series, s
 
 def _times(claim: ClaimConfig) -> str:
     """The factor and the margin of a claim, where it has them."""
-    factor = f"{claim.factor:g} times theirs" if claim.factor != 1 else ""
-    margin = f"a margin of {claim.margin:g}" if claim.margin else ""
-    return f" (to {' and '.join(part for part in (factor, margin) if part)})" if factor or margin else ""
+    parts = [f"from {claim.factor:g} times theirs"] if claim.factor != 1 else []
+    parts += [f"less a margin of {claim.margin:g}"] if claim.margin else []
+    return f" ({', '.join(parts)})" if parts else ""
 
 
 def _spread(claim: ClaimConfig, reproduction: ReproductionConfig, summary: Summary) -> tuple[str, str]:
@@ -310,10 +311,10 @@ def _spread(claim: ClaimConfig, reproduction: ReproductionConfig, summary: Summa
         run = bool((summary.table["experiment"] == claim.experiment).any())
         return (UNDECIDED, "no repetition has all bandwidths") if run else (UNKNOWN, f"{claim.experiment} was not run")
     if claim.within is None:
-        what, sign = "largest over smallest", 1
+        what, sign = "largest regret divided by the smallest", 1
         numbers = {name: np.array([v[seed].max() / v[seed].min() for seed in shared]) for name, v in compared.items()}
     else:
-        what, sign = f"bandwidths within {claim.within:g} times the least of all", -1
+        what, sign = f"number of bandwidths with at most {claim.within:g} times the smallest regret of all methods", -1
         bound = {seed: claim.within * min(v[seed].min() for v in compared.values()) for seed in shared}
         numbers = {
             name: np.array([(v[seed] <= bound[seed]).sum() for seed in shared], np.float64) for name, v in compared.items()

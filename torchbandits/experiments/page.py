@@ -228,7 +228,7 @@ def write_page(source: Path, output: Path | None = None) -> Path:
     """
     require(
         os.path.exists(source),
-        f"{source} is not there: give an experiment's output, what History.to_parquet wrote, or a journal.",
+        f"{source} does not exist: give an experiment's output, what History.to_parquet wrote, or a journal.",
         DataError,
     )
     if not os.path.isdir(source):
@@ -249,7 +249,7 @@ def write_fronts(source: Path) -> list[Path]:
     Raises:
         DataError: If the source is neither, or its run has no two objectives, each measured of every pick.
     """
-    require(os.path.exists(source), f"{source} is not there: give what History.to_parquet wrote, or a journal.", DataError)
+    require(os.path.exists(source), f"{source} does not exist: give what History.to_parquet wrote, or a journal.", DataError)
     if os.path.isdir(source):
         history, start = History.from_parquet(source), source
     else:
@@ -257,7 +257,7 @@ def write_fronts(source: Path) -> list[Path]:
         history, start = reading.history, source.parent
         history.metadata |= outcomes_of(reading.about)
     figures = figures_of_run(history)
-    message = f"{source} is of a run without trade-offs: two objectives, each measured of every pick, have some."
+    message = f"{source} has no trade-offs to show: they need two objectives, each measured for every pick."
     require(bool(figures), message, DataError)
     prefix = "front" if os.path.isdir(source) else f"{source.name}.front"
     paths = [start / f"{prefix}-{place}.png" for place in range(1, len(figures) + 1)]
@@ -287,10 +287,10 @@ def page_of_journal(reading: Reading) -> Page:
     page = page_of_history(history, reading.path.name, share=1.0)
     tells, lost = len(np.unique(history.batches["batch"])), int(reading.forgotten.sum())
     facts = [in_words(reading.about), *([f"environment {reading.environment}"] if reading.environment else [])]
-    facts += [f"as far as {moment(reading.last)}"] if np.isfinite(reading.last) else []
+    facts += [f"up to {moment(reading.last)}"] if np.isfinite(reading.last) else []
     facts += [f"{len(reading.asked):,} asks and {tells:,} tells: a batch below is what was told at once"]
     facts += [f"{lost:,} picks forgotten"] if lost else []
-    facts += [f"{int(reading.observed.sum()):,} pulls of history beside"] if reading.observed.any() else []
+    facts += [f"{int(reading.observed.sum()):,} pulls of earlier data"] if reading.observed.any() else []
     labels = page.labels if len(page.labels) > 1 else (reading.path.name,)
     return replace(page, facts=", ".join(facts), labels=labels, clock="time passed", moved=int(reading.moved[0]))
 

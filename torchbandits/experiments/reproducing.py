@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import re
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -175,9 +176,9 @@ def _runs(configs: dict[str, ExperimentConfig]) -> dict[str, str]:
     """Settings of each experiment in words."""
     return {
         name: f"T = {config.horizon:,}, {config.repetitions} repetitions"
-        + (f", {config.history:,} uniform pulls observed before" if config.history else "")
-        + (f", repetitions as batch rows of {_runs_of(config)} (each one's seconds are its share)" if config.together else "")
-        + (f", seconds of the processor ({config.threads or 'all'} threads)" if config.clock == "processor" else "")
+        + (f", after {config.history:,} uniform pulls that every policy observes" if config.history else "")
+        + (f", repetitions as batch rows of {_runs_of(config)} (its seconds are divided among them)" if config.together else "")
+        + (f", processor seconds ({_threads(config.threads)})" if config.clock == "processor" else "")
         for name, config in configs.items()
     }
 
@@ -198,10 +199,14 @@ def _runs_of(config: ExperimentConfig) -> str:
     return "one run" if config.together is True else f"runs of at most {config.together}"
 
 
+def _threads(number: int | None) -> str:
+    return "all threads" if not number else f"{number} thread{'s' * (number != 1)}"
+
+
 def _machine(workers: int) -> dict[str, object]:
     load = os.getloadavg()[1] if hasattr(os, "getloadavg") else float("nan")
     cores, threads = f"{os.cpu_count()} CPU cores ({platform.machine()})", torch.get_num_threads()
-    at_once = f"{threads} threads" if workers == 1 else f"{workers} runs at once"
+    at_once = _threads(threads) if workers == 1 else f"{workers} runs at once"
     return {"machine": f"{cores}, {at_once}, torch {torch.__version__}", "load": round(load, 1)}
 
 
@@ -407,26 +412,42 @@ def section(reproduction: ReproductionConfig, summary: Summary, figure: str, lev
     facts = summary.facts
     form = "reduced form" if facts["quick"] else "full form"
     command = f"torchbandits reproduce {reproduction.name}{' --quick' if facts['quick'] else ''}"
-    machine = f"{facts['machine']}, load average {facts['load']}"
+    machine = f"{_reworded(facts['machine'])}, load average {facts['load']}"
     minutes = f"{facts['seconds'] / 60:.1f} minutes ({facts['cpu_seconds'] / 60:.1f} of processor time)"
     lines = [
         f"{'#' * level} {reproduction.name}: {reproduction.title}\n",
         f"{reproduction.source}. `{command}`: {form}, {minutes} on {machine}.\n",
-        *(f"- {name}: {run}." for name, run in facts["runs"].items()),
+        *(f"- {name}: {_reworded(run)}." for name, run in facts["runs"].items()),
         f"\n![{reproduction.title}]({figure})\n",
     ]
     if reproduction.published:
-        headers = ["", "published", "ours (95 % interval)", "ours / published", "why they differ"]
+        headers = ["number", "published", "ours (95 % interval)", "ours / published", "why they differ"]
         lines.append(table(headers, published_table(reproduction, summary)))
     elif not reproduction.extra:
-        lines.append("No number of this figure is published in the text.\n")
+        lines.append("The paper gives no numbers for this figure in its text.\n")
     found = verdicts(reproduction, summary)
     for heading, own in (("claim of the paper", False), ("claim of our own", True)):
         rows = [[v.claim, f"**{v.verdict}**", v.evidence] for v in found if v.own == own]
         if rows:
-            lines.append(table([heading, "", "evidence"], rows))
+            lines.append(table([heading, "verdict", "evidence"], rows))
     lines += [f"- {difference}" for difference in reproduction.differs]
     return "\n".join(lines) + "\n"
+
+
+# Summaries hold the words of the version that wrote them: these are replaced by the present ones.
+_WORDS = {
+    r"seconds of the processor \((\w+) threads\)": r"processor seconds (\1 threads)",
+    r"\(each one's seconds are its share\)": "(its seconds are divided among them)",
+    r"uniform pulls observed before": "uniform pulls that every policy observes",
+    r", (?=[\d,]+ uniform pulls)": ", after ",
+    r"\b1 threads": "1 thread",
+}
+
+
+def _reworded(text: str) -> str:
+    for old, new in _WORDS.items():
+        text = re.sub(old, new, text)
+    return text
 
 
 def table(headers: list[str], lines: list[list[str]]) -> str:

@@ -171,7 +171,9 @@ def checked(reading: Reading, row: int, now: float) -> RunState:
     """The state of a row. Raises `DataError` if there is no such row."""
     rows = reading.history.batch_size
     require(
-        row < rows, f"{reading.path} has {rows} batch row{'s' * (rows > 1)}, counted from 0: --row {row} is none.", DataError
+        row < rows,
+        f"{reading.path} has {rows} batch row{'s' * (rows > 1)}, counted from 0: there is no --row {row}.",
+        DataError,
     )
     return state_of(reading, row, now)
 

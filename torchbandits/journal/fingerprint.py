@@ -59,7 +59,8 @@ def describe_run(policy: Any, domain: ArmSet, costs: Any) -> dict[str, str]:
     """
     require(
         not isinstance(domain, Shard),
-        "journals and stores are one process's, and these arms are shared out among ranks: save bandit.state_dict() instead.",
+        "a journal or a store belongs to one process, and these arms are distributed over several: leave "
+        "journal= or store= out, and save bandit.state_dict() instead.",
         UnsupportedError,
     )
     priced = {} if costs is None else {"costs": digest(torch.as_tensor(costs, dtype=torch.float64))}

@@ -68,7 +68,10 @@ class Lines:
     """
 
     def __init__(self, path: Path, durable: bool) -> None:
-        message = "journals lock their file with flock, which this system lacks: leave journal= out."
+        message = (
+            "a journal locks its file by flock, which this operating system does not have: leave journal= out, "
+            "and save bandit.state_dict()."
+        )
         require(fcntl is not None, message, UnsupportedError)
         self.path, self.durable, self.end = path, durable, Mark()
         # `os.stat` of a path as text takes half the time.
@@ -92,22 +95,22 @@ class Lines:
         try:
             self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
         except (OSError, ValueError) as error:
-            raise DataError(f"the journal {self.path} can't be opened for writing: {error}.") from error
+            raise DataError(f"the journal {self.path} can't be opened for writing: {error}. Choose another path.") from error
         try:
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             self.close()
             raise StateError(
-                f"the journal {self.path} is in use, by another process or another bandit of this one: two would overwrite "
-                "each other. End the other (bandit.journal.close()), choose another path, or share picks among workers by "
-                "tb.Worker."
+                f"the journal {self.path} is in use by another process, or by another bandit of this process. Two "
+                "writers would overwrite each other: close the other one (bandit.journal.close()), choose another "
+                "path, or share picks among workers by tb.Worker."
             ) from error
         except OSError as error:
             self.close()
-            raise DataError(f"the journal {self.path} can't be locked: {error}. Choose a local disk.") from error
+            raise DataError(f"the journal {self.path} can't be locked: {error}. Choose a path on a local disk.") from error
         if not stat.S_ISREG(os.fstat(self._fd).st_mode):
             self.close()
-            raise DataError(f"{self.path} is no regular file, and a journal is one: choose another path.")
+            raise DataError(f"{self.path} is not a regular file, which a journal must be: choose another path.")
 
     # ------------------------------------------------------------------ reading
 
@@ -173,12 +176,15 @@ class Lines:
 
     def _what_is_left(self, failure: OSError) -> str:
         if not self._unsettled:
-            return f"the journal {self.path} can't be written: {failure}. Nothing was learned; make room."
-        self._lost = self._lost or "a record could not be taken back"
+            return (
+                f"the journal {self.path} can't be written: {failure}. Nothing was learned. Free space on the disk, "
+                "and repeat the call."
+            )
+        self._lost = self._lost or "a record could not be removed"
         return (
-            f"the journal {self.path} can't be written: {failure}. The record could not be taken back either: this bandit has "
-            "not learned it, but it may be on the disk, and opening the journal again learns it if it is. Make a new Bandit on "
-            "the file, and compare its pulls before this call is repeated."
+            f"the journal {self.path} can't be written: {failure}. The incomplete record could not be removed "
+            "either. This bandit has not learned it, but it may be on the disk, and then a new Bandit on the "
+            "file learns it. Make one, and compare its pulls before you repeat the call."
         )
 
     def sync(self) -> None:
@@ -211,13 +217,13 @@ class Lines:
         """Raises `StateError` where a record could not be written."""
         if self._process != os.getpid():
             raise StateError(
-                f"the journal {self.path} belongs to process {self._process}, and this is a fork of it, in which the file was "
-                "closed: ask and tell there, or make a new Bandit on another path."
+                f"the journal {self.path} was opened by process {self._process}, and this process is a fork of it, in "
+                "which the file is closed: call ask and tell in that process, or make a new Bandit on another path."
             )
         if self._fd < 0:
-            raise StateError(f"the journal {self.path} was closed: make a new Bandit on it to go on.")
+            raise StateError(f"the journal {self.path} was closed: make a new Bandit on it to continue.")
         if reason := self._lost or ("a record was interrupted while it was written" if self._unsettled else ""):
-            raise StateError(f"the journal {self.path}: {reason}. Make a new Bandit on it to go on.")
+            raise StateError(f"the journal {self.path}: {reason}. Make a new Bandit on it to continue.")
 
     def _in_place(self) -> bool:
         """Whether the path still leads to the file that is open."""
@@ -234,14 +240,16 @@ class Lines:
         own = os.fstat(self._fd)
         if not self._leads_to(own):
             raise DataError(
-                f"the journal {self.path} was deleted, moved or replaced while it was open: nothing was learned, because the "
-                "record would be in no file of this name. Move the file back and repeat the call; or save bandit.state_dict(), "
-                "which has all that was told, and load it into a new Bandit on another path."
+                f"the journal {self.path} was deleted, moved or replaced while it was open. Nothing was learned, "
+                "because the record would not be in a file of this name. Move the file back and repeat the call; or "
+                "save bandit.state_dict(), which contains everything told so far, and load it into a new Bandit on "
+                "another path."
             )
         if beyond := own.st_size - self.end.length:
             raise DataError(
-                f"the journal {self.path} has {abs(beyond)} bytes {'more' if beyond > 0 else 'less'} than were written: "
-                "another program changed it. Nothing was learned. Restore the file, and make a new Bandit on it."
+                f"the journal {self.path} is {abs(beyond)} bytes {'longer' if beyond > 0 else 'shorter'} than what "
+                "was written: another program changed it. Nothing was learned. Restore the file from a copy, and "
+                "make a new Bandit on it."
             )
 
     # ------------------------------------------------------------------ closing
@@ -338,20 +346,20 @@ def torn(line: bytes) -> bool:
 def _what_is_wrong(line: bytes, at: Mark) -> str:
     if (kept := line.rstrip(b"\0")) != line:
         return f"from byte {at.length + len(kept)} on it is filled with zeros, as by a file system after a loss of power"
-    return "its checksum does not fit"
+    return "its checksum does not match"
 
 
 def damage(path: Path, at: Mark, what: str) -> DataError:
     """The error for a line that differs from the written one: its place, and a remedy."""
     if not at.records:
-        way_out = "restore it from a copy, or choose another path if it is no journal"
+        way_out = "restore it from a copy, or choose another path if it is not a journal"
     else:
         bytes_given_up = os.path.getsize(path) - at.length
         way_out = (
-            f"restore it from a copy; or, to give up this line and all that follows, {bytes_given_up:,} bytes, cut it there: "
-            f"truncate -s {at.length} {shlex.quote(str(path))}"
+            f"restore it from a copy; or, to give up this line and all that follow ({bytes_given_up:,} bytes), "
+            f"cut the file there: truncate -s {at.length} {shlex.quote(str(path))}"
         )
-    return DataError(f"{path} is damaged at line {at.records + 1} (byte {at.length}): {what}. It was left as it is: {way_out}.")
+    return DataError(f"{path} is damaged at line {at.records + 1} (byte {at.length}): {what}. It was not changed: {way_out}.")
 
 
 def parsed(text: bytes, path: Path, at: Mark) -> dict[str, Any]:
@@ -363,9 +371,9 @@ def parsed(text: bytes, path: Path, at: Mark) -> dict[str, Any]:
     try:
         record = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise DataError(f"{path}, line {at.records + 1} (byte {at.length}), holds no record: {error}.") from error
+        raise DataError(f"{path}, line {at.records + 1} (byte {at.length}), does not hold a record: {error}.") from error
     good = isinstance(record, dict) and isinstance(record.get("kind"), str)
-    require(good, f"{path}, line {at.records + 1} (byte {at.length}), holds no record.", DataError)
+    require(good, f"{path}, line {at.records + 1} (byte {at.length}), does not hold a record.", DataError)
     return record
 
 
@@ -460,11 +468,11 @@ def inflated(data: bytes, size: int) -> bytes:
     most = max(_ALWAYS, _RATIO * len(data))
     require(
         0 <= size <= most,
-        f"{size:,} bytes are said to be in {len(data):,} compressed ones, at most {most:,} are read",
+        f"{len(data):,} compressed bytes claim to hold {size:,} bytes, and at most {most:,} are read",
         DataError,
     )
     raw = zlib.decompressobj().decompress(data, size + 1)
-    require(len(raw) == size, f"{'more' if len(raw) > size else len(raw)} bytes where {size} are said to be", DataError)
+    require(len(raw) == size, f"{'more' if len(raw) > size else len(raw)} bytes instead of {size}", DataError)
     return raw
 
 
@@ -540,7 +548,7 @@ def _decoded(line: bytes, data: bytes, name: str) -> dict[str, Any]:
     """The dictionary that `_encoded` encoded; see `from_bytes`."""
     head = _head(line, name)
     right = len(data) == head.get("length") and hashlib.sha256(data).hexdigest() == head.get("sha256")
-    require(right, f"{name} is damaged: its digest does not fit.", DataError)
+    require(right, f"{name} is damaged: its digest does not match. Restore it from a copy.", DataError)
     try:
         _check_stored(data)
         content = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
@@ -554,7 +562,7 @@ def _decoded(line: bytes, data: bytes, name: str) -> dict[str, Any]:
         EOFError,
         OSError,
     ) as error:
-        raise DataError(f"{name} holds more than tensors and plain values, or is none: {str(error).splitlines()[0]}") from error
+        raise DataError(f"{name} does not hold tensors and plain values only: {str(error).splitlines()[0]}") from error
     require(isinstance(content, dict), f"{name} holds a {type(content).__name__}, not a state.", DataError)
     return content
 
@@ -640,7 +648,11 @@ def read_checkpoint(path: Path) -> dict[str, Any] | None:
     """
     try:
         # A device or a pipe may never end.
-        require(stat.S_ISREG(os.stat(path).st_mode), f"the checkpoint {path} is no regular file.", DataError)
+        require(
+            stat.S_ISREG(os.stat(path).st_mode),
+            f"the checkpoint {path} is not a regular file: choose another path for the journal.",
+            DataError,
+        )
         with open(path, "rb") as file:
             line = file.readline(_HEAD)
             require(line.endswith(b"\n"), f"{path} is not a checkpoint of torchbandits.", DataError)

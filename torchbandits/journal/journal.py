@@ -132,7 +132,9 @@ class Journal:
             DataError: If the file is not a journal, is damaged, has a later format, or cannot be written.
         """
         require(
-            self._lines is None, f"the journal {self.path} serves another bandit already: a Journal is for one.", StateError
+            self._lines is None,
+            f"the journal {self.path} is used by another bandit already: make a Journal for each bandit.",
+            StateError,
         )
         self._lines = lines = Lines(self.path, self.durable)
         described, ready = described | self.environment, False
@@ -181,15 +183,15 @@ class Journal:
 
     def _what_was_torn(self, end: Mark, beyond: int) -> str:
         if not end.records:
-            return f"{self.path} ended in its first line, before anything was told: it begins anew."
+            return f"{self.path} ended within its first line, before anything was told: it is begun again."
         if beyond < 0:
             return (
-                f"{self.path}, line {end.records}, lacked nothing but its newline: it is kept. The call that was writing it "
-                "never returned."
+                f"{self.path}, line {end.records}, was complete except for its newline, and is kept. The call that "
+                "was writing it never returned."
             )
         return (
-            f"{self.path} ended in the middle of line {end.records + 1} (byte {end.length}): its {beyond} bytes are dropped. "
-            "The call that was writing them never returned."
+            f"{self.path} ended in the middle of line {end.records + 1} (byte {end.length}): the {beyond} bytes "
+            "of that line are dropped. The call that was writing them never returned."
         )
 
     def _new_header(self, described: dict[str, str], generators: Sequence[torch.Generator]) -> dict[str, Any]:
@@ -200,11 +202,11 @@ class Journal:
     def _check_unused(self, lines: Lines) -> None:
         with open(self.path, "rb") as file:
             good = begun_header(file.read(2 * len(HEADER))) or not lines.beyond()
-        require(good, f"{self.path} exists and is no journal, by its line 1 (byte 0): choose another path.", DataError)
+        require(good, f"{self.path} exists and is not a journal (line 1, byte 0): choose another path.", DataError)
         require(
             not os.path.lexists(self.checkpoint_path),
-            f"there is no journal {self.path}, or nothing in it, while {self.checkpoint_path} holds the state of a run: "
-            "restore the journal from a copy; or move the checkpoint away to begin a new run.",
+            f"the journal {self.path} is missing or empty, and {self.checkpoint_path} holds the state of a run: "
+            "restore the journal from a copy, or move the checkpoint away to begin a new run.",
             DataError,
         )
 
@@ -212,15 +214,15 @@ class Journal:
         """Refuse the header of another run, and return the states with which its generators began."""
         header = self._header
         known = header["kind"] == "header" and isinstance(header.get("of"), dict) and isinstance(header.get("id"), str)
-        require(known, f"{self.path} is no journal: its line 1 (byte 0) is not a header.", DataError)
+        require(known, f"{self.path} is not a journal: its line 1 (byte 0) is not a header. Choose another path.", DataError)
         form = header.get("format")
         require(
             form == FORMAT, f"{self.path} has format {form!r}, this version reads {FORMAT}: use a later version.", DataError
         )
         if other := difference(header["of"], described):
             raise StateError(
-                f"the journal {self.path} is of another run: {printable(other)}. Resume with the policy, arms, costs and "
-                "environment that it began with (set_arms_ is repeated by itself), or choose another path."
+                f"the journal {self.path} belongs to another run: {printable(other)}. Resume with the policy, arms, costs and "
+                "environment that it began with (calls of set_arms_ are repeated from the journal), or choose another path."
             )
         try:
             states = [held(value) for value in header["generators"]]
@@ -245,18 +247,18 @@ class Journal:
             if content is None:
                 return None
             mark = Mark(*content["mark"])
-            require(content["journal"] == self._header["id"], f"{path} is of another journal.", DataError)
+            require(content["journal"] == self._header["id"], f"{path} belongs to another journal.", DataError)
             longer = mark.length > lines.end.length
-            require(longer or self._holds(mark), f"{path} is of another continuation of this journal.", DataError)
+            require(longer or self._holds(mark), f"{path} belongs to another continuation of this journal.", DataError)
         except (DataError, KeyError, TypeError) as error:
-            self._warn(f"the checkpoint is left aside, the whole journal is repeated instead: {error}")
+            self._warn(f"the checkpoint is not used, and the whole journal is repeated instead: {error}")
             return None
         if longer:
             raise DataError(
-                f"the journal {self.path} ends after line {lines.end.records} (byte {lines.end.length}), and its checkpoint "
-                f"{path} holds the state after line {mark.records} (byte {mark.length}): lines are missing. Both were left as "
-                "they are. Restore the journal from a copy; or, to go on without what only the checkpoint holds, move the "
-                "checkpoint away."
+                f"the journal {self.path} ends after line {lines.end.records} (byte {lines.end.length}), and its "
+                f"checkpoint {path} holds the state after line {mark.records} (byte {mark.length}): lines are "
+                "missing. Both files were left unchanged. Restore the journal from a copy, or move the checkpoint "
+                "away to continue without the missing lines."
             )
         self._stamp = found
         return content
@@ -325,7 +327,7 @@ class Journal:
         if torch.equal(index, selection.index) and (known is None or torch.equal(known.to(selection.points), selection.points)):
             return selection
         self._warn(
-            f"{self.path}: the policy picks {selection.index.tolist()} here, where the journal has {index.tolist()} (written "
+            f"{self.path}: the policy picks {selection.index.tolist()} here, and the journal has {index.tolist()} (written "
             f"with torch {printable(str(self._header.get('torch')))}, this is {torch.__version__}): the journal's picks are "
             "kept."
         )
@@ -394,7 +396,7 @@ class Journal:
 
     def _open(self) -> Lines:
         if self._lines is None:
-            raise StateError(f"the journal {self.path} is not open: hand it to a Bandit, journal=.")
+            raise StateError(f"the journal {self.path} is not open: pass it to a Bandit, as journal=.")
         return self._lines
 
     def _warn(self, message: str) -> None:

@@ -104,7 +104,9 @@ class Reading:
             raise DataError(f"{self.path} can't be read: {error}.") from error
         if start.startswith(MAGIC):
             return "store"
-        message = f"{self.path} is no journal: give what Bandit(journal=), run(journal=) or Worker(store=) writes."
+        message = (
+            f"{self.path} is not a journal: give a file that Bandit(journal=), run(journal=) or Worker(store=) has written."
+        )
         require(begun_header(start), message, DataError)
         if start.endswith(b"\n") or len(start) == _HEAD:
             return "journal"
@@ -193,7 +195,7 @@ class Reading:
             report = record["report"] | {"best": record["best"]}
             step |= {name: self._row(report[name]) for name in (*_FIELDS, "best")}
             counts = [step[name] for name in ("dictionary_size", "distinct_arms", "best")]
-            require(bool(np.isfinite(counts).all()), "a count is no number", DataError)
+            require(bool(np.isfinite(counts).all()), "a count is not a number", DataError)
         else:
             self._seen |= set(index[kept].tolist())
             step |= {name: _UNKNOWN.get(name, np.nan) for name in _FIELDS} | {"distinct_arms": len(self._seen), "best": -1}
@@ -248,7 +250,7 @@ def _time(value: Any) -> float:
     """Seconds since 1970 within the years of a calendar, or NaN if unknown."""
     seconds = float(value)
     if not (np.isnan(seconds) or 0 <= seconds <= _LAST_SECOND):
-        raise ValueError(f"{value} is no time")
+        raise ValueError(f"{value} is not a time")
     return seconds
 
 

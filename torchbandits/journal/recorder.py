@@ -250,7 +250,9 @@ class Recorder:
         """Give up picks. Raises `StateError` if one of them is not pending."""
         loop = self.loop
         remaining, unasked = loop.settled(loop.open, index, mask)
-        message = "some of these picks are not pending: forget what ask() returned and neither tell nor forget has settled."
+        message = (
+            "some of these picks are not pending: pass picks that ask() returned and that were neither told nor forgotten."
+        )
         require(not bool((unasked > 0).any()), message, StateError)
         record = {"kind": "forget", "index": pack(torch.where(mask, index, -1))}
         self.change(partial(loop.set_open_, remaining), lambda _: record, draws=False)
@@ -447,7 +449,7 @@ class Recorder:
                 limit = unpack(record.get("limit"))
                 self.ask(limit, maybe("offered"), record["more"])
             except IndexError as error:  # Found while the picks of the journal are gathered, before any is open.
-                raise DataError(f"it picks an arm that is not there: {error}.") from error
+                raise DataError(f"it picks an arm that does not exist: {error}.") from error
         elif kind == "tell":
             index, mask = picks()
             rewards = check_rewards(get("rewards"), index, mask, loop.device, "forget")

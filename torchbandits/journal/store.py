@@ -104,7 +104,7 @@ class SharedStore:
     def _begin(self, described: dict[str, str], generators: list[Any]) -> list[Any]:
         if not self._one("SELECT count(*) FROM sqlite_master WHERE name = 'run'")[0]:
             some = self._one("SELECT count(*) FROM sqlite_master")[0]
-            require(not some, f"{self.path} is a database of something else: choose another path.", DataError)
+            require(not some, f"{self.path} is a database of another program: choose another path.", DataError)
             for statement in _TABLES.split(";\n"):
                 self._run(statement)
             self.id = secrets.token_hex(8)
@@ -114,7 +114,7 @@ class SharedStore:
         self.id, known, began = _run_row(self._one("SELECT * FROM run"), self.path)
         if other := difference(known, described):
             raise StateError(
-                f"{self.path} is of another run: {other}. Join with the policy, arms and costs that it began with."
+                f"{self.path} belongs to another run: {other}. Join with the policy, arms and costs that it began with."
             )
         return began
 
@@ -138,7 +138,7 @@ class SharedStore:
             finally:
                 if db.in_transaction:
                     db.execute("ROLLBACK")
-            self._check_file("What this call changed may be in no file.")
+            self._check_file("The changes of this call may be lost.")
         return result
 
     @contextmanager
@@ -293,7 +293,7 @@ class SharedStore:
                 "evaluation lasts."
             )
         )
-        require(row[0] == "out", f"pick {number} was {row[0]} already, and counts once.{why}", StateError)
+        require(row[0] == "out", f"pick {number} was {row[0]} already, and counts only once.{why}", StateError)
         self._run("UPDATE picks SET state = ? WHERE number = ?", (state, number))
         self.note({"told": "tell", "forgotten": "forget"}[state], number, content)
 
@@ -369,7 +369,7 @@ def read_store(path: Path, after: int) -> tuple[str, dict[str, str], list[Event]
         with closing(sqlite3.connect(f"file:{quote(str(path.absolute()))}?mode=ro", uri=True, timeout=600.0)) as db:
             db.execute("BEGIN")  # a consistent snapshot
             known = db.execute("SELECT count(*) FROM sqlite_master WHERE name = 'run'").fetchone()[0]
-            require(bool(known), f"{path} is a database, but no store of workers.", DataError)
+            require(bool(known), f"{path} is a database, but not a store of workers.", DataError)
             name, described, _ = _run_row(db.execute("SELECT * FROM run").fetchone(), path)
             return name, described, _parsed(db.execute(_EVENTS, (after,)))
     except (sqlite3.Error, json.JSONDecodeError) as error:
@@ -386,7 +386,7 @@ def _run_row(row: tuple[Any, ...] | None, path: Path) -> tuple[str, dict[str, st
     Raises:
         DataError: If the row is missing, differs from the written one, or has a later format.
     """
-    torn = f"the store {path} does not identify its run: its table `run` is not as it was written. Restore the file."
+    torn = f"the store {path} does not identify its run: its table `run` was changed. Restore the file from a copy."
     if row is None or len(row) != 4:
         raise DataError(torn)
     form, name, described, began = row

@@ -68,7 +68,7 @@ class BanditRecommender(PureRecommender):
         waiting = self._encoded(searchspace, offered, pending_experiments)
         bandit = Bandit(self.policy, torch.cat([points, waiting]), generator=torch.Generator().manual_seed(self.seed))
         if measurements is not None and len(measurements):
-            require(objective is not None, "measurements need the objective that they belong to.")
+            require(objective is not None, "measurements need an objective: pass objective=.")
             self._tell(bandit, self._encoded(searchspace, offered, measurements), rewards(objective, measurements))
         places = torch.arange(len(points) + len(waiting))
         for place in range(len(points), len(places)):
@@ -97,7 +97,9 @@ class BanditRecommender(PureRecommender):
 def rewards(objective: Any, measurements: pd.DataFrame) -> torch.Tensor:
     """The objective of measurements, `n`, with signs so that larger is better."""
     targets = objective.targets
-    require(len(targets) == 1, "BanditRecommender has one target: combine several into one before.", UnsupportedError)
+    require(
+        len(targets) == 1, "BanditRecommender supports one target: combine several targets into one before.", UnsupportedError
+    )
     # BayBE's transformation includes the sign of the target: targets to minimise are negated.
     transformed = objective.transform(measurements[[targets[0].name]], allow_extra=True)
     return torch.from_numpy(transformed.to_numpy(dtype=np.float64)[:, 0].copy())

@@ -53,7 +53,7 @@ class Pool:
         require(len(table) > 0 and len(table.columns) > 0, "candidates must hold at least one setting of one parameter.")
         self.names: tuple[str, ...] = tuple(map(str, table.columns))
         twice = sorted({name for name in self.names if self.names.count(name) > 1})
-        require(not twice, f"candidates must name each parameter once, and {', '.join(map(repr, twice))} stands twice.")
+        require(not twice, f"candidates must name each parameter once, and {', '.join(map(repr, twice))} is given twice.")
         self._columns = [table[name].to_numpy() for name in table.columns]
         self._settings = None if isinstance(candidates, pd.DataFrame) else list(candidates)
         # The prefix keeps parameters such as "id" and "row" apart from the ids of a campaign's rows.

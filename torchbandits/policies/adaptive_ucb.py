@@ -119,7 +119,7 @@ class AdaptiveUCB(Policy[TreeState]):
         if offered is not None:
             offered = offered.expand(*rows.batch_shape, -1)
             if not bool(offered.any(dim=-1).all()):
-                raise ArgumentError("no arm is on offer in at least one batch row: `available` must have a True in each.")
+                raise ArgumentError("available must have at least one True in each batch row.")
         remaining = room_for(state, 1 if exactly is None else exactly, limit)
         width, values = self.width(state), tree.index(self._upper(state))
         leaf_arm = tree.arm

@@ -290,7 +290,9 @@ class Joint(Policy[TableState]):
             value = self.aim.scores(now, self._score)
             best = value.amax(dim=-1)
             if not place and bool((live.to(device) & (best == -torch.inf)).any()):
-                raise ArgumentError("no arm that is on offer may be picked: none of them is known to be safe.")
+                raise ArgumentError(
+                    "none of the available arms is known to be safe, so that none may be picked: make more arms available."
+                )
             arm = torch.where(live.to(device) & (best > -torch.inf), best_arm(value), -1)
             counts = counts.scatter_add(-1, arm.clamp_min(0).unsqueeze(-1), (arm >= 0).double().unsqueeze(-1))
             shared = arm[..., None, None].expand(*width.shape, 1)

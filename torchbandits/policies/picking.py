@@ -27,7 +27,7 @@ def on_offer(rows: ArmRows, available: Tensor | None) -> Tensor | None:
         return None
     offered = rows.offered(available)
     if offered is not None and not bool(rows.across.any(offered).all()):
-        raise ArgumentError("no arm is on offer in at least one batch row: `available` must have a True in each.")
+        raise ArgumentError("available must have at least one True in each batch row.")
     return offered
 
 

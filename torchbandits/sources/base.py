@@ -102,7 +102,7 @@ def recut(pieces: Iterable[Tensor], start: int, stop: int, step: int) -> Iterato
         if part is None:
             return
     if part is not None:
-        raise DataError(f"the arms end after {part.start + count}, {stop} were announced: give their true number.")
+        raise DataError(f"the source ends after {part.start + count} arms, and {stop} were announced: give their true number.")
 
 
 def check_span(start: Any, stop: Any, step: Any) -> None:

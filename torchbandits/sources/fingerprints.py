@@ -80,7 +80,7 @@ class Fingerprints(PackedArms):
         self._packing = Packing((width if counts else 8 * width) if num_bits is None else num_bits, counts)
         needed = self._packing.num_bytes
         kind = f"{self._packing.dim} {'counts' if counts else 'bits'}"
-        require(needed == width, f"{kind} take {needed} bytes a molecule, and there are {width}.", ShapeError)
+        require(needed == width, f"{kind} take {needed} bytes per molecule, and the rows have {width}.", ShapeError)
         self._shape = torch.Size([count, self._packing.dim])
         self.left_out: tuple[tuple[int, str], ...] = tuple((int(line), text) for line, text in told.get("left_out", ()))
         self._texts: dict[str, Any] = {}
@@ -108,10 +108,10 @@ class Fingerprints(PackedArms):
             for row in range(len(column)):
                 value = _plain(column[row])
                 if seen.setdefault(value, row) != row:
-                    raise ArgumentError(f"ids must differ, and {value!r} is that of rows {seen[value]} and {row}.")
+                    raise ArgumentError(f"ids must differ, and rows {seen[value]} and {row} have the same, {value!r}.")
         elif isinstance(self._rows, ColumnRows) and ID in self._rows.names:
             repeated = self._rows.repeated(ID)
-            require(repeated is None, f"ids must differ, and {repeated!r} is that of several rows.")
+            require(repeated is None, f"ids must differ, and several rows have {repeated!r}.")
 
     def _check_rest(self, rows: Any, start: int) -> None:
         """Refuse bits beyond the last one, which would count as shared."""

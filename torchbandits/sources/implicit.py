@@ -31,7 +31,7 @@ class Grid(ArmSource):
 
     def __init__(self, axes: Sequence[Tensor]) -> None:
         listed = isinstance(axes, Iterable) and not isinstance(axes, str) and not (isinstance(axes, Tensor) and axes.dim() == 0)
-        require(listed, f"axes must be a list of tensors, one a feature, got {type(axes).__name__}.", ShapeError)
+        require(listed, f"axes must be a list of tensors, one per feature, got {type(axes).__name__}.", ShapeError)
         axes = tuple(axes)
         require(len(axes) > 0, "a grid needs at least one axis: grid([torch.linspace(0, 1, 100)] * 3).", ShapeError)
         for j, axis in enumerate(axes):
@@ -44,7 +44,7 @@ class Grid(ArmSource):
             same = axis.dtype == axes[0].dtype and axis.device == axes[0].device
             require(same, f"axis {j} is {axis.dtype} on {axis.device}, axis 0 {axes[0].dtype} on {axes[0].device}.", ShapeError)
             require(bool(torch.isfinite(axis).all()), f"axis {j} has a NaN or infinite value.", NonFiniteError)
-            require(len((axis + 0.0).unique()) == len(axis), f"axis {j} repeats a value: drop it, its arms would be equal.")
+            require(len((axis + 0.0).unique()) == len(axis), f"axis {j} repeats a value, so that arms would be equal: drop it.")
         size = math.prod(len(axis) for axis in axes)
         require(size < 2**63, f"{size} arms are more than can be counted in 64 bits: take coarser axes.")
         self._axes = axes

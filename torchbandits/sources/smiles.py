@@ -32,7 +32,7 @@ chem, generators, rdbase = (
 _PIECE = 20_000
 # Largest number of unparsed lines in the warning.
 _SHOWN = 3
-_NOTHING = "no SMILES parses: there is nothing to make fingerprints of."
+_NOTHING = "none of the SMILES can be parsed: check that the texts are SMILES."
 
 
 class Morgan(NamedTuple):
@@ -108,7 +108,7 @@ def from_smiles(
     rdbase.need()
     kind, options = Morgan(radius, num_bits, counts), {"dtype": dtype, "device": device, "distinct": distinct}
     known = ids is None or not isinstance(smiles, (str, Path))
-    require(known, "ids= are those of SMILES in a list: in a file they stand behind each SMILES.")
+    require(known, "ids= is for SMILES in a list. In a file the id follows each SMILES: leave ids= out.")
     pieces = _cut(_lines(smiles, ids))
     if path is None:
         done = list(_told(_computed(pieces, kind, processes), progress))
@@ -120,8 +120,9 @@ def from_smiles(
         more = len(found.left_out) - _SHOWN
         issue(
             [
-                f"{len(found.left_out):,} of {len(found.left_out) + found.num_arms:,} SMILES do not parse and were left out: "
-                f"{shown}{f', and {more:,} more' if more > 0 else ''}. `left_out` lists them; correct them if they matter."
+                f"{len(found.left_out):,} of {len(found.left_out) + found.num_arms:,} SMILES could not be parsed and "
+                f"were left out: {shown}{(f', and {more:,} more' if more > 0 else '')}. `left_out` lists them; "
+                "correct them if they matter."
             ]
         )
     return found

@@ -72,7 +72,10 @@ class Pinned(ArmSource):
 
     def __init__(self, arms: Arms, device: torch.device | str, distinct: bool = False) -> None:
         _check(arms)
-        require(arms.device.type == "cpu", f"arms to pin are in host memory, got them on {arms.device}: pass them as they are.")
+        require(
+            arms.device.type == "cpu",
+            f"arms to be pinned must be in host memory, got arms on {arms.device}: pass them to the Bandit directly.",
+        )
         device = as_device("device", device)
         check_flag("distinct", distinct)
         self._device, self.distinct = device, distinct
@@ -163,7 +166,11 @@ def tensor(arms: Tensor, *, dtype: torch.dtype | None = None, distinct: bool = F
     narrow = isinstance(arms, Tensor) and arms.dtype in NARROW
     if not narrow:
         _check(arms)
-        require(dtype in (None, arms.dtype), f"dtype is that of the arms, {arms.dtype}, got {dtype}: convert them.", ShapeError)
+        require(
+            dtype in (None, arms.dtype),
+            f"dtype must be that of the arms, {arms.dtype}, got {dtype}: convert the arms.",
+            ShapeError,
+        )
         return InMemory(arms, distinct)
     _check_shape(arms)
     as_tensor("arms", arms)

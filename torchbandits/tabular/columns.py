@@ -357,7 +357,9 @@ def _decided(s: Survey, told: Any, molecules: bool) -> Decision:
         return Decision(s.column, "ignore", "all cells are empty")
     if told is None and s.constant:
         close = len(s.categories) > 1
-        return Decision(s.column, "ignore", "all cells are equal" + " in double precision: subtract a number" * close)
+        return Decision(
+            s.column, "ignore", "all cells are equal" + " in double precision: subtract a constant from them" * close
+        )
     kind, why = (told, "as told") if told is not None else _guess(s, molecules)
     if not isinstance(kind, str):
         return _ordered(s, tuple(str(text) for c in kind for text in as_texts(pa.array([c])).to_pylist()), why)
@@ -369,10 +371,10 @@ def _decided(s: Survey, told: Any, molecules: bool) -> Decision:
         if s.ordered or s.numeric:
             return _ordered(s, s.categories, why)
         raise ArgumentError(
-            f"columns: say in which order the texts of {s.column!r} stand, lowest first, such as {list(s.categories)[:4]}."
+            f"columns: give the order of the texts of {s.column!r}, lowest first, such as {list(s.categories)[:4]}."
         )
     if kind == MOLECULE:
-        require(s.text, f"columns: {s.column!r} holds {s.type}, and molecules are SMILES, which are texts.")
+        require(s.text, f"columns: {s.column!r} holds {s.type} and can't be 'molecule': SMILES are texts.")
         lacks = f"column {s.column!r} lacks the SMILES of {s.missing:,} rows: fill them in, or leave these rows out."
         require(not s.missing, lacks)
         return Decision(s.column, kind, why)
@@ -380,11 +382,11 @@ def _decided(s: Survey, told: Any, molecules: bool) -> Decision:
     check_size(s)
     if kind == "boolean":
         two = s.low in (0.0, 1.0) and s.high in (0.0, 1.0)
-        require(two, f"columns: {s.column!r} can't be boolean, it goes from {s.low:g} to {s.high:g}: use 'number'.")
+        require(two, f"columns: {s.column!r} can't be boolean, since its values go from {s.low:g} to {s.high:g}: use 'number'.")
         return Decision(s.column, kind, why, s.missing, fill=0.5)
     least = {"log": s.low > 0, "count": s.low >= 0}.get(kind, True)
     instead = "count" if kind == "log" and s.low >= 0 else "number"
-    require(least, f"columns: {s.column!r} can't be {kind!r}, its least value is {s.low:g}: use {instead!r}.")
+    require(least, f"columns: {s.column!r} can't be {kind!r}, since its least value is {s.low:g}: use {instead!r}.")
     require(kind != "date" or s.date, f"columns: {s.column!r} holds no dates, but {s.type}: use 'number'.")
     return _scaled(Decision(s.column, kind, why, s.missing), transformed(kind, s.sample))
 
@@ -414,7 +416,11 @@ def _ordered(s: Survey, order: tuple[str, ...], why: str) -> Decision:
     require(len(set(order)) == len(order), f"columns: {s.column!r} names a category twice.")
     _check_categories(s)
     unknown = [c for c in s.categories if c not in order]
-    require(not unknown, f"columns: {s.column!r} also holds {', '.join(map(repr, unknown[:5]))}: say where in the order.")
+    require(
+        not unknown,
+        f"columns: the order of {s.column!r} lacks {', '.join(map(repr, unknown[:5]))}, which the column also "
+        "holds: add them to it.",
+    )
     held = {c: float(place) for place, c in enumerate(order)}
     places = np.array([held[c] for c in s.categories])
     return _scaled(Decision(s.column, "ordered", why, s.missing, order), places)
@@ -445,7 +451,7 @@ def _guess(s: Survey, molecules: bool) -> tuple[Any, str]:
     if s.ordered:
         return "ordered", "categories of a column with an order"
     some = s.text or s.dictionary
-    require(some, f"column {s.column!r} holds {s.type}, which is no number: split it into columns, or 'ignore' it.")
+    require(some, f"column {s.column!r} holds {s.type}, which is not a number: split it into columns, or 'ignore' it.")
     most_rare = not s.too_many and len(s.categories) <= FEW_CATEGORIES and 2 * len(s.categories) <= s.count - s.missing
     if molecules and not (most_rare or s.dictionary) and all_smiles(s.categories):
         return MOLECULE, "SMILES: Morgan fingerprints"
@@ -459,9 +465,9 @@ def _no_category(s: Survey, molecules: bool) -> str:
     also = ", or SMILES of molecules ('molecule')" if molecules else ""
     many = f"more than {MOST_CATEGORIES:,}" if s.too_many else f"{len(s.categories):,}"
     return (
-        f"column {s.column!r} holds text ({many} different ones, such as {s.first_text!r}), which a model can't read: leave it "
-        f"out (columns={{{s.column!r}: 'ignore'}}, --column {s.column}=ignore), compute numbers from it, or, if these are "
-        f"categories, say so ('category'){also}."
+        f"column {s.column!r} holds text ({many} different ones, such as {s.first_text!r}), which a model "
+        f"can't read: leave it out (columns={{{s.column!r}: 'ignore'}}, --column {s.column}=ignore), compute "
+        f"numbers from it, or declare them as categories ('category'){also}."
     )
 
 
@@ -472,8 +478,8 @@ def _may_be_ids(column: str) -> str:
 def no_number(s: Survey) -> str:
     """Error message for a column that should hold numbers but does not."""
     return (
-        f"column {s.column!r} holds {s.first_text!r} in {s.text_at}, which is no number: correct it, leave the cell empty, or "
-        "take the column for a category or ignore it."
+        f"column {s.column!r} holds {s.first_text!r} in {s.text_at}, which is not a number: correct it, leave "
+        "the cell empty, or make the column a 'category' or 'ignore' it."
         if s.text
-        else f"column {s.column!r} holds {s.type}, which is no number."
+        else f"column {s.column!r} holds {s.type}, which is not a number."
     )

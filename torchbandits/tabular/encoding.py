@@ -70,7 +70,7 @@ class Encoder:
                 self._ready = True
             return np.asarray(self._parts.transform(frame), np.float64)
         except ValueError as error:
-            raise StateError(f"the table has changed since its columns were decided on: {error}.") from error
+            raise StateError(f"the table has changed since the types of its columns were chosen: {error}.") from error
 
 
 def _parts(place: int, decision: Decision) -> list[tuple[str, Any, list[str]]]:

@@ -58,7 +58,7 @@ class Ids:
     def __init__(self, table: Table, column: str | None) -> None:
         self._table, self.column = table, column
         clash = column is None and ROW in table.schema.names
-        require(not clash, f"{table.name} has no column of ids: say which it is, such as id={ROW!r}, or add one called 'id'.")
+        require(not clash, f"{table.name} has no column of ids: name it, such as id={ROW!r}, or add a column called 'id'.")
         self.name = ROW if column is None else column
 
     def check(self) -> str:

@@ -45,7 +45,7 @@ def _computed(table: Table, column: str, dtype: torch.dtype) -> Fingerprints:
     if found.left_out:
         row, text = found.left_out[0]
         raise ArgumentError(
-            f"{table.name}, {table.where(row - 1)}, column {column!r}: {text!r} is no SMILES ({len(found.left_out):,} such "
-            "rows). Correct it, or leave the row out."
+            f"{table.name}, {table.where(row - 1)}, column {column!r}: {text!r} is not a valid SMILES "
+            f"({len(found.left_out):,} such rows). Correct it, or leave the row out."
         )
     return found

@@ -223,9 +223,7 @@ def _file(path: Path, texts: Sequence[str], ids: str | None) -> Table:
         table, numbers = read_workbook(path, ids)
         return InMemory(table, path, numbers=numbers)
     known = ", ".join((*TEXT, *WORKBOOK, *PARQUET, *ARROW))
-    require(
-        suffix in TEXT, f"{path} is none of {known}: of a spreadsheet, save the sheet as 'CSV UTF-8' and give that.", DataError
-    )
+    require(suffix in TEXT, f"{path} is not one of {known}: save the sheet as 'CSV UTF-8', and give that file.", DataError)
     return InMemory(read_csv(path, texts), path, lines=True)
 
 

@@ -46,7 +46,10 @@ def read_workbook(path: Path, ids: str | None) -> tuple[pa.Table, NDArray[np.int
     """
     sheets = {name: rows for name, rows in _sheets(path).items() if rows}
     require(bool(sheets), f"{path} is empty: its first row must name the columns.", DataError)
-    message = f"{path} has more than one sheet with content ({', '.join(sheets)}): save the one of the table as a file."
+    message = (
+        f"{path} has more than one sheet with content ({', '.join(sheets)}): save the sheet with the table as "
+        "a file of its own."
+    )
     require(len(sheets) == 1, message, DataError)
     (_, header), *rows = next(iter(sheets.values()))
     width = max(len(cells) for cells in (header, *(cells for _, cells in rows)))

@@ -24,6 +24,7 @@ from scaling.methods import CONTENDERS, Problem
 RATES = "rates"
 OUT_OF_MEMORY = 3
 """Exit status of a process that exceeded its memory limit."""
+_SHORTEST = 0.2  # seconds; shorter calls are timed several together
 _OTHER_NAMES = ("can't allocate memory", "not enough memory", "out of memory", "bad_alloc")
 
 
@@ -73,22 +74,35 @@ def _timed(
     left = 0.5 * config.time_limit - (time.perf_counter() - began)
     # A long update is not repeated: its warm-up is negligible.
     if config.repetitions > 1 and 2 * first < left:
-        first = fastest_of(update, config, clock, min(config.repetitions, max(1, int(left / max(first, 1e-3)))))
+        first = fastest_of(update, config, clock, 1)
+        calls = _calls_of(first)
+        times = max(1, int(left / (calls * max(first, 1e-3))))
+        first = fastest_of(update, config, clock, min(config.repetitions, times), calls)
     picks = pick()
-    start = clock()
-    picks = pick()
-    return first, (first + clock() - start) / picks, picks
+    choice = fastest_of(pick, config, clock, 1)
+    if _calls_of(choice) > 1:
+        choice = fastest_of(pick, config, clock, config.repetitions, _calls_of(choice))
+    return first, (first + choice) / picks, picks
 
 
-def fastest_of(work: Callable[[], None], config: BenchmarkConfig, clock: Callable[[], float], times: int) -> float:
-    """Smallest seconds of a number of repetitions."""
+def _calls_of(seconds: float) -> int:
+    """Number of calls that are timed together. Linux counts a process's time in steps of 4 ms while a timer on it is armed, so
+    that a call of a few milliseconds cannot be timed alone."""
+    return max(1, round(_SHORTEST / max(seconds, 1e-3)))
+
+
+def fastest_of(
+    work: Callable[[], object], config: BenchmarkConfig, clock: Callable[[], float], times: int, calls: int = 1
+) -> float:
+    """Smallest seconds of a call, of a number of repetitions of `calls` calls each."""
     seconds = []
     for _ in range(times):
         start = clock()
-        work()
+        for _ in range(calls):
+            work()
         if config.device == "cuda":
             torch.cuda.synchronize()
-        seconds.append(clock() - start)
+        seconds.append((clock() - start) / calls)
     return min(seconds)
 
 

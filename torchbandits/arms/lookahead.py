@@ -7,7 +7,7 @@ from typing import Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from torchbandits.arms.leaders import pick_rows
+from torchbandits.arms.leaders import pack, pick_rows
 from torchbandits.arms.table import ArmTable
 from torchbandits.arms.ties import BROKEN, EXHAUSTED, REFRESH, TIE
 from torchbandits.posteriors import Conditioning, aggregate
@@ -156,7 +156,7 @@ class Lookahead:
                 # Other arms may be better than the leaders.
                 self._write(self.leaders, to_device(device, handed["leverage"])[0])
                 handed = None
-        packed = _pack(torch.cat(chosen, dim=-1) if chosen else self.index.new_empty(self.num_rows, 0))
+        packed = pack(torch.cat(chosen, dim=-1) if chosen else self.index.new_empty(self.num_rows, 0))
         packed = packed.reshape(*self.batch_shape, -1)
         return packed if device.type == "cpu" else to_device(device, packed)[0]
 
@@ -409,13 +409,3 @@ def _leaders_on_device(rows: int) -> int:
 def _of(marked: Tensor, active: Tensor | None) -> Tensor:
     """The marks of the active batch rows; None for all of them."""
     return marked if active is None else marked & active
-
-
-def _pack(index: Tensor) -> Tensor:
-    """Move the masked places (−1) of each row to its end, keeping the order."""
-    if bool((index >= 0).all()):
-        return index
-    order = (index < 0).byte().argsort(dim=-1, stable=True)
-    packed = index.gather(-1, order)
-    used = int((packed >= 0).sum(dim=-1).max()) if packed.numel() else 0
-    return packed[:, :used]

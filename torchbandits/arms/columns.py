@@ -267,7 +267,8 @@ class KernelColumns:
         def multiplied(K_mc: Tensor, out: Tensor) -> Tensor:
             if starts is not None and dense is not None:
                 return staircase_product(weights, K_mc, out, dense, starts)
-            return torch.matmul(weights, K_mc, out=out)
+            # For one dimension of batch rows, `matmul` would copy its result.
+            return (torch.bmm if weights.dim() == K_mc.dim() == 3 else torch.matmul)(weights, K_mc, out=out)
 
         if (kept is None or slots is None) and (packed := self.packed()) is not None and rows.device.type == "cpu":
             yield from self._packed_products(packed, weights, rows, step, multiplied)

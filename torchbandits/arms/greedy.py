@@ -132,11 +132,11 @@ class _Guesses:
             n = int(right)
             self._leverage, self._score, self._last, G = leverage[:, n - 1], score[:, n - 1], best[:, n - 1], G[:, :n]
         else:
-            place, n = to_device(device, (right - 1).clamp_min(0)[:, None, None], right[:, None, None])
+            place, many = to_device(device, (right - 1).clamp_min(0)[:, None, None], right[:, None, None])
             self._last = best.gather(-1, place.squeeze(-1)).squeeze(-1)
             place = place.expand(-1, 1, leverage.shape[-1])
             self._leverage, self._score = (x.gather(-2, place).squeeze(-2) for x in (leverage, score))
-            G = G * (torch.arange(G.shape[-2], device=device).unsqueeze(-1) < n)
+            G = G * (torch.arange(G.shape[-2], device=device).unsqueeze(-1) < many)
         self._directions = torch.cat([D, G], dim=-2)
 
     def _guessed(self) -> tuple[Tensor, Tensor]:

@@ -40,6 +40,7 @@ from torchbandits.loop import Loop
 from torchbandits.policies import Policy
 from torchbandits.posteriors import GaussianProcess, PartitionedProcess
 from torchbandits.selections import duplicate, joined, within
+from torchbandits.shapes import broadcast_shapes
 from torchbandits.types import Arms, FitReport, PickMask, Picks, Points, Recommendation, Report, Selection
 
 
@@ -73,7 +74,7 @@ class Contexts:
         arms, seen = self.arms, self.seen
         if arms.dim() == 2 and bool((seen == seen.reshape(-1, *seen.shape[-2:])[0]).all()):
             seen = seen.reshape(-1, *seen.shape[-2:])[0]  # all rows share the contexts, so one arm set serves all rows
-        shape = torch.broadcast_shapes(arms.shape[:-2], seen.shape[:-2])
+        shape = broadcast_shapes(arms.shape[:-2], seen.shape[:-2])
         C, A = seen.shape[-2], arms.shape[-2]
         both = (seen.unsqueeze(-2).expand(*shape, C, A, -1), arms.unsqueeze(-3).expand(*shape, C, A, -1))
         return torch.cat(both, dim=-1).reshape(*shape, C * A, -1)

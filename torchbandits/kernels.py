@@ -20,6 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from torchbandits.shapes import broadcast_shapes
 from torchbandits.tanimoto import tanimoto_scale
 from torchbandits.types import Arms, Points, Square
 from torchbandits.upstream import own_batch_shape
@@ -44,7 +45,7 @@ _TRUSTED = {torch.float64: 100.0, torch.float32: 4.0}
 
 def evaluate_kernel(kernel: gpytorch.kernels.Kernel, left: Points, right: Points) -> Tensor:
     """k(x, x') as a dense tensor, `batch_shape x n x n'`. Differentiable. Cost O(n n' d)."""
-    batch_shape = torch.broadcast_shapes(left.shape[:-2], right.shape[:-2], kernel.batch_shape)
+    batch_shape = broadcast_shapes(left.shape[:-2], right.shape[:-2], kernel.batch_shape)
     if left.shape[-2] == 0 or right.shape[-2] == 0:
         return left.new_zeros(*batch_shape, left.shape[-2], right.shape[-2])
     if (form := _on_device(kernel, left, right)) is not None:
@@ -115,7 +116,7 @@ def _on_device(kernel: gpytorch.kernels.Kernel, left: Points, right: Points) -> 
 
 def kernel_diagonal(kernel: gpytorch.kernels.Kernel, points: Points) -> Tensor:
     """k(x, x), `batch_shape x n`. Differentiable. Cost O(n d)."""
-    batch_shape = torch.broadcast_shapes(points.shape[:-2], kernel.batch_shape)
+    batch_shape = broadcast_shapes(points.shape[:-2], kernel.batch_shape)
     diagonal: Tensor = kernel(points.expand(*batch_shape, -1, -1), diag=True)
     return diagonal
 

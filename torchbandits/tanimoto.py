@@ -12,6 +12,7 @@ from torch import Tensor
 
 from torchbandits.errors import ArgumentError
 from torchbandits.packing import Packing
+from torchbandits.shapes import broadcast_shapes
 from torchbandits.types import Points
 
 # Number of word products above which several threads pay off for a block, because each then has some milliseconds of work.
@@ -89,7 +90,7 @@ def packed_kernel(kernel: gpytorch.kernels.Kernel, packing: Packing, left: Tenso
         x, y = (packing.unpack(words, torch.float64) for words in (left, right))
         K: Tensor = kernel(x, y).to_dense()
         return K
-    shape = torch.broadcast_shapes(left.shape[:-2], right.shape[:-2], scale.shape)
+    shape = broadcast_shapes(left.shape[:-2], right.shape[:-2], scale.shape)
     scale, left, right = scale.expand(shape), left.expand(*shape, *left.shape[-2:]), right.expand(*shape, *right.shape[-2:])
     out = torch.empty(*shape, left.shape[-2], right.shape[-2], dtype=torch.float64)
     for place in np.ndindex(*shape):
@@ -121,7 +122,7 @@ class TanimotoBlocks:
         scale = tanimoto_scale(kernel)
         assert scale is not None
         self._kernel, self._packing = kernel, packing
-        shape = torch.broadcast_shapes(points.shape[:-2], scale.shape)
+        shape = broadcast_shapes(points.shape[:-2], scale.shape)
         # Points that are not arms may have features other than bits or counts.
         self._points = points.expand(*shape, *points.shape[-2:])
         self.packs = bool(packing.holds(points).all())

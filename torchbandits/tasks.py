@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from torchbandits.checks import check_whole
+from torchbandits.shapes import broadcast_shapes
 
 
 class TaskKernel(gpytorch.kernels.Kernel):
@@ -47,7 +48,7 @@ class TaskKernel(gpytorch.kernels.Kernel):
     def forward(self, x1: Tensor, x2: Tensor, diag: bool = False, **params: Any) -> Tensor:
         """`... x n x m`, or with `diag` the n values of pairs of points."""
         covariance, (s, t) = self.covariance, (x[..., 0].round().long() for x in (x1, x2))
-        shape = torch.broadcast_shapes(covariance.shape[:-2], s.shape[:-1], t.shape[:-1])
+        shape = broadcast_shapes(covariance.shape[:-2], s.shape[:-1], t.shape[:-1])
         T, n, m = covariance.shape[-1], s.shape[-1], t.shape[-1]
         rows = covariance.expand(*shape, T, T).gather(-2, s.expand(*shape, n).unsqueeze(-1).expand(*shape, n, T))
         if diag:

@@ -12,7 +12,7 @@ import torchbandits as tb
 from torchbandits.kernels import kernel_matrix
 from torchbandits.linalg import MOST_UNEVEN
 from torchbandits.posteriors import GaussianProcess
-from torchbandits.posteriors.factors import Factors, FactorsInOne
+from torchbandits.posteriors.factors import Dictionary, Factors, FactorsInOne
 
 LAMBDA = 0.04
 
@@ -34,7 +34,8 @@ def in_one(posterior: GaussianProcess) -> FactorsInOne | None:
     rows, mask = posterior.dictionary_rows()
     statistics = posterior.statistics
     K_mu = kernel_matrix(posterior.kernel, statistics.at(rows), statistics.points)
-    return FactorsInOne.of(posterior.kernel, LAMBDA, statistics, posterior.targets(), (rows, mask), K_mu)
+    dictionary = Dictionary(posterior.kernel, LAMBDA, statistics.points, rows, mask)
+    return FactorsInOne.of(dictionary, statistics, posterior.targets(), K_mu)
 
 
 @pytest.mark.parametrize("lengths", [[7, 4], [12, 9], [5, 5]])

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from torchbandits.arms.rows import ArmRows
 from torchbandits.kernels import StationaryColumns
+from torchbandits.shapes import broadcast_shapes
 from torchbandits.types import Points
 
 # Squared distances that differ by less than this fraction of the squared diagonal are tied, and the lowest arm index wins.
@@ -45,7 +46,7 @@ def kernel_distance(kernel: gpytorch.kernels.Kernel, left: Points, right: Points
     """
     n = left.shape[-2]
     x, y = torch.cat([left, right, left], dim=-2), torch.cat([left, right, right], dim=-2)
-    batch_shape = torch.broadcast_shapes(x.shape[:-2], kernel.batch_shape)
+    batch_shape = broadcast_shapes(x.shape[:-2], kernel.batch_shape)
     values: Tensor = kernel(x.expand(*batch_shape, -1, -1), y.expand(*batch_shape, -1, -1), diag=True)
     k = values.double()
     return (k[..., :n] + k[..., n : 2 * n] - 2 * k[..., 2 * n :]).clamp_min(0).sqrt()

@@ -19,6 +19,7 @@ from torchbandits.embeddings import Spectrum
 from torchbandits.kernels import Stationary, StationaryBlocks, StationaryColumns, evaluate_kernel, kernel_diagonal
 from torchbandits.linalg import LEAF, staircase_product
 from torchbandits.posteriors import GaussianProcess, SweepFactors
+from torchbandits.shapes import broadcast_shapes
 from torchbandits.sources import InMemory
 from torchbandits.sources.base import parts
 from torchbandits.sources.packed import PackedArms
@@ -95,7 +96,7 @@ class KernelColumns:
         """k(points, arms), `batch_shape x p x A`, in the arms' dtype, one point at a time. Cost O(A d p)."""
         source, kernel, points = self._rows.source, self._kernel(), points.to(self._rows.source.dtype)
         if (packed := self.packed()) is not None:
-            shape = torch.broadcast_shapes(points.shape[:-2], kernel.batch_shape)
+            shape = broadcast_shapes(points.shape[:-2], kernel.batch_shape)
             blocks = TanimotoBlocks(points, kernel, packed.packing)
             out = points.new_empty(*shape, points.shape[-2], packed.num_arms)
             for part, words in packed.packed(_READ):

@@ -29,7 +29,20 @@ downdate = _downdate_compiled if hasattr(_downdate_compiled, "py_func") else _do
 
 
 @njit(cache=True)
-# One long function, because numba compiles it as a whole.
+def _best_leader(
+    mean: np.ndarray, leverage: np.ndarray, scale: np.ndarray, outside: float, room: np.ndarray
+) -> int:  # pragma: no cover - measured through its callers when compiled
+    """The first of the best leaders, or −1 if another arm may be better."""
+    score = mean + scale * np.sqrt(np.maximum(leverage, 0.0))
+    score = np.where(room > 0, score, -np.inf)
+    best = score.max()
+    band = best - TIE * abs(best)
+    if not band > outside or best == -np.inf:
+        return -1
+    return int(np.argmax(score >= band))
+
+
+@njit(cache=True)
 def pick_leaders(
     mean: np.ndarray,
     leverage: np.ndarray,
@@ -53,15 +66,9 @@ def pick_leaders(
     """
     n = 0
     while n < remaining:
-        score = mean + scale * np.sqrt(np.maximum(leverage, 0.0))
-        score = np.where(room > 0, score, -np.inf)
-        j = first
+        j = first if first >= 0 else _best_leader(mean, leverage, scale, outside, room)
         if j < 0:
-            best = score.max()
-            band = best - TIE * abs(best)
-            if not band > outside or best == -np.inf:
-                return n, spent, REFRESH
-            j = int(np.argmax(score >= band))
+            return n, spent, REFRESH
         first = -1
         picks[n] = j
         n += 1
@@ -105,15 +112,9 @@ def pick_among_many(
     while n < remaining:
         if used + n == drops.shape[0]:
             return n, spent, REFRESH
-        score = mean + scale * np.sqrt(np.maximum(leverage, 0.0))
-        score = np.where(room > 0, score, -np.inf)
-        j = first
+        j = first if first >= 0 else _best_leader(mean, leverage, scale, outside, room)
         if j < 0:
-            best = score.max()
-            band = best - TIE * abs(best)
-            if not band > outside or best == -np.inf:
-                return n, spent, REFRESH
-            j = int(np.argmax(score >= band))
+            return n, spent, REFRESH
         first = -1
         picks[n] = j
         room[j] -= 1

@@ -16,6 +16,7 @@ from torchbandits.arms.scanning import find, scan
 from torchbandits.buffered import Buffered
 from torchbandits.errors import StateError, UnsupportedError, require
 from torchbandits.posteriors import GaussianProcess, Statistics, aggregate
+from torchbandits.shapes import broadcast_shapes
 from torchbandits.sources import ArmSet, ArmSource, InMemory
 from torchbandits.transfers import to_device
 from torchbandits.types import PickMask, Picks, Points, Pulls
@@ -195,7 +196,7 @@ class ArmRows(Buffered):
         message = "available= does not support duplicate arms on several ranks: keep one arm of each group of duplicates."
         require(not self.sharded, message, UnsupportedError)
         # An available duplicate makes its entry available.
-        shape = torch.broadcast_shapes(available.shape, self.first.shape)
+        shape = broadcast_shapes(available.shape, self.first.shape)
         entries = torch.zeros(shape, dtype=torch.int64, device=own.device)
         entries = entries.scatter_add(-1, self.first.expand(shape), available.expand(shape).long())
         return (entries > 0) & own

@@ -22,6 +22,7 @@ from torchbandits.errors import ArgumentError, NonFiniteError, ShapeError, Unsup
 from torchbandits.policies import Composed, Policy
 from torchbandits.posteriors import SamplePaths
 from torchbandits.scores import PosteriorDraw, Score, scores_of_points
+from torchbandits.shapes import broadcast_shapes
 from torchbandits.types import Generators, Marginals
 
 
@@ -283,7 +284,7 @@ def _rows_first(X: Tensor, batch_shape: torch.Size) -> tuple[Tensor, Callable[[T
     The last t-batch dimensions are those of the model, as everywhere in BoTorch; all others become n.
     """
     k, d = len(batch_shape), X.shape[-1]
-    whole = torch.broadcast_shapes(X.shape[:-1], batch_shape)
+    whole = broadcast_shapes(X.shape[:-1], batch_shape)
     leading = whole[: len(whole) - k]
     points = X.expand(*whole, d).reshape(leading.numel(), *batch_shape, d).movedim(0, -2)
     return points, lambda values: values.movedim(-1, 0).reshape(whole)

@@ -22,6 +22,7 @@ from torchbandits.kernels import kernel_row
 from torchbandits.memory import LeverageSampling
 from torchbandits.posteriors import GaussianProcess, Statistics, aggregate
 from torchbandits.posteriors.bless import bless
+from torchbandits.shapes import broadcast_shapes
 from torchbandits.types import PerPoint, Points
 
 _DICTIONARIES = ("all", "leverage", "bless")
@@ -49,7 +50,7 @@ class Block:
     @property
     def batch_shape(self) -> torch.Size:
         """Leading dimensions of X and Y, broadcast."""
-        return torch.broadcast_shapes(self.X.shape[:-2], self.Y.shape[:-1])
+        return broadcast_shapes(self.X.shape[:-2], self.Y.shape[:-1])
 
     def detached(self) -> Block:
         """The same, detached from the graph of gradients."""
@@ -193,7 +194,7 @@ def twins(states: Sequence[Tensor], shape: torch.Size) -> list[torch.Generator]:
 def folded(X: Points, y: PerPoint, weights: PerPoint) -> Statistics:
     """Statistics of the distinct points of each batch row, from points `batch_shape x n x d`, outcomes and weights
     `batch_shape x n` each. Cost O(n (d + log n))."""
-    shape = torch.broadcast_shapes(X.shape[:-2], y.shape[:-1], weights.shape[:-1])
+    shape = broadcast_shapes(X.shape[:-2], y.shape[:-1], weights.shape[:-1])
     n = X.shape[-2]
     if not n:
         return Statistics(X.shape[-1], shape, X.device)
@@ -221,7 +222,7 @@ def added_without_pulls(statistics: Statistics, points: Points) -> Tensor:
 
 def joined(blocks: Sequence[Block]) -> tuple[Tensor, Tensor]:
     """X `batch_shape x n x d` and Y `batch_shape x n` of all blocks, their batch dimensions broadcast."""
-    shape = torch.broadcast_shapes(*(block.batch_shape for block in blocks))
+    shape = broadcast_shapes(*(block.batch_shape for block in blocks))
     X = torch.cat([block.X.expand(*shape, *block.X.shape[-2:]) for block in blocks], dim=-2)
     return X, torch.cat([block.Y.expand(*shape, block.Y.shape[-1]) for block in blocks], dim=-1)
 

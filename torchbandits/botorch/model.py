@@ -54,6 +54,7 @@ from torchbandits.policies.phased import Phased
 from torchbandits.policies.state import TableState
 from torchbandits.posteriors import GaussianProcess
 from torchbandits.posteriors.conditional import Conditional
+from torchbandits.shapes import broadcast_shapes
 from torchbandits.types import Marginals, Progress
 
 _JOINT_POINTS = 256  # points up to which a joint covariance is computed at once, and not lazily
@@ -191,7 +192,7 @@ class BanditModel(GPyTorchModel, gpytorch.models.GP, FantasizeMixin):
     def batch_shape(self) -> torch.Size:
         """Leading dimensions of the posterior."""
         shapes = [block.batch_shape for block in self._blocks] + [X.shape[:-2] for X, *_ in self._pending]
-        return torch.broadcast_shapes(self.covar_module.batch_shape, *shapes)
+        return broadcast_shapes(self.covar_module.batch_shape, *shapes)
 
     @property
     def train_inputs(self) -> tuple[Tensor]:
@@ -289,7 +290,7 @@ class BanditModel(GPyTorchModel, gpytorch.models.GP, FantasizeMixin):
         Cost: O(n (d + log n)), and that of drawing the dictionary, the first time.
         """
         X, Y, weights = self._observed()
-        shape = torch.broadcast_shapes(self.covar_module.batch_shape, X.shape[:-2])
+        shape = broadcast_shapes(self.covar_module.batch_shape, X.shape[:-2])
         sparse = isinstance(self._dictionary, Tensor) or self._dictionary != "all"
         process = GaussianProcess(
             self.covar_module,
@@ -429,9 +430,9 @@ class BanditModel(GPyTorchModel, gpytorch.models.GP, FantasizeMixin):
             Y, noise = Y.squeeze(-1), None if noise is None else noise.squeeze(-1)
         if noise is not None:  # each batch row of the model may have its own
             rows, p = self.likelihood.noise.shape[:-1] if known else torch.Size(), X.shape[-2]
-            shape = torch.broadcast_shapes(X.shape[:-2], noise.shape[:-1], rows)
+            shape = broadcast_shapes(X.shape[:-2], noise.shape[:-1], rows)
             X, noise = X.expand(*shape, *X.shape[-2:]), noise.detach().expand(*shape, p)
-            Y = Y.expand(*torch.broadcast_shapes(Y.shape[:-1], shape), p)
+            Y = Y.expand(*broadcast_shapes(Y.shape[:-1], shape), p)
         block = Block(X, Y, noise, transformed=True)
         y, weights = self._weighed(block)
         posterior = self._conditional().conditioned(self.transform_inputs(X).double(), y, weights)

@@ -22,6 +22,7 @@ from torchbandits.errors import (
     nearest,
     require,
 )
+from torchbandits.shapes import broadcast_shapes
 from torchbandits.transfers import to_host
 from torchbandits.types import Pulls, Selection
 
@@ -110,7 +111,7 @@ def check_costs(
     good = torch.isfinite(value) & (value > 0)
     require(bool(good.all()), f"costs must be finite and > 0, got {value[~good][:1].tolist()}.", NonFiniteError)
     if first is not None:
-        whole = value.expand(torch.broadcast_shapes(value.shape, first.shape))
+        whole = value.expand(broadcast_shapes(value.shape, first.shape))
         same = bool((whole == whole.gather(-1, first.expand(whole.shape))).all())
         require(same, "equal arms must cost the same: they share one entry.")
     return own_copy(value)
@@ -135,7 +136,7 @@ def check_generators(generator: Any, arms: Any, kernel: Any) -> tuple[tuple[torc
     own = torch.Size() if single else torch.Size([len(generators)])
     kernel_shape = getattr(kernel, "batch_shape", torch.Size())
     try:
-        shape = torch.broadcast_shapes(arms.shape[:-2], own, kernel_shape)
+        shape = broadcast_shapes(arms.shape[:-2], own, kernel_shape)
     except RuntimeError as error:
         raise ShapeError(
             f"batch shapes do not broadcast: arms {tuple(arms.shape[:-2])}, {len(generators)} generators, kernel "

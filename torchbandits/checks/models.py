@@ -12,6 +12,7 @@ from torch import Tensor
 
 from torchbandits.checks.values import is_finite, is_whole, non_negative
 from torchbandits.errors import NonFiniteError, NumericalError, ShapeError, require
+from torchbandits.shapes import broadcast_shapes
 
 _RESOLVED = 10  # smallest difference of the leverages of pulled arms, in multiples of the rounding error
 Diagonal = Callable[[gpytorch.kernels.Kernel, Tensor], Tensor]
@@ -85,7 +86,7 @@ def check_kernel_on(point: Tensor, kernel: gpytorch.kernels.Kernel, batch_shape:
         NonFiniteError: If its value is NaN or infinite.
     """
     try:
-        torch.broadcast_shapes(batch_shape, kernel.batch_shape)
+        broadcast_shapes(batch_shape, kernel.batch_shape)
     except RuntimeError as error:
         raise ShapeError(
             f"the kernel's batch shape {tuple(kernel.batch_shape)} does not broadcast with the batch shape "

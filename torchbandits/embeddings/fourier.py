@@ -16,6 +16,7 @@ from torchbandits.embeddings.base import FeatureMap, FiniteEmbedding
 from torchbandits.embeddings.minhash import MinHash
 from torchbandits.errors import ArgumentError, UnsupportedError, require
 from torchbandits.kernels import Stationary
+from torchbandits.shapes import broadcast_shapes
 from torchbandits.tanimoto import tanimoto_scale
 from torchbandits.types import Arms, Points
 
@@ -84,7 +85,7 @@ class Fourier(FiniteEmbedding):
     def diagonal(self, points: Points) -> Tensor:
         """k(x, x), `batch_shape x n`: the sum of the weights."""
         total = self.amplitudes.square().sum(dim=-1, keepdim=True)
-        return total.expand(*torch.broadcast_shapes(total.shape[:-1], points.shape[:-2]), points.shape[-2])
+        return total.expand(*broadcast_shapes(total.shape[:-1], points.shape[:-2]), points.shape[-2])
 
 
 @dataclass(frozen=True)

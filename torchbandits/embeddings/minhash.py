@@ -9,6 +9,7 @@ from torch import Tensor
 
 from torchbandits.embeddings.base import FiniteEmbedding
 from torchbandits.errors import ArgumentError, UnsupportedError
+from torchbandits.shapes import broadcast_shapes
 from torchbandits.types import Arms, Points
 
 # Most bytes of the random numbers of one batch row, and of those gathered at once.
@@ -83,7 +84,7 @@ class MinHash(FiniteEmbedding):
 
     def __call__(self, points: Points) -> Tensor:
         """Features, `batch_shape x m x n`, float64. Cost O(m) per nonzero count of a point."""
-        shape = torch.broadcast_shapes(points.shape[:-2], self.outputscale.shape)
+        shape = broadcast_shapes(points.shape[:-2], self.outputscale.shape)
         x, (n, d) = points.expand(*shape, *points.shape[-2:]), points.shape[-2:]
         c, m = self.numbers.shape[-2:]
         lines = []
@@ -105,7 +106,7 @@ class MinHash(FiniteEmbedding):
 
     def diagonal(self, points: Points) -> Tensor:
         """k(x, x) = s, `batch_shape x n`."""
-        shape = torch.broadcast_shapes(points.shape[:-2], self.outputscale.shape)
+        shape = broadcast_shapes(points.shape[:-2], self.outputscale.shape)
         return self.outputscale.unsqueeze(-1).expand(*shape, points.shape[-2])
 
     def holds_at(self, points: Points) -> bool:

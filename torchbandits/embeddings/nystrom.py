@@ -12,6 +12,7 @@ from torchbandits.embeddings.base import Embedding
 from torchbandits.embeddings.fourier import Spectrum
 from torchbandits.kernels import kernel_diagonal, kernel_matrix
 from torchbandits.linalg import InverseRoot, append_row, inverse_root
+from torchbandits.shapes import broadcast_shapes
 from torchbandits.types import Points, Rect
 
 
@@ -68,7 +69,7 @@ class Nystrom(Embedding):
         """k(x, x), `batch_shape x n`."""
         if self._variance is None:
             return kernel_diagonal(self.kernel, points).double()
-        shape = torch.broadcast_shapes(points.shape[:-2], self.kernel.batch_shape)
+        shape = broadcast_shapes(points.shape[:-2], self.kernel.batch_shape)
         return self._variance.expand(*shape, points.shape[-2])
 
     @cached_property

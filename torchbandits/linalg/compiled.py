@@ -33,8 +33,8 @@ _NUMBERS = {"contract", "nsz"}
 # For sums that are vectorised: the order of summation depends on the machine, but is fixed on each machine.
 _SUMS = {"contract", "nsz", "reassoc"}
 _EPS = float(np.finfo(np.float64).eps)
-# Arms per chunk, so that the eight lines of a chunk stay in the first-level cache.
-_COLUMNS = 512
+# Arms per chunk, so that the eight lines of a tile stay in the first-level cache.
+_COLUMNS = 384
 
 
 @njit(cache=True, fastmath=_NUMBERS, error_model="numpy")
@@ -52,7 +52,7 @@ def sweep_kept(
 
     channels = aᵀK and leverage = prior − Σ_i (NᵀK)_i², where K are the lines `slots` of `block`. Products are computed in tiles
     of four rows by four columns, so that each number that is read is used four times and each sum is stored once per four
-    products. Nothing is copied out of the block.
+    products; the rows of aᵀ fill up tiles of Nᵀ. Nothing is copied out of the block.
 
     Args:
         N: `m x m`, triangular; the other triangle holds zeros.
@@ -67,33 +67,32 @@ def sweep_kept(
     Cost: (m² / 2 + c m) A products.
     """
     m, A, c = slots.shape[0], block.shape[1], channels.shape[0]
-    s0, s1, s2, s3 = np.empty(_COLUMNS), np.empty(_COLUMNS), np.empty(_COLUMNS), np.empty(_COLUMNS)
+    # Zeros complete the last tile.
+    rows = (m + c + 3) // 4 * 4
+    W = np.zeros((m, rows))
+    W[:, :m] = N
+    W[:, m : m + c] = a
+    # The lines are no power of two apart, because addresses with equal low bits would wait for each other.
+    sums = np.empty((4, _COLUMNS + 16))
+    s0, s1, s2, s3 = sums[0], sums[1], sums[2], sums[3]
     for start in range(0, A, _COLUMNS):
         n = min(_COLUMNS, A - start)
         stop = start + n
-        for r in range(c):
-            s0[:n] = 0.0
-            for k in range(m):
-                weight, column = a[k, r], block[slots[k], start:stop]
-                for j in range(n):
-                    s0[j] += weight * column[j]
-            channels[r, start:stop] = s0[:n]
         for j in range(n):
             leverage[start + j] = prior[start + j]
-        r = 0
-        while r + 4 <= m:
-            s0[:n] = 0.0
-            s1[:n] = 0.0
-            s2[:n] = 0.0
-            s3[:n] = 0.0
-            k, end = (0, r + 4) if lower else (r, m)
+        for r in range(0, rows, 4):
+            for j in range(n):
+                s0[j], s1[j], s2[j], s3[j] = 0.0, 0.0, 0.0, 0.0
+            # Whether the tile is part of the triangle.
+            inside = r + 4 <= m
+            k, end = r if inside and not lower else 0, r + 4 if inside and lower else m
             while k + 4 <= end:
                 k0, k1 = block[slots[k], start:stop], block[slots[k + 1], start:stop]
                 k2, k3 = block[slots[k + 2], start:stop], block[slots[k + 3], start:stop]
-                w00, w01, w02, w03 = N[k, r], N[k + 1, r], N[k + 2, r], N[k + 3, r]
-                w10, w11, w12, w13 = N[k, r + 1], N[k + 1, r + 1], N[k + 2, r + 1], N[k + 3, r + 1]
-                w20, w21, w22, w23 = N[k, r + 2], N[k + 1, r + 2], N[k + 2, r + 2], N[k + 3, r + 2]
-                w30, w31, w32, w33 = N[k, r + 3], N[k + 1, r + 3], N[k + 2, r + 3], N[k + 3, r + 3]
+                w00, w01, w02, w03 = W[k, r], W[k + 1, r], W[k + 2, r], W[k + 3, r]
+                w10, w11, w12, w13 = W[k, r + 1], W[k + 1, r + 1], W[k + 2, r + 1], W[k + 3, r + 1]
+                w20, w21, w22, w23 = W[k, r + 2], W[k + 1, r + 2], W[k + 2, r + 2], W[k + 3, r + 2]
+                w30, w31, w32, w33 = W[k, r + 3], W[k + 1, r + 3], W[k + 2, r + 3], W[k + 3, r + 3]
                 for j in range(n):
                     x0, x1, x2, x3 = k0[j], k1[j], k2[j], k3[j]
                     s0[j] += w00 * x0 + w01 * x1 + w02 * x2 + w03 * x3
@@ -103,7 +102,7 @@ def sweep_kept(
                 k += 4
             while k < end:
                 k0 = block[slots[k], start:stop]
-                w00, w10, w20, w30 = N[k, r], N[k, r + 1], N[k, r + 2], N[k, r + 3]
+                w00, w10, w20, w30 = W[k, r], W[k, r + 1], W[k, r + 2], W[k, r + 3]
                 for j in range(n):
                     x0 = k0[j]
                     s0[j] += w00 * x0
@@ -111,18 +110,17 @@ def sweep_kept(
                     s2[j] += w20 * x0
                     s3[j] += w30 * x0
                 k += 1
-            for j in range(n):
-                leverage[start + j] -= s0[j] * s0[j] + s1[j] * s1[j] + s2[j] * s2[j] + s3[j] * s3[j]
-            r += 4
-        while r < m:
-            s0[:n] = 0.0
-            for k in range(0 if lower else r, r + 1 if lower else m):
-                weight, column = N[k, r], block[slots[k], start:stop]
+            if inside:
                 for j in range(n):
-                    s0[j] += weight * column[j]
-            for j in range(n):
-                leverage[start + j] -= s0[j] * s0[j]
-            r += 1
+                    leverage[start + j] -= s0[j] * s0[j] + s1[j] * s1[j] + s2[j] * s2[j] + s3[j] * s3[j]
+                continue
+            for i in range(r, min(r + 4, m + c)):
+                line = sums[i - r]
+                if i >= m:
+                    channels[i - m, start:stop] = line[:n]
+                    continue
+                for j in range(n):
+                    leverage[start + j] -= line[j] * line[j]
         for j in range(start, stop):
             if leverage[j] < 0.0:
                 leverage[j] = 0.0

@@ -24,6 +24,7 @@ from torchbandits.policies.learning import learn
 from torchbandits.policies.picking import room_for
 from torchbandits.policies.state import TreeState
 from torchbandits.posteriors import GaussianProcess, aggregate
+from torchbandits.shapes import broadcast_shapes
 from torchbandits.types import Arms, Evidence, Pulls, Selection
 from torchbandits.widths import Width
 from torchbandits.widths.base import check_norm_bound
@@ -210,9 +211,7 @@ class AdaptiveUCB(Policy[TreeState]):
     def _prior_diagonal(self, points: Tensor, batch_shape: torch.Size) -> Tensor:
         """k(x, x) of the points. Raises an error for a kernel with another number of features or batch rows."""
         try:
-            torch.broadcast_shapes(
-                batch_shape, self.kernel.batch_shape, torch.as_tensor(self.norm_bound, dtype=torch.float64).shape
-            )
+            broadcast_shapes(batch_shape, self.kernel.batch_shape, torch.as_tensor(self.norm_bound, dtype=torch.float64).shape)
             value = kernel_diagonal(copy.deepcopy(self.kernel).double().to(points.device), points.double())
         except (RuntimeError, IndexError) as error:
             raise ShapeError(

@@ -135,7 +135,7 @@ class LengthscaleBalancing(Phased[BalancedState]):
     @without_gradients
     def init(self, arms: Arms, generators: Generators, batch_shape: torch.Size) -> BalancedState:
         """Make a fresh state. Cost O(K A) time and memory for K candidates, O(K A u) memory as pulls are told."""
-        first = self._first_kernel(arms, batch_shape)
+        first = self._first_kernel(arms)
         candidates = min(
             1 + int(self._admitted(torch.tensor(float(self.horizon), dtype=torch.float64), arms.shape[-1])), self.horizon
         )
@@ -270,7 +270,7 @@ class LengthscaleBalancing(Phased[BalancedState]):
         state.posterior.set_kernel_(kernel, state.posterior.regularization)
         learn_kernel(state, changed)
 
-    def _first_kernel(self, arms: Arms, batch_shape: torch.Size) -> gpytorch.kernels.Kernel:
+    def _first_kernel(self, arms: Arms) -> gpytorch.kernels.Kernel:
         """The kernel of the longest lengthscale, of no or the full batch shape."""
         if not self.from_arms:
             return self.engine.kernel

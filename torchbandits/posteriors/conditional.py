@@ -13,6 +13,7 @@ from torchbandits.posteriors.extension import Extension, rounding
 from torchbandits.posteriors.gaussian_process import GaussianProcess
 from torchbandits.posteriors.regression import Conditioning
 from torchbandits.posteriors.seen import Seen, folded, joined, lower_times, upper_inverse, upper_times
+from torchbandits.shapes import broadcast_shapes
 from torchbandits.types import PerPoint, Points, Rect
 
 # Rounding errors above this fraction of an observation's standard deviation require recomputing the columns from the data.
@@ -93,7 +94,7 @@ class Conditional:
     @property
     def batch_shape(self) -> torch.Size:
         """Leading dimensions."""
-        return torch.broadcast_shapes(self.coefficients.shape[:-2], self.extension.on_base.shape[:-2])
+        return broadcast_shapes(self.coefficients.shape[:-2], self.extension.on_base.shape[:-2])
 
     @property
     def rank(self) -> int:

@@ -39,9 +39,10 @@ _TOO_SINGULAR = (
 )
 
 
-# Up to this number of products the factors are computed by compiled loops on the host. Beyond it LAPACK is faster in spite of
-# its overhead. The limit is higher for arms on a device, where the alternative costs a hundred launches and a dozen waits.
-_SMALL, _SMALL_ON_DEVICE = 1_000_000, 4_000_000
+# Up to this number of products the factors are computed by compiled loops on the host: they take a third of the time of LAPACK
+# at half of this number, which the overhead of its calls explains, and five sixths at four times this number. For arms on a
+# device, the alternative costs a hundred launches and a dozen waits.
+_SMALL = 4_000_000
 
 
 class AtPoints(NamedTuple):
@@ -123,11 +124,12 @@ class Factors:
         rows, mask = dictionary
         K_mu = None if gram is None else gram(rows)
         if sparse and K_mu is not None:
-            small = SmallFactors.of(kernel, regularization, statistics, targets, dictionary, K_mu)
+            known = Dictionary(kernel, regularization, statistics.points, rows, mask)
+            small = SmallFactors.of(known, statistics.weights, targets, K_mu)
             if small is not None:
                 return small if K_mu.device.type == "cpu" else small.factors()
             if K_mu.device.type != "cpu" and K_mu.dim() > 2 and rows.shape[-1] and not uneven(statistics.weights_on_host):
-                in_one = FactorsInOne.of(kernel, regularization, statistics, targets, dictionary, K_mu)
+                in_one = FactorsInOne.of(known, statistics, targets, K_mu)
                 if in_one is not None:
                     return in_one
         points = statistics.at(rows)
@@ -325,18 +327,14 @@ class Behind(NamedTuple):
         return replace(fit, features=Z_mu, regression=regression)
 
 
-class SmallFactors(NamedTuple):
-    """Factors of one batch row with a small dictionary, computed by one compiled call on the host. They are converted to
-    tensors only when they are read for something other than a sweep: BKB redraws its dictionary at every pull, and needs the
-    sweep alone.
+class Dictionary(NamedTuple):
+    """The dictionary of a sparse posterior whose factors are not needed as tensors yet.
 
     Attributes:
         kernel: Kernel of the posterior, stored by reference.
         regularization: λ.
-        points: `u x d`, the distinct points.
-        rows, mask: `m`, the dictionary as in `Factors`.
-        arrays: Results of `linalg.compiled.factorise` from U on.
-        log_det: log det V.
+        points: `batch_shape x u x d`, the distinct points.
+        rows, mask: `batch_shape x m`, as in `Factors`.
     """
 
     kernel: gpytorch.kernels.Kernel
@@ -344,46 +342,58 @@ class SmallFactors(NamedTuple):
     points: Tensor
     rows: Tensor
     mask: Tensor
+
+    def embedding(self, factor: Tensor) -> Nystrom:
+        """The embedding, given the Cholesky factor of the kernel matrix."""
+        rows, mask = self.rows, self.mask
+        points = self.points.gather(-2, rows.unsqueeze(-1).expand(*rows.shape, self.points.shape[-1]))
+        root = InverseRoot(factor, None, mask.new_zeros(mask.shape[:-1]))
+        return Nystrom.of(self.kernel, points, mask, _RESIDUAL_TOLERANCE * self.regularization, root)
+
+
+class SmallFactors(NamedTuple):
+    """Factors of one batch row with a small dictionary, computed by one compiled call on the host. They are converted to
+    tensors only when they are read for something other than a sweep: BKB redraws its dictionary at every pull, and needs the
+    sweep alone.
+
+    Attributes:
+        dictionary: Of one batch row.
+        arrays: Results of `linalg.compiled.factorise` from U on.
+        log_det: log det V.
+    """
+
+    dictionary: Dictionary
     arrays: list[Any]
     log_det: float
 
     @staticmethod
-    def of(
-        kernel: gpytorch.kernels.Kernel,
-        regularization: float,
-        statistics: Statistics,
-        targets: Rect,
-        dictionary: tuple[Tensor, Tensor],
-        K_mu: Tensor,
-    ) -> SmallFactors | None:
+    def of(dictionary: Dictionary, weights: Tensor, targets: Rect, K_mu: Tensor) -> SmallFactors | None:
         """Factorise on the host, wherever the arms are. None unless the problem is small, all pivots exceed rounding errors and
         the weights are even."""
         from torchbandits.linalg.compiled import COMPILED, factorise  # noqa: PLC0415 - numba takes half a second to load
 
-        (m, u), n = K_mu.shape[-2:], statistics.weights
-        most = _SMALL if K_mu.device.type == "cpu" else _SMALL_ON_DEVICE
-        small = K_mu.dim() == 2 and m > 0 and m * m * (u + m) <= most
+        m, u = K_mu.shape[-2:]
+        small = K_mu.dim() == 2 and m > 0 and m * m * (u + m) <= _SMALL
         if not COMPILED or not small or K_mu.dtype != torch.float64:
             return None
-        arrays = [x.numpy() for x in to_host(K_mu, dictionary[0], n.contiguous(), targets)]
-        floor = _RESIDUAL_TOLERANCE * regularization
-        good, log_det, *found = factorise(arrays[0], arrays[1], arrays[2], arrays[3], regularization, floor, MOST_UNEVEN)
-        return SmallFactors(kernel, regularization, statistics.points, *dictionary, found, log_det) if good else None
+        arrays = [x.numpy() for x in to_host(K_mu, dictionary.rows, weights.contiguous(), targets)]
+        lam = dictionary.regularization
+        floor = _RESIDUAL_TOLERANCE * lam
+        good, log_det, *found = factorise(arrays[0], arrays[1], arrays[2], arrays[3], lam, floor, MOST_UNEVEN)
+        return SmallFactors(dictionary, found, log_det) if good else None
 
     def factors(self) -> Factors:
         """The factors as tensors on the device of the points."""
-        rows, mask, lam = self.rows, self.mask, self.regularization
+        own, rows = self.dictionary, self.dictionary.rows
         found = [*map(torch.from_numpy, self.arrays), torch.tensor(self.log_det, dtype=torch.float64)]
         U, Z, V, W, J, moment, w, N, a, volume = found if rows.device.type == "cpu" else to_device(rows.device, *found)
-        points, root = self.points.index_select(-2, rows), InverseRoot(U.mT, None, mask.new_zeros(()))
-        embedding = Nystrom.of(self.kernel, points, mask, _RESIDUAL_TOLERANCE * lam, root)
-        regression = Regression.of(Precision.of(V, W.mT, J, volume), moment, w, lam)
-        return Factors(rows, mask, embedding, Z, regression, (N, a), whole=True)
+        regression = Regression.of(Precision.of(V, W.mT, J, volume), moment, w, own.regularization)
+        return Factors(rows, own.mask, own.embedding(U.mT), Z, regression, (N, a), whole=True)
 
     def sweep(self) -> SweepFactors:
         """N and a of a sweep, on the host."""
         N, a = map(torch.from_numpy, self.arrays[-2:])
-        return SweepFactors(self.rows, self.mask, N, a, lower=True)
+        return SweepFactors(self.dictionary.rows, self.dictionary.mask, N, a, lower=True)
 
 
 def where_frozen(frozen: bool | Tensor, c: Tensor, exact: Tensor) -> Tensor:
@@ -399,10 +409,7 @@ class FactorsInOne(NamedTuple):
     sweep needs only some of them.
 
     Attributes:
-        kernel: Of the posterior; held.
-        regularization: λ.
-        points: `batch_shape x u x d`, the distinct points.
-        rows, mask: `batch_shape x m`, the dictionary as in `Factors`.
+        dictionary: Of all batch rows.
         root: `batch_shape x m x m`, Cholesky factor of the kernel matrix.
         features: `batch_shape x m x u`.
         V, factor: `batch_shape x m x m`, V and its Cholesky factor.
@@ -410,11 +417,7 @@ class FactorsInOne(NamedTuple):
         explained: `batch_shape x m x (c + m)`, a and N of a sweep.
     """
 
-    kernel: gpytorch.kernels.Kernel
-    regularization: float
-    points: Tensor
-    rows: Tensor
-    mask: Tensor
+    dictionary: Dictionary
     root: Tensor
     features: Tensor
     V: Tensor
@@ -424,16 +427,9 @@ class FactorsInOne(NamedTuple):
     explained: Tensor
 
     @staticmethod
-    def of(
-        kernel: gpytorch.kernels.Kernel,
-        regularization: float,
-        statistics: Statistics,
-        targets: Rect,
-        dictionary: tuple[Tensor, Tensor],
-        K_mu: Tensor,
-    ) -> FactorsInOne | None:
+    def of(dictionary: Dictionary, statistics: Statistics, targets: Rect, K_mu: Tensor) -> FactorsInOne | None:
         """Factorise where all pivots exceed rounding and the weights are even; None otherwise. O(u m² + m³)."""
-        (rows, mask), m = dictionary, K_mu.shape[-2]
+        regularization, rows, mask, m = dictionary.regularization, dictionary.rows, dictionary.mask, K_mu.shape[-2]
         real = mask.double()
         K_mu = K_mu.double() * (mask.unsqueeze(-1) & statistics.mask.unsqueeze(-2))
         K_mm = K_mu.gather(-1, rows.unsqueeze(-2).expand(*K_mu.shape[:-1], m))
@@ -463,26 +459,22 @@ class FactorsInOne(NamedTuple):
         apart = torch.minimum(first.square().amin(dim=-1) - least, last.amin(dim=-1)) > 0
         if not bool(apart.all()) or bool(failed.any()):
             return None
-        held = (kernel, regularization, statistics.points, rows, mask)
-        return FactorsInOne(*held, root, Z, V, factor, moment, w, explained)
+        return FactorsInOne(dictionary, root, Z, V, factor, moment, w, explained)
 
     def factors(self) -> Factors:
         """All factors."""
-        lam = self.regularization
+        own = self.dictionary
         inverse = solve_lower(self.factor, torch.eye(self.factor.shape[-1], dtype=torch.float64, device=self.factor.device))
         log_det = 2 * self.factor.diagonal(dim1=-2, dim2=-1).log().sum(dim=-1)
-        points = self.points.gather(-2, self.rows.unsqueeze(-1).expand(*self.rows.shape, self.points.shape[-1]))
-        root = InverseRoot(self.root, None, self.mask.new_zeros(self.mask.shape[:-1]))
-        embedding = Nystrom.of(self.kernel, points, self.mask, _RESIDUAL_TOLERANCE * lam, root)
         precision = Precision.of(self.V, self.factor, inverse.mT, log_det)
-        regression = Regression.of(precision, self.moment, self.coefficients, lam)
-        return Factors(self.rows, self.mask, embedding, self.features, regression)
+        regression = Regression.of(precision, self.moment, self.coefficients, own.regularization)
+        return Factors(own.rows, own.mask, own.embedding(self.root), self.features, regression)
 
     def sweep(self) -> SweepFactors:
         """a and N of a sweep."""
         c = self.moment.shape[-1]
-        N, a = self.explained[..., c:], self.explained[..., :c]
-        return SweepFactors(self.rows, self.mask, N, a, lower=None, joined=self.explained)
+        own, N, a = self.dictionary, self.explained[..., c:], self.explained[..., :c]
+        return SweepFactors(own.rows, own.mask, N, a, lower=None, joined=self.explained)
 
 
 def _features(embedding: Nystrom, K_mu: Rect, mask: Tensor, told: Tensor) -> Tensor:

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from torchbandits.embeddings import FiniteEmbedding
 from torchbandits.kernels import kernel_between, kernel_diagonal, kernel_matrix
+from torchbandits.shapes import broadcast_shapes
 from torchbandits.types import Points, Rect, Square
 
 # From this size on, several smaller products that skip zeros are faster than one product.
@@ -50,7 +51,7 @@ class Seen:
             return self.finite(points).mT
         assert self.kernel is not None
         assert self.points is not None
-        flat, unfold = folded(points, torch.broadcast_shapes(self.points.shape[:-2], self.kernel.batch_shape))
+        flat, unfold = folded(points, broadcast_shapes(self.points.shape[:-2], self.kernel.batch_shape))
         return unfold(kernel_between(self.kernel, flat, self.points).double(), 1)
 
     def diagonal(self, points: Points, columns: Rect) -> Tensor:
@@ -90,7 +91,7 @@ def folded(points: Points, own: torch.Size) -> tuple[Points, Callable[[Tensor, i
 
 def joined(left: Tensor, right: Tensor, dim: int = -1) -> Tensor:
     """Concatenation along one of the last two dimensions, with batch dimensions broadcast."""
-    shape = torch.broadcast_shapes(left.shape[:-2], right.shape[:-2])
+    shape = broadcast_shapes(left.shape[:-2], right.shape[:-2])
     return torch.cat([left.expand(*shape, *left.shape[-2:]), right.expand(*shape, *right.shape[-2:])], dim=dim)
 
 

@@ -31,13 +31,13 @@ class Limit:
 
 LIMITS = {
     "gp_ucb": Limit(lambda: tb.gp_ucb(rbf(2.0), **NOISE), 40, 2),
-    "igp_ucb": Limit(lambda: tb.igp_ucb(rbf(2.0), **NOISE), 37, 2),
+    "igp_ucb": Limit(lambda: tb.igp_ucb(rbf(2.0), **NOISE), 36, 2),
     "lin_ucb": Limit(lambda: tb.lin_ucb(**NOISE), 40, 2),
     "rff_ucb": Limit(lambda: tb.rff_ucb(rbf(2.0), **NOISE), 40, 2),
     "compressed_gp": Limit(lambda: tb.compressed_gp(rbf(2.0), **NOISE), 41, 2),
     "bkb": Limit(lambda: tb.bkb(rbf(2.0), **NOISE), 72, 3),
     "batch_bkb": Limit(lambda: tb.batch_bkb(rbf(2.0), ratio_threshold=4.0, **NOISE), 95, 4),
-    "gp_bucb": Limit(lambda: tb.gp_bucb(rbf(2.0), **NOISE), 85, 3),
+    "gp_bucb": Limit(lambda: tb.gp_bucb(rbf(2.0), **NOISE), 76, 3),
     "thompson_sampling": Limit(
         lambda: tb.thompson_sampling(rbf(2.0), embedding="nystrom", width=tb.widths.Constant(1.0), **NOISE), 100, 3
     ),
@@ -123,18 +123,76 @@ def test_local_batch_rules_ask_for_a_batch_and_little_for_a_look_at_all_arms(
     batch_rule: str, A: int, monkeypatch: pytest.MonkeyPatch
 ):
     looks, fresh = [], []
-    refreshed = lookahead.Lookahead._refresh
+    again = lookahead.Lookahead._handed_again
     monkeypatch.setattr(lookahead, "pick_rows", lambda **given: looks.append(1) or pick_rows(**given))
-    monkeypatch.setattr(lookahead.Lookahead, "_refresh", lambda *given: fresh.append(1) or refreshed(*given))
+    monkeypatch.setattr(lookahead.Lookahead, "_handed_again", lambda *given: fresh.append(1) or again(*given))
     launches, waits, picks = counted(partial(local_batches, batch_rule), A)
     assert picks > 15
     # A batch, the looks after it at all arms, and the further leaders of long batches (`counted` leaves out two batches).
     steps = STEPS + 2
-    further = (len(fresh) - steps) / STEPS
+    further = len(fresh) / STEPS
     assert len(looks) / steps >= (1 if batch_rule == "global" else 2)
-    assert launches <= 150 + 3 * len(looks) / steps + 100 * further
-    assert waits <= 6 + len(looks) / steps + 4 * further
+    assert launches <= 150 + 3 * len(looks) / steps + 25 * further
+    assert waits <= 6 + len(looks) / steps + further
     assert further <= 0.5
+
+
+def test_further_leaders_of_a_batch_ask_for_a_few_operations_and_one_wait(monkeypatch: pytest.MonkeyPatch):
+    def batches() -> tb.policies.Policy:
+        return tb.batch_bkb(rbf(2.0), ratio_threshold=8.0, noise_std=1.0, max_batch_size=50)
+
+    rounds = []
+    again = lookahead.Lookahead._handed_again
+    monkeypatch.setattr(lookahead.Lookahead, "_handed_again", lambda *given: rounds.append(1) or again(*given))
+    few = counted(batches, 20_000)
+    seldom = len(rounds)
+    monkeypatch.setattr(lookahead, "_LEADERS_ON_DEVICE", 64)
+    many = counted(batches, 20_000)
+    assert many[2] == few[2]
+    # `counted` leaves out the first two batches, in which 64 leaders are enough.
+    further = (len(rounds) - 2 * seldom) / STEPS
+    assert further >= 1.5
+    assert many[0] - few[0] <= 24 * further
+    assert many[1] - few[1] <= further
+
+
+BATCHES = {
+    "batch_bkb": lambda: tb.batch_bkb(rbf(0.4), ratio_threshold=40.0, noise_std=0.5, max_batch_size=40),
+    "once": lambda: tb.batch_bkb(rbf(0.4), ratio_threshold=40.0, noise_std=0.5, max_batch_size=40, max_pulls=1),
+    "gp_bucb": lambda: tb.gp_bucb(rbf(0.4), ratio_threshold=1e9, noise_std=0.5, max_batch_size=40),
+}
+
+
+@pytest.mark.parametrize("rows", [None, 3])
+@pytest.mark.parametrize("name", BATCHES)
+@pytest.mark.parametrize("case", ["leaders", "no factor", "off offer"])
+def test_further_leaders_on_a_device_pick_what_they_pick_on_the_host(
+    name: str, rows: int | None, case: str, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(lookahead, "_LEADERS", 12)
+    monkeypatch.setattr(lookahead, "_LEADERS_ON_DEVICE", 12)
+    rounds = []
+    again = lookahead.Lookahead._handed_again
+    monkeypatch.setattr(lookahead.Lookahead, "_handed_again", lambda *given: rounds.append(1) or again(*given))
+    if case == "no factor":
+        monkeypatch.setattr(lookahead, "cholesky", lambda M: (M, torch.zeros(len(M), dtype=torch.bool)))
+
+    def picked(device: str) -> list[list[int]]:
+        g, found = generator(2), []
+        arms = torch.rand(400, 2, generator=g, dtype=torch.float64)
+        generators = generator(3) if rows is None else [generator(row) for row in range(rows)]
+        bandit = tb.Bandit(BATCHES[name](), arms.to(device), generator=generators)
+        for _ in range(3):
+            selection = bandit.ask(available=(torch.arange(400) % 3 > 0).to(device) if case == "off offer" else None)
+            found.append(selection.index.tolist())
+            rewards = torch.randn(selection.index.shape, generator=g, dtype=torch.float64)
+            bandit.tell(selection, rewards.to(device))
+        return found
+
+    with emulated_device():
+        there = picked("cuda")
+    assert rounds or case == "no factor"
+    assert there == picked("cpu")
 
 
 @pytest.mark.parametrize("kept", [True, False])
@@ -174,7 +232,7 @@ def test_many_batch_rows_ask_for_little_more_than_one(name: str):
 def test_batch_rows_of_a_sparse_posterior_ask_for_the_same_however_many_they_are():
     few, many = (counted(LIMITS["bkb"].make, 1_500, rows=rows) for rows in (4, 32))
     for launches, waits, _ in (few, many):
-        assert launches <= 110
+        assert launches <= 93
         assert waits <= 3
     assert many[0] <= 1.05 * few[0]
 
@@ -224,7 +282,7 @@ def test_factors_that_catch_up_on_a_device_are_those_of_the_host(
         torch.testing.assert_close(own, other, rtol=1e-8, atol=1e-8)
 
 
-def test_pure_exploration_waits_for_the_device_once_a_batch_and_never_for_a_pick():
+def test_pure_exploration_asks_for_a_few_operations_a_pick():
     asked_for = []
     for horizon in (100, 1_000):
         g = generator(0)
@@ -236,5 +294,7 @@ def test_pure_exploration_waits_for_the_device_once_a_batch_and_never_for_a_pick
             asked_for.append((picks, asked.launches - before.launches, asked.waits - before.waits))
     few, many = asked_for
     assert many[0] > 3 * few[0]
-    assert many[2] == few[2] <= 6
-    assert (many[1] - few[1]) / (many[0] - few[0]) <= 29
+    assert many[1] <= 350
+    assert many[2] <= 22
+    assert (many[1] - few[1]) / (many[0] - few[0]) <= 6.5
+    assert (many[2] - few[2]) / (many[0] - few[0]) <= 0.5

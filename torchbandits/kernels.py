@@ -69,9 +69,12 @@ def kernel_matrix(kernel: gpytorch.kernels.Kernel, left: Points, right: Points) 
     GPyTorch computes distances through a matrix product, so a kernel with a kink at 0 (Matérn-1/2) is off by √eps between
     points that nearly coincide. Cost O(n n' d).
     """
+    if left.shape[-2] and right.shape[-2] and (form := _on_device(kernel, left, right)) is not None:
+        batch_shape = torch.broadcast_shapes(left.shape[:-2], right.shape[:-2], kernel.batch_shape)
+        return form.between(left, right).expand(*batch_shape, -1, -1)
     K, near = evaluate_kernel(kernel, left, right), None
     # Similarities of fingerprints are ratios of exact sums.
-    if _on_device(kernel, left, right) is not None or tanimoto_scale(kernel) is not None:
+    if tanimoto_scale(kernel) is not None:
         return K
     for x, y in zip(left.detach().unbind(dim=-1), right.detach().unbind(dim=-1), strict=True):
         close = (x.unsqueeze(-1) - y.unsqueeze(-2)).abs() <= _NEAR * (1 + x.abs().unsqueeze(-1))
@@ -193,12 +196,14 @@ class Stationary:
             return decay.div(r.add_(1)).mul_(-0.5)
         return decay.mul(1 + r).div_(r.add_(squared, alpha=1 / 3).add_(1)).mul_(-1 / 6)
 
-    def between(self, left: Points, right: Points, *, scaled: bool = False) -> Tensor:
-        """k by differences, `batch_shape x n x n'`. With `scaled` the right points are already in units of the lengthscale,
-        that is, multiplied by `scale`. Cost O(n n' d)."""
+    def between(self, left: Points, right: Points) -> Tensor:
+        """k by differences, `batch_shape x n x n'`. Cost O(n n' d)."""
         scale = self.scale.to(left.dtype)
-        right = right if scaled else right * scale
-        r = torch.cdist(left * scale, right, compute_mode="donot_use_mm_for_euclid_dist")
+        return self.between_scaled(left * scale, right * scale)
+
+    def between_scaled(self, left: Points, right: Points) -> Tensor:
+        """`between` for points in units of the lengthscale, that is, multiplied by `scale`."""
+        r = torch.cdist(left, right, compute_mode="donot_use_mm_for_euclid_dist")
         K = self.decay_(r.square_().mul_(self.sign))
         return K if self.outputscale is None else K.mul_(self.outputscale[..., None, None])
 

@@ -103,10 +103,8 @@ class KernelColumns:
                 blocks(words, out[..., part])
             return out
         if source.device.type != "cpu":
-            if isinstance(source, InMemory) and (form := Stationary.of(kernel) if self._scaled is None else self._scaled[0]):
-                if self._scaled is None:
-                    self._scaled = (form, source.arms * form.scale.to(source.dtype))
-                return form.between(points, self._scaled[1], scaled=True)
+            if (known := self.scaled()) is not None:
+                return known[0].between_scaled(points * known[0].scale.to(source.dtype), known[1])
             step = max(256, _DEVICE_BYTES // (source.dtype.itemsize * max(source.dim, points.shape[:-1].numel())))
             parts = [self._of(points, arms) for _, arms in source.chunks(step)]
             return parts[0] if len(parts) == 1 else torch.cat(parts, dim=-1)
@@ -119,6 +117,14 @@ class KernelColumns:
                 self._stationary = StationaryColumns(source.arms, kernel)
             return self._lines(self._stationary, points)
         return self._of(points, source.arms)
+
+    def scaled(self) -> tuple[Stationary, Tensor] | None:
+        """On a device: the form of an RBF or Matérn kernel, and arms in memory in units of its lengthscale; None elsewhere."""
+        source = self._rows.source
+        if self._scaled is None and source.device.type != "cpu" and isinstance(source, InMemory):
+            form = Stationary.of(self._kernel())
+            self._scaled = None if form is None else (form, source.arms * form.scale.to(source.dtype))
+        return self._scaled
 
     def _of(self, points: Points, arms: Points) -> Tensor:
         """k(points, arms), `batch_shape x p x n`, one point at a time."""
@@ -262,7 +268,8 @@ class KernelColumns:
         def multiplied(K_mc: Tensor, out: Tensor) -> Tensor:
             if starts is not None and dense is not None:
                 return staircase_product(weights, K_mc, out, dense, starts)
-            return torch.matmul(weights, K_mc, out=out)
+            # For one dimension of batch rows, `matmul` would copy its result.
+            return (torch.bmm if weights.dim() == K_mc.dim() == 3 else torch.matmul)(weights, K_mc, out=out)
 
         if (kept is None or slots is None) and (packed := self.packed()) is not None and rows.device.type == "cpu":
             yield from self._packed_products(packed, weights, rows, step, multiplied)

@@ -12,7 +12,7 @@ from torchbandits.arms.columns import KernelColumns
 from torchbandits.arms.rows import ArmRows
 from torchbandits.buffered import Buffered
 from torchbandits.errors import UnsupportedError
-from torchbandits.kernels import kernel_matrix
+from torchbandits.kernels import Stationary, kernel_matrix
 from torchbandits.posteriors import GaussianProcess
 from torchbandits.types import Picks
 
@@ -117,7 +117,10 @@ class Directions(Buffered):
 
     def _prior(self, slot: Tensor) -> Tensor:
         rows, posterior = self._owners
-        K = self._columns.evaluate(rows.at(slot))
+        if (known := self._columns.scaled()) is None:
+            K = self._columns.evaluate(rows.at(slot))
+        else:
+            K = known[0].between_scaled(_at(known[1], slot), known[1])
         return (K / posterior.regularization).expand(*slot.shape, K.shape[-1])
 
     def _without(self, start: Tensor, slot: Tensor, first: int) -> Tensor:
@@ -165,17 +168,34 @@ class Directions(Buffered):
         return columns[..., :1, :].clone()
 
     def features(self, index: Picks) -> tuple[Tensor, Tensor]:
-        """Inputs of `between` for each arm: its points (its index if the covariance is kept), and its rows of T."""
+        """Inputs of `between` for each arm: its points (on a device in units of the lengthscale, if possible; its index if the
+        covariance is kept), and its rows of T."""
         slot, T = index.clamp_min(0), self.rows_used
-        t = T.gather(-1, slot.unsqueeze(-2).expand(*T.shape[:-1], index.shape[-1])).double()
-        return (slot if self.dense else self._owners[0].points(index).double()), t
+        t = T.new_empty(*T.shape[:-1], index.shape[-1])
+        if T.shape[-2]:
+            t = T.gather(-1, slot.unsqueeze(-2).expand(t.shape)).double()
+        if self.dense:
+            return slot, t
+        known = self._scaled()
+        return (self._owners[0].points(index).double() if known is None else _at(known[1], slot)), t
+
+    def _scaled(self) -> tuple[Stationary, Tensor] | None:
+        """`KernelColumns.scaled` of float64 arms: covariances of arms are computed in float64."""
+        return self._columns.scaled() if self.block.dtype == torch.float64 else None
 
     def between(self, left: tuple[Tensor, Tensor], right: tuple[Tensor, Tensor]) -> Tensor:
         """k̃ between arms given by their `features`, `batch_shape x n x n'`."""
-        product = left[1].mT @ right[1]
         posterior = self._owners[1]
         if not self.dense:
-            return kernel_matrix(posterior.kernel, left[0], right[0]) / posterior.regularization - product
+            known = self._scaled()
+            K = (
+                kernel_matrix(posterior.kernel, left[0], right[0])
+                if known is None
+                else known[0].between_scaled(left[0], right[0])
+            )
+            K = K / posterior.regularization
+            return K - left[1].mT @ right[1] if left[1].shape[-2] else K
+        product = left[1].mT @ right[1]
         C = self._dense()
         lines = C.gather(-2, left[0].unsqueeze(-1).expand(*left[0].shape, C.shape[-1]))
         return lines.gather(-1, right[0].unsqueeze(-2).expand(*left[0].shape, right[0].shape[-1])) - product
@@ -283,3 +303,10 @@ class Directions(Buffered):
         self.covariance = state["covariance"].to(self.block)
         self.used, self._pulls = self.block.shape[-2], state["pulls"]
         self._forget_ahead()
+
+
+def _at(arms: Tensor, slot: Picks) -> Tensor:
+    """The arms (`A x d` or `batch_shape x A x d`) at `slot`, `batch_shape x p x d`."""
+    if arms.dim() == 2:
+        return arms[slot]
+    return arms.expand(*slot.shape[:-1], *arms.shape[-2:]).gather(-2, slot.unsqueeze(-1).expand(*slot.shape, arms.shape[-1]))

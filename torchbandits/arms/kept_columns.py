@@ -61,7 +61,13 @@ class KeptColumns:
             return torch.full_like(rows, -1)
         flat, known = here.reshape(-1, here.shape[-1]), self._slot_of_row.shape[-1]
         slot = self._slot_of_row.gather(-1, flat.clamp_max(known - 1)).masked_fill(flat >= known, -1).reshape(rows.shape)
-        self._known = (rows, to_device(rows.device, slot)[0], not bool((slot < 0).any()))
+        if slot.dim() > 1 and rows.device.type != "cpu":
+            # The lines are sent together with the slots.
+            there, lines = to_device(rows.device, slot, slot + self._first_line(slot.shape))
+            self._placed = (there, self.block.shape[-2], lines)
+        else:
+            there = to_device(rows.device, slot)[0]
+        self._known = (rows, there, not bool((slot < 0).any()))
         return self._known[1]
 
     def found(self, rows: Picks, on_host: Callable[[Tensor], Tensor]) -> Tensor | None:
@@ -138,9 +144,12 @@ class KeptColumns:
         if slots.dim() == 1:
             return slots
         if known is None or known[0] is not slots or known[1] != size:
-            first = torch.arange(slots.shape[:-1].numel()).reshape(*slots.shape[:-1], 1) * size
-            self._placed = known = (slots, size, slots + to_device(slots.device, first)[0])
+            self._placed = known = (slots, size, slots + to_device(slots.device, self._first_line(slots.shape))[0])
         return known[2]
+
+    def _first_line(self, shape: torch.Size) -> Tensor:
+        """The first line of each batch row in the block without batch rows, on the host."""
+        return torch.arange(shape[:-1].numel()).reshape(*shape[:-1], 1) * self.block.shape[-2]
 
     def between(self, slots: Tensor, index: Picks) -> Tensor:
         """Columns in slots (`batch_shape x m`) at arms (`batch_shape x p`), `batch_shape x m x p`."""

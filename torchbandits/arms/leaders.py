@@ -97,6 +97,16 @@ def pick_rows(
     )
 
 
+def pack(index: Tensor) -> Tensor:
+    """Move the masked places (−1) of each row to its end, keeping the order."""
+    if bool((index >= 0).all()):
+        return index
+    order = (index < 0).byte().argsort(dim=-1, stable=True)
+    packed = index.gather(-1, order)
+    used = int((packed >= 0).sum(dim=-1).max()) if packed.numel() else 0
+    return packed[:, :used]
+
+
 def warm_up() -> None:
     """Compile the numba functions, if numba is installed, so that compilation is not part of the first timed run."""
     from torchbandits.linalg.compiled import compile_all  # noqa: PLC0415 - numba takes half a second to load

@@ -7,9 +7,10 @@ from typing import Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from torchbandits.arms.leaders import pick_rows
+from torchbandits.arms.leaders import pack, pick_rows
 from torchbandits.arms.table import ArmTable
 from torchbandits.arms.ties import BROKEN, EXHAUSTED, REFRESH, TIE
+from torchbandits.linalg import cholesky
 from torchbandits.posteriors import Conditioning, aggregate
 from torchbandits.transfers import to_device, to_host
 from torchbandits.types import Picks
@@ -115,6 +116,9 @@ class Lookahead:
         # The pool of the best arms in order of index, and an upper bound of all other scores.
         self._pool: tuple[Tensor, Tensor] | None = None
         self.recent = [self._repeated(self.index, self.counts)] if self.index.shape[-1] else []
+        # On a device, what a further round needs of the earlier ones.
+        whole = mean.device.type != "cpu" and not self.index.shape[-1] and not table.rows.sharded
+        self._earlier = _Earlier(self.num_rows) if whole else None
 
     def pick(self, meter: BatchMeter, remaining: Tensor) -> Tensor:
         """Pick until the rule breaks or `remaining` (`batch_shape`, on the host) picks are made; `batch_shape x q`, −1 where
@@ -123,10 +127,12 @@ class Lookahead:
         The pick that breaks the rule is the last one. Cost: O(A) per round and O(k²) per pick.
         """
         remaining = remaining.reshape(-1).clone()
-        chosen, device, handed = [], self.mean.device, None
+        chosen, device, handed, earlier = [], self.mean.device, None, self._earlier
         while bool((remaining > 0).any()):
-            anew = handed is None
-            if handed is None:
+            anew, certain = handed is None, True
+            if handed is None and earlier is not None and earlier.picks.shape[-1]:
+                handed, certain = self._handed_again(meter, earlier), False
+            elif handed is None:
                 active = remaining > 0
                 handed = self._handed(meter, None if bool(active.all()) else active.to(device))
             most = min(_PICKS_A_ROUND, int(remaining.max()))
@@ -144,8 +150,11 @@ class Lookahead:
             chosen.append(arms)
             # The last pick had no variance left, or no arm is left to pick.
             over = why == EXHAUSTED
-            if anew:
-                over = over | ((why == REFRESH) & (ended.n == 0))
+            stuck = (why == REFRESH) & (ended.n == 0)
+            if anew and certain:
+                over = over | stuck
+            if earlier is not None:
+                earlier.places.append(picks)
             remaining = torch.where(over, 0, remaining - ended.n)
             if not meter.additive or bool(((remaining > 0) & (why != BROKEN)).any()):
                 # Fold the picks into the batch only if a further round or the batch rule needs them.
@@ -154,9 +163,13 @@ class Lookahead:
             going = remaining > 0
             if bool((going & (why != BROKEN)).any()):
                 # Other arms may be better than the leaders.
-                self._write(self.leaders, to_device(device, handed["leverage"])[0])
+                if earlier is not None and (not earlier.extend(handed) or (not certain and bool(stuck.any()))):
+                    # They are brought up to date until the best one is.
+                    earlier = self._earlier = None
+                if earlier is None:
+                    self._write(self.leaders, to_device(device, handed["leverage"])[0])
                 handed = None
-        packed = packed_picks(torch.cat(chosen, dim=-1) if chosen else self.index.new_empty(self.num_rows, 0))
+        packed = pack(torch.cat(chosen, dim=-1) if chosen else self.index.new_empty(self.num_rows, 0))
         packed = packed.reshape(*self.batch_shape, -1)
         return packed if device.type == "cpu" else to_device(device, packed)[0]
 
@@ -231,6 +244,41 @@ class Lookahead:
                 torch.zeros(rows, dtype=torch.int64),
             )
         return handed
+
+    def _handed_again(self, meter: BatchMeter, earlier: _Earlier) -> dict[str, Tensor]:
+        """`_handed` for further leaders on a device, in few operations and one wait: the arms of the best stale scores, brought
+        up to date. Others may be better; then the loop picks none of them."""
+        score, leverage, inverse, picked = to_device(self.mean.device, *earlier.given(self))
+        self.across.put_(self.leverage, self.leaders, leverage)
+        self.across.put_(self.score, self.leaders, score)
+        k, p = min(self.most_leaders, self.score.shape[-1]), picked.shape[-1]
+        best = self.score.topk(min(k + 1, self.score.shape[-1]), dim=-1)
+        self.leaders, self.features_of_leaders = best.indices[:, :k].sort(dim=-1).values, ()
+        features = self.table.features(self.rows_first(torch.cat([picked, self.leaders], dim=-1)))
+        C = self.flat(self.table.covariance(features, features, frozen=self._frozen), 2)
+        G = inverse @ C[:, :p, p:]
+        C = torch.baddbmm(C[:, p:, p:], G.mT, G, alpha=-1)
+        given = (self.leaders, C, G, *self.across.at(self.leaders, self.mean, self.score, self.start, self.leverage))
+        scale = () if self.scale.shape[-1] == 1 else (self._scale_of(self.leaders),)
+        self.leaders_here, C, G, mean, score, start, known, *rest = to_host(*given, *scale, best.values[:, k:].contiguous())
+        rows, k = mean.shape
+        none = torch.full((rows,), -torch.inf, dtype=torch.float64)
+        earlier.directions = G
+        earlier.handed = {
+            "mean": mean.contiguous(),
+            # Rounding must not raise a leverage, because stale scores have to remain upper bounds.
+            "leverage": torch.minimum(start - G.square().sum(dim=-2), known),
+            "covariance": C.contiguous(),
+            "scale": rest[0].contiguous() if scale else earlier.handed["scale"][:, :1].expand(rows, k).contiguous(),
+            "gain": meter.gain(start).contiguous(),
+            "outside": rest[-1][:, 0] if rest[-1].shape[-1] else none,
+            "leaders": self.leaders_here,
+            "first": torch.full((rows,), -1),
+            "room": self._room(self.leaders_here, score),
+            "drops": torch.empty(rows, _DROPS, k, dtype=torch.float64),
+            "used": torch.zeros(rows, dtype=torch.int64),
+        }
+        return earlier.handed
 
     def _refresh(self, active: Tensor | None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Leaders in order of index (`rows x k`) with current leverage and covariance, and the next pick. Results of rows
@@ -401,6 +449,47 @@ class Lookahead:
         return torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=-1)
 
 
+class _Earlier:
+    """The picks of the rounds so far, and the factor of their covariance, on the host.
+
+    Attributes:
+        picks: `rows x p`, −1 where padded.
+        factor: `rows x p x p`, L with L Lᵀ = I + C; the identity where padded.
+        places: Places of the picks of the current round among its leaders, `rows x n` each, −1 where padded.
+        directions: `rows x p x k`, L⁻¹ times the covariances of the picks with the leaders of the current round.
+        handed: What the loop on these leaders was given; see `pick_rows`.
+    """
+
+    def __init__(self, rows: int) -> None:
+        self.picks, self.places = torch.empty(rows, 0, dtype=torch.int64), list[Tensor]()
+        self.factor = self.directions = torch.empty(rows, 0, 0, dtype=torch.float64)
+        self.handed: dict[str, Tensor] = {}
+
+    def extend(self, handed: dict[str, Tensor]) -> bool:
+        """Add the picks of the current round, which ends. Return whether their covariance is positive definite."""
+        places, self.places, self.handed = pack(torch.cat(self.places, dim=-1)), [], handed
+        (rows, p), n, slot, made = self.picks.shape, places.shape[-1], places.clamp_min(0), places >= 0
+        lines = handed["covariance"].gather(-2, slot.unsqueeze(-1).expand(rows, n, handed["covariance"].shape[-1]))
+        C = lines.gather(-1, slot.unsqueeze(-2).expand(rows, n, n))
+        own, good = cholesky(torch.eye(n, dtype=C.dtype) + C * (made.unsqueeze(-1) & made.unsqueeze(-2)))
+        # C is given the picks before, so that its factor is a block of L, beside their directions.
+        grown = C.new_zeros(rows, p + n, p + n)
+        grown[:, :p, :p], grown[:, p:, p:] = self.factor, own
+        if p:
+            grown[:, p:, :p] = (self.directions.gather(-1, slot.unsqueeze(-2).expand(rows, p, n)) * made.unsqueeze(-2)).mT
+        self.factor = grown
+        self.picks = torch.cat([self.picks, torch.where(made, handed["leaders"].gather(-1, slot), -1)], dim=-1)
+        return good is None
+
+    def given(self, lookahead: Lookahead) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Scores and leverages of the last leaders, L⁻¹ (0 where padded), and the picks (any arm where padded)."""
+        handed, made = self.handed, self.picks >= 0
+        score = lookahead._scores(handed["mean"], handed["leverage"], handed["scale"])
+        eye = torch.eye(self.picks.shape[-1], dtype=score.dtype) * made.unsqueeze(-1)
+        inverse = torch.linalg.solve_triangular(self.factor, eye, upper=False)
+        return score.masked_fill(handed["room"] <= 0, -torch.inf), handed["leverage"], inverse, self.picks.clamp_min(0)
+
+
 def _leaders_on_device(rows: int) -> int:
     """Number of leaders of each of so many batch rows on a device."""
     return max(_LEADERS, min(_LEADERS_ON_DEVICE, int((_HANDED / max(1, rows)) ** 0.5)))
@@ -409,13 +498,3 @@ def _leaders_on_device(rows: int) -> int:
 def _of(marked: Tensor, active: Tensor | None) -> Tensor:
     """The marks of the active batch rows; None for all of them."""
     return marked if active is None else marked & active
-
-
-def packed_picks(index: Tensor) -> Tensor:
-    """Move the masked places (−1) of each row to its end, keeping the order."""
-    if bool((index >= 0).all()):
-        return index
-    order = (index < 0).byte().argsort(dim=-1, stable=True)
-    packed = index.gather(-1, order)
-    used = int((packed >= 0).sum(dim=-1).max()) if packed.numel() else 0
-    return packed[:, :used]

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from torchbandits.arms import ArmRows, ArmTable, Box, PosteriorDraws, Shard
-from torchbandits.arms.lookahead import packed_picks
+from torchbandits.arms.leaders import pack
 from torchbandits.batching import BatchRule, FixedSize, RandomizedBeliever
 from torchbandits.checks import (
     check_instance,
@@ -274,7 +274,7 @@ class Composed(Policy[TableState | BoxState]):
             remaining = remaining - (again >= 0).sum(dim=-1).cpu()
         index, values = picker.pick(offered, remaining, twins)
         if again is not None:
-            index = packed_picks(torch.cat([index, again], dim=-1))
+            index = pack(torch.cat([index, again], dim=-1))
         if starting is not None:
             index, values = with_first(starting, index), None
         slot = index.clamp_min(0)

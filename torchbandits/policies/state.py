@@ -342,7 +342,7 @@ class PosteriorState(State):
             return leverage
         if rows.outside and bool((outside := (arm < 0) & mask).any()):
             leverage = torch.where(outside, self.process.leverage(statistics.points), leverage)
-        return leverage.masked_fill(~mask, 0.0)
+        return leverage * mask
 
     def row_marginals(self) -> tuple[Tensor, Tensor]:
         """Mean and variance of the distinct points pulled, `batch_shape x u` each."""

@@ -82,7 +82,7 @@ class Conditional:
         if process.finite is not None:
             H, a = lam**0.5 * precision.root, fit.regression.coefficients
             return _conditional(process, Seen(None, None, process.finite, H), H[..., :0], H, a, process.log_det)
-        rows, mask, N, a, _ = process.sweep_factors()
+        rows, mask, N, a, *_ = process.sweep_factors()
         seen = Seen(process.kernel, process.statistics.at(rows))
         H = torch.where(mask.unsqueeze(-1), fit.nystrom.root.lift(precision.root), 0.0)
         # The QR factorisation of the flipped matrix makes N upper triangular with the same N Nᵀ.

@@ -72,6 +72,7 @@ class SweepFactors(NamedTuple):
         N: `batch_shape x m x m`, triangular.
         a: `batch_shape x m x c`.
         lower: Whether Nᵀ is lower triangular; otherwise it is upper triangular. None if it is full.
+        joined: a and N in one matrix, `batch_shape x m x (c + m)`, if they were computed together.
     """
 
     rows: Tensor
@@ -79,11 +80,12 @@ class SweepFactors(NamedTuple):
     N: Tensor
     a: Tensor
     lower: bool | None
+    joined: Tensor | None = None
 
     @property
     def weights(self) -> Tensor:
         """a and N in one matrix, `batch_shape x (c + m) x m`."""
-        return torch.cat([self.a, self.N], dim=-1).mT
+        return (torch.cat([self.a, self.N], dim=-1) if self.joined is None else self.joined).mT
 
 
 @dataclass(frozen=True)
@@ -434,9 +436,6 @@ class FactorsInOne(NamedTuple):
         # Only lower triangles are read: padding, which comes last, is an identity.
         own = K_mm.diagonal(dim1=-2, dim2=-1).masked_fill_(~mask, 1.0)
         root, bad = torch.linalg.cholesky_ex(K_mm)
-        floor = max(64, m) * torch.finfo(torch.float64).eps
-        least = (own.amax(dim=-1) * floor).clamp_min(_RESIDUAL_TOLERANCE * regularization)
-        apart = root.diagonal(dim1=-2, dim2=-1).square().amin(dim=-1) - least
         Z = solve_lower(root, K_mu)
         pulled = Z * statistics.weights.sqrt().unsqueeze(-2)
         V = pulled @ pulled.mT
@@ -450,9 +449,15 @@ class FactorsInOne(NamedTuple):
         inner, worst = torch.linalg.cholesky_ex(inner)
         Q = torch.linalg.solve_triangular(factor.mT, inner, upper=True)
         explained = torch.linalg.solve_triangular(root.mT, torch.cat([w, Q], dim=-1), upper=True) * real.unsqueeze(-1)
+        pivots, failed = to_host(
+            torch.cat([own, root.diagonal(dim1=-2, dim2=-1), inner.diagonal(dim1=-2, dim2=-1)], dim=-1),
+            torch.stack([bad, worse, worst]),
+        )
+        own, first, last = pivots.split(m, dim=-1)
+        least = (own.amax(dim=-1) * max(64, m) * torch.finfo(torch.float64).eps).clamp_min(_RESIDUAL_TOLERANCE * regularization)
         # A NaN anywhere is one of a pivot of the last factor, or of the kernel matrix, and fails the comparison.
-        pivots = torch.minimum(apart, inner.diagonal(dim1=-2, dim2=-1).amin(dim=-1)) > 0
-        if not bool((pivots & ((bad | worse | worst) == 0)).all()):
+        apart = torch.minimum(first.square().amin(dim=-1) - least, last.amin(dim=-1)) > 0
+        if not bool(apart.all()) or bool(failed.any()):
             return None
         return FactorsInOne(dictionary, root, Z, V, factor, moment, w, explained)
 
@@ -468,8 +473,8 @@ class FactorsInOne(NamedTuple):
     def sweep(self) -> SweepFactors:
         """a and N of a sweep."""
         c = self.moment.shape[-1]
-        own = self.dictionary
-        return SweepFactors(own.rows, own.mask, self.explained[..., c:], self.explained[..., :c], lower=None)
+        own, N, a = self.dictionary, self.explained[..., c:], self.explained[..., :c]
+        return SweepFactors(own.rows, own.mask, N, a, lower=None, joined=self.explained)
 
 
 def _features(embedding: Nystrom, K_mu: Rect, mask: Tensor, told: Tensor) -> Tensor:

@@ -282,7 +282,7 @@ def test_factors_that_catch_up_on_a_device_are_those_of_the_host(
         torch.testing.assert_close(own, other, rtol=1e-8, atol=1e-8)
 
 
-def test_pure_exploration_asks_for_a_few_operations_a_pick():
+def test_pure_exploration_waits_for_the_device_once_a_batch_and_never_for_a_pick():
     asked_for = []
     for horizon in (100, 1_000):
         g = generator(0)
@@ -294,7 +294,5 @@ def test_pure_exploration_asks_for_a_few_operations_a_pick():
             asked_for.append((picks, asked.launches - before.launches, asked.waits - before.waits))
     few, many = asked_for
     assert many[0] > 3 * few[0]
-    assert many[1] <= 350
-    assert many[2] <= 22
-    assert (many[1] - few[1]) / (many[0] - few[0]) <= 6.5
-    assert (many[2] - few[2]) / (many[0] - few[0]) <= 0.5
+    assert many[2] == few[2] <= 6
+    assert (many[1] - few[1]) / (many[0] - few[0]) <= 29

@@ -12,7 +12,6 @@ import oracles
 import oracles_phased
 import pytest
 import torch
-from emulated_device import emulated_device
 from problems import BOUNDED, COMMON, DELTA, NOISE_STD, NORM_BOUND, OFF_SCALE, Problem, generator, kernel_pair, rbf
 from test_laws import same
 from tolerances import VARIANCE, Tolerance, assert_close
@@ -559,37 +558,6 @@ def test_picks_among_many_arms_by_sweeps_are_those_of_leaders(monkeypatch: pytes
     assert max(len(index if rows is None else index[0]) for index, _ in played(20)) > 9
 
 
-@pytest.mark.parametrize("case", ["alone", "rows", "few leaders", "one guess", "no factor", "float32"])
-def test_guessed_picks_on_a_device_are_those_of_a_pass_after_each_pick(monkeypatch: pytest.MonkeyPatch, case: str):
-    rows = 3 if case == "rows" else None
-    monkeypatch.setattr(sys.modules["torchbandits.policies.bpe"], "_LEADERS", 50)
-    monkeypatch.setattr(greedy, "_LEADERS", 5 if case == "few leaders" else 256)
-    monkeypatch.setattr(greedy, "_GUESSES", 1 if case == "one guess" else 64)
-    if case == "no factor":
-        monkeypatch.setattr(greedy, "cholesky", lambda M: (M, torch.zeros(len(M), dtype=torch.bool)))
-    g = generator(0)
-    arms = torch.rand(300, 3, generator=g, dtype=torch.float32 if case == "float32" else torch.float64) * 2
-    noise = torch.randn(*([] if rows is None else [rows]), 400, generator=g, dtype=torch.float64)
-
-    def played(device: str) -> list[Any]:
-        generators = generator(1) if rows is None else [generator(row) for row in range(rows)]
-        bandit = tb.Bandit(tb.bpe(rbf(2.0), horizon=400, noise_std=0.3), arms.to(device), generator=generators)
-        picks = []
-        for step in range(4):
-            # Some picks are pending, and arms go off offer.
-            available = (torch.arange(300) % 5 > 0).to(device)
-            index = bandit.ask(limit=9 if step % 2 else None).index
-            both = bandit.ask(more=6, available=available).index.cpu()
-            picks.append([index.tolist(), both.tolist()])
-            bandit.tell(both.to(device), (arms[both].double().sum(dim=-1) + noise[..., : both.shape[-1]]).to(device))
-        return picks
-
-    with emulated_device():
-        there = played("cuda")
-    assert there == played("cpu")
-    assert max(len(index if rows is None else index[0]) for index, _ in there) > 40
-
-
 def test_picks_among_many_arms_without_variance_are_the_first_one():
     rows = ArmRows(Problem(seed=0, a=40).tensor, torch.Size())
     table = ArmTable(rows, GaussianProcess(rbf(), 0.01, dim=2), 2 << 30)
@@ -599,11 +567,6 @@ def test_picks_among_many_arms_without_variance_are_the_first_one():
     found, left = greedy.largest_variances(table, falling, offered, (nothing.long(), nothing), torch.tensor(3))
     assert found.tolist() == [5, 5, 5]
     assert int(left) == 0
-    with emulated_device():
-        table, pending = table.to("cuda"), (nothing.long().cuda(), nothing.cuda())
-        found, left = greedy.largest_variances(table, falling.cuda(), offered.cuda(), pending, torch.tensor(3))
-        assert found.tolist() == [5, 5, 5]
-        assert int(left) == 0
 
 
 # ------------------------------------------------------------------------------------------ SupKernelUCB

@@ -70,7 +70,7 @@ def kernel_matrix(kernel: gpytorch.kernels.Kernel, left: Points, right: Points) 
     points that nearly coincide. Cost O(n n' d).
     """
     if left.shape[-2] and right.shape[-2] and (form := _on_device(kernel, left, right)) is not None:
-        batch_shape = torch.broadcast_shapes(left.shape[:-2], right.shape[:-2], kernel.batch_shape)
+        batch_shape = broadcast_shapes(left.shape[:-2], right.shape[:-2], kernel.batch_shape)
         return form.between(left, right).expand(*batch_shape, -1, -1)
     K, near = evaluate_kernel(kernel, left, right), None
     # Similarities of fingerprints are ratios of exact sums.

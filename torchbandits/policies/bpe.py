@@ -103,8 +103,7 @@ def _largest_variance(state: EliminationState, candidates: Tensor, room: Tensor)
     """Picks of the largest variance given the batch's pulls and pending picks, `batch_shape x q` (−1 where padded), and an
     empty tuple of generator states, because nothing is drawn."""
     inner, pending, counts = state.inner, state.pending_index, state.pending_counts
-    if pending.shape[-1]:
-        counts = torch.where(state.survivors.alive.gather(-1, pending.clamp_min(0)) & (pending >= 0), counts, 0.0)
+    counts = torch.where(state.survivors.alive.gather(-1, pending.clamp_min(0)) & (pending >= 0), counts, 0.0)
     many, wanted, first = int(candidates.sum(dim=-1).max()), room, pending[..., :0]
     if many > _LEADERS and not inner.rows.sharded:
         first, room = largest_variances(inner.table, preference(inner), candidates, (pending, counts), room)

@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from torchbandits.arms import best_arm
 from torchbandits.policies.phased import Phased, PhasedState, offers, restart_
 from torchbandits.policies.picking import room_for
-from torchbandits.transfers import to_host
 from torchbandits.types import Arms, Evidence, Generators, Pulls, Selection
 
 # Sums that are reset together with the posterior of all pulls; the number of pulls told is not reset.
@@ -151,17 +150,14 @@ def remaining_picks(
     limit, exactly = asked["limit"], asked["exactly"]
     offered = offers(rows, asked["available"])
     candidates = survivors.alive & offered
-    # Small numbers are computed on the host, where the room is needed.
-    numbers = (survivors.batch, candidates.any(dim=-1), *([survivors.since] if batches.late else []))
-    batch, some, *since = to_host(*numbers)
-    wanted = batches.rewards(batch)
-    resting = wanted.isinf() | ~some
-    left = wanted - inner.sum_on_host("told")
+    wanted = batches.rewards(survivors.batch)
+    resting = wanted.isinf() | ~candidates.any(dim=-1)
+    left = wanted - inner.told
     if batches.late:
-        left = torch.maximum(left, batches.picks(batch) - since[0])
+        left = torch.maximum(left, batches.picks(survivors.batch) - survivors.since)
     left = torch.where(resting, 1, left.nan_to_num(posinf=0).clamp_min(0).ceil())
     largest = left if most is None else left.clamp_max(most)
-    room = room_for(state, largest if exactly is None else exactly, limit)
+    room, resting = room_for(state, largest if exactly is None else exactly, limit), resting.cpu()
     index, drawn = explore(state, candidates, torch.where(resting, 0, room))
     if bool(resting.any()):
         index = _exploit(policy, state, candidates, offered, torch.where(resting, room, 0), index)

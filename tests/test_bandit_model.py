@@ -87,8 +87,9 @@ def test_law_6_before_the_first_pull(case):
 @every_score
 def test_law_6_batches(case):
     bandit = settled(case)
-    if case.name == "auto":  # an acquisition function can't restrict a batch to distinct arms
-        bandit.policy = bandit.loop.policy = replace(bandit.policy, batch_rule=FixedSize())
+    if case.name == "auto":  # an acquisition function can't restrict a batch to distinct arms, and scores no replicates
+        without = replace(bandit.policy.from_data, replicate_every=0)
+        bandit.policy = bandit.loop.policy = replace(bandit.policy, batch_rule=FixedSize(), from_data=without)
     waiting = bandit.ask(limit=1)
     acqf = acquisition(bandit, waiting.points)
     batch = bandit.ask(more=6)

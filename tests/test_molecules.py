@@ -524,7 +524,7 @@ def test_damaged_files_are_refused(tmp_path: Path):
         ({"fingerprint": [1]}, "must hold bytes"),
         ({"fingerprint": [b"ab", b"abc"]}, "must have 2 bytes"),
         ({"fingerprint": [b"ab", None]}, "1 lack one"),
-        ({"fingerprint": [b"ab", b"cd"], "id": ["x", "x"]}, "ids must differ, and 'x'"),
+        ({"fingerprint": [b"ab", b"cd"], "id": ["x", "x"]}, "ids must differ, and several rows have 'x'"),
     ],
 )
 def test_wrong_columns_are_refused(columns: dict, message: str, tmp_path: Path):
@@ -554,13 +554,13 @@ def test_a_file_with_a_byte_order_mark_keeps_its_first_molecule(tmp_path: Path):
 def test_wrong_smiles_are_refused(tmp_path: Path):
     with pytest.raises(errors.ArgumentError, match="texts, got None as number 2"):
         from_smiles(iter(["C", None]))
-    with pytest.raises(errors.DataError, match="no SMILES parses"):
+    with pytest.raises(errors.DataError, match="none of the SMILES can be parsed"):
         from_smiles(["C1CC", ""])
     with pytest.raises(errors.ArgumentError, match="number 2 lacks its id"):
         from_smiles(["C", "CC"], ids=["a"])
-    with pytest.raises(errors.ArgumentError, match="ids must differ, and 'a'"):
+    with pytest.raises(errors.ArgumentError, match="ids must differ, and rows 0 and 1 have the same, 'a'"):
         from_smiles(["C", "CC"], ids=["a", "a"])
-    with pytest.raises(errors.ArgumentError, match="ids must differ, and 'a'"):
+    with pytest.raises(errors.ArgumentError, match="ids must differ, and several rows have 'a'"):
         from_smiles(["C", "CC"], tmp_path / "twice.parquet", ids=["a", "a"])
     assert not (tmp_path / "twice.parquet").exists()
     with pytest.raises(errors.DataError, match=r"can't read SMILES .* in a list"):

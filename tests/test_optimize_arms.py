@@ -232,7 +232,7 @@ def test_bad_input_is_named(annotations_not_enforced):
         optimize_arms(acqf, ARMS, available=torch.ones(3, dtype=torch.bool))
     with pytest.raises(ShapeError, match="batch shape"):
         optimize_arms(acqf, points(9, batch=(2,)))
-    with pytest.raises(ArgumentError, match="on offer"):
+    with pytest.raises(ArgumentError, match="only 0 can be selected"):
         optimize_arms(acqf, ARMS, available=torch.zeros(300, dtype=torch.bool))
     with pytest.raises(ArgumentError, match="4 different arms"):
         optimize_arms(acqf, ARMS[:3], 4, unique=True)

@@ -402,7 +402,7 @@ def test_what_can_not_be_read_is_refused_with_the_remedy(tmp_path: Path):
     refuse(lambda: sources.tensor(two[:0]), errors.ShapeError, "A x d")
 
     policy = tb.batch_bkb(rbf(), **BOUNDED)
-    refuse(lambda: tb.Bandit(policy, sources.chunks(lambda: [two], 5, 2)), errors.DataError, "end after 4")
+    refuse(lambda: tb.Bandit(policy, sources.chunks(lambda: [two], 5, 2)), errors.DataError, "ends after 4 arms, and 5")
     refuse(lambda: tb.Bandit(policy, sources.chunks(lambda: [two], 3, 2)), errors.DataError, "more than the 3")
     refuse(lambda: tb.Bandit(policy, sources.chunks(lambda: two.split(2), 2, 2)), errors.DataError, "more than the 2")
     refuse(

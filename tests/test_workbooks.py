@@ -117,5 +117,5 @@ def test_what_is_no_workbook_is_refused_with_what_to_do(tmp_path: Path):
         with pytest.raises(DataError, match=r"can't be read as a workbook .*: save the sheet as 'CSV UTF-8'"):
             tb.Campaign(tmp_path / "sheet.xlsx", "yield")
     (tmp_path / "sheet.ods").write_bytes(b"PK")
-    with pytest.raises(DataError, match=r"none of .*\.xlsx.*save the sheet as 'CSV UTF-8'"):
+    with pytest.raises(DataError, match=r"is not one of .*\.xlsx.*save the sheet as 'CSV UTF-8'"):
         tb.Campaign(tmp_path / "sheet.ods", "yield")

@@ -39,8 +39,7 @@ class Tabulated:
 
     def to(self, device: torch.device) -> Tabulated:
         """The same arms on another device, not tabulated yet."""
-        arms = self.arms.to(device)
-        return Tabulated(arms, arms._version, self.memory_budget)
+        return Tabulated(self.arms.to(device), self.offset, self.memory_budget)
 
     def marginals(self) -> tuple[Tensor, Tensor]:
         """Mean and variance of each arm, `A`, reward units."""

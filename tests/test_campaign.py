@@ -923,3 +923,22 @@ def test_a_campaign_says_when_to_stop_in_its_own_words(minimize: bool):
     level = sign * float((yields(frame()) / 10).median())
     known = c.should_stop(tb.stopping.LevelSetKnown(level, 1.0))
     assert f"above or below {level:g}" in known.reason
+
+
+@pytest.mark.filterwarnings("ignore::torchbandits.errors.DiagnosticWarning")
+def test_a_best_row_that_noise_leaves_in_doubt_is_not_to_be_relied_on(tmp_path: Path):
+    rng = np.random.default_rng(3)
+    x = pd.DataFrame({"id": range(400), **{f"x{j}": rng.uniform(size=400) for j in range(3)}})
+    truth = -((x[["x0", "x1", "x2"]] - 0.35) ** 2).sum(axis=1)
+    x["noisy"] = truth / truth.std() + 1.5 * rng.standard_normal(400)
+    x["clear"] = truth / truth.std()
+    x.loc[48:, ["noisy", "clear"]] = np.nan
+    columns = {f"x{j}": "number" for j in range(3)}
+    noisy = tb.Campaign(x.drop(columns="clear"), "noisy", tmp_path / "journal", columns=columns)
+    assert noisy.doubt().startswith("Do not rely on the best row yet: noise leaves its mean uncertain by")
+    assert "more measurements of each of the 5 best rows" in noisy.doubt()
+    assert noisy.doubt() in noisy.report(tmp_path / "page.html").read_text()
+    clear = tb.Campaign(x.drop(columns="noisy"), "clear", columns=columns)
+    assert clear.doubt() == ""
+    assert "rely" not in clear.report(tmp_path / "clear.html").read_text()
+    assert tb.Campaign(x.drop(columns="clear"), "noisy", columns=columns, policy=tb.uniform()).doubt() == ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tracemalloc
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from problems import OFF_SCALE
 
 import torchbandits as tb
 from torchbandits.campaigns.conditions import on_offer
+from torchbandits.campaigns.page import hope
 from torchbandits.diagnostics import leave_one_out
 from torchbandits.errors import ArgumentError, DataError, StateError, TorchBanditsError
 from torchbandits.extras import Later
@@ -754,6 +756,10 @@ def test_the_page_shows_ids_values_and_columns(tmp_path: Path):
     assert all(f"<td>{text}</td>" in page for text in [*c.best(3)["id"], *c.open, "3 different texts"])
     assert f"{results['yield'].min():.6g}" in page
     assert "One more measurement of a row would be off by about" in page
+    assert hope(replace(c.bandit.explain(), rivals=1234, upper=-2.5), -1.0) == (
+        "By the model 1,234 other rows may still be better than the recommended one; the most hopeful could reach 2.5."
+    )
+    assert hope(c.bandit.explain(), -1.0) in page
     assert "Search for the smallest yield in " in page
     recommended = page.partition("<h2>Recommended row</h2>")[2].partition("<h2>")[0]
     assert f"<td>id</td><td>{c.best(1)['id'].iloc[0]}</td>" in recommended

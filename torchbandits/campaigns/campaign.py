@@ -629,7 +629,8 @@ class Campaign(Readable):
         if believed is None:
             return ()
         doubt = _doubt(believed)
-        return (*([doubt] if doubt else []), *page.sentences(believed, self.objective), *self._repeated(believed))
+        hope = page.hope(believed, self._sign)
+        return (*([doubt] if doubt else []), hope, *page.sentences(believed, self.objective), *self._repeated(believed))
 
     def _repeated(self, believed: Explanation | None) -> list[str]:
         """A sentence where one row took most of the last evaluations, by the record, which outlives the process."""

@@ -37,7 +37,8 @@ LIMITS = {
     "compressed_gp": Limit(lambda: tb.compressed_gp(rbf(2.0), **NOISE), 41, 2),
     "bkb": Limit(lambda: tb.bkb(rbf(2.0), **NOISE), 63, 3),
     "batch_bkb": Limit(lambda: tb.batch_bkb(rbf(2.0), ratio_threshold=4.0, **NOISE), 85, 4),
-    "gp_bucb": Limit(lambda: tb.gp_bucb(rbf(2.0), **NOISE), 76, 3),
+    "gp_bucb": Limit(lambda: tb.gp_bucb(rbf(2.0), **NOISE), 75, 3),
+    "gp_bucb, batches": Limit(lambda: tb.gp_bucb(rbf(2.0), ratio_threshold=4.0, noise_std=1.0), 104, 5),
     "thompson_sampling": Limit(
         lambda: tb.thompson_sampling(rbf(2.0), embedding="nystrom", width=tb.widths.Constant(1.0), **NOISE), 94, 3
     ),
@@ -227,6 +228,13 @@ def test_local_batch_rules_pick_on_a_device_what_they_pick_on_the_host(
 def test_many_batch_rows_ask_for_little_more_than_one(name: str):
     one, many = (counted(LIMITS[name].make, 1_500, rows=rows) for rows in (1, 16))
     assert many[0] <= 1.2 * one[0]
+
+
+@pytest.mark.parametrize(("name", "launches"), [("gp_ucb", 43), ("bkb", 73)])
+def test_batch_rows_with_unequal_numbers_of_points_ask_for_little_more(name: str, launches: int):
+    asked = counted(LIMITS[name].make, 20_000, rows=16)
+    assert asked[0] <= launches
+    assert asked[1] <= LIMITS[name].waits
 
 
 def test_batch_rows_of_a_sparse_posterior_ask_for_the_same_however_many_they_are():

@@ -185,22 +185,24 @@ class KernelColumns:
                 row = to_device(rows.device, some.clamp_min(0))[0]
                 arm = self._rows.arm_of_row.gather(-1, row)
                 points = statistics.points.gather(-2, row.unsqueeze(-1).expand(*row.shape, statistics.points.shape[-1]))
-            kept.put(some, theirs, self._with_own(self.evaluate(points), arm))
+            # Only batch rows are padded, with places that may hold no arm.
+            kept.put(some, theirs, self._with_own(self.evaluate(points), arm, whole=arm.dim() == 1))
         return True
 
     def _alike(self) -> bool:
         """Whether columns of all batch rows are those of one kernel on the same arms, evaluated at once on a device."""
         return self.scaled() is not None and self.diagonal.dim() == 1 and not self._posterior.kernel.batch_shape
 
-    def _with_own(self, block: Tensor, arm: Tensor) -> Tensor:
-        """The columns with the exact k(x_j, x_j) at arm x_j, where rounding would leave a difference."""
+    def _with_own(self, block: Tensor, arm: Tensor, *, whole: bool = False) -> Tensor:
+        """The columns with the exact k(x_j, x_j) at arm x_j, where rounding would leave a difference. `whole` says that no arm
+        is −1 for padding."""
         here = self._rows.across.places(arm)
-        # Padded places, too, are those of arms.
         within = not self._rows.outside and not self._rows.sharded
-        slot = here if within else here.clamp_min(0)
+        slot = here if within and whole else here.clamp_min(0)
         own = self.diagonal.expand(*arm.shape[:-1], -1).gather(-1, slot).to(block.dtype)
         place = slot.unsqueeze(-1)
         if within:
+            # Padded places, too, are written to an arm.
             return block.scatter(-1, place, own.unsqueeze(-1))
         return block.scatter(-1, place, torch.where(here.unsqueeze(-1) >= 0, own.unsqueeze(-1), block.gather(-1, place)))
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import importlib.util
 import os
 import re
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 
 import jaxtyping
@@ -75,6 +77,16 @@ def pytest_runtest_setup() -> None:
     """Let the type checker see the first calls of every function in this test."""
     if ENFORCED:
         annotations.begin_test()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[object]:
+    """Leave the garbage collector off while modules are imported and tests are made: nearly all of these objects stay."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
 
 
 @pytest.hookimpl(tryfirst=True)  # before -m deselects any test

@@ -117,6 +117,7 @@ def local_batches(batch_rule: str) -> tb.policies.Policy:
     return tb.batch_bkb(rbf(2.0), ratio_threshold=8.0, noise_std=1.0, max_batch_size=50, batch_rule=batch_rule)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("A", [1_500, 20_000])
 @pytest.mark.parametrize("batch_rule", ["global", "local", "global_then_local", "exact_ratio"])
 def test_local_batch_rules_ask_for_a_batch_and_little_for_a_look_at_all_arms(
@@ -163,6 +164,7 @@ BATCHES = {
 }
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("rows", [None, 3])
 @pytest.mark.parametrize("name", BATCHES)
 @pytest.mark.parametrize("case", ["leaders", "no factor", "off offer"])
@@ -195,6 +197,7 @@ def test_further_leaders_on_a_device_pick_what_they_pick_on_the_host(
     assert there == picked("cpu")
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("kept", [True, False])
 @pytest.mark.parametrize("rows", [None, 2])
 @pytest.mark.parametrize("batch_rule", ["local", "global_then_local", "exact_ratio"])
@@ -243,6 +246,7 @@ FEATURES = {
 }
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("rows", [None, 3])
 @pytest.mark.parametrize("prior_mean", [0.0, "estimate"])
 @pytest.mark.parametrize("features", FEATURES)

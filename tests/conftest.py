@@ -67,6 +67,14 @@ def pytest_configure(config: pytest.Config) -> None:
     """Set the default settings before the tests are imported, whose own settings extend them."""
     tier = "default" if "not exhaustive" in config.getoption("markexpr") else "exhaustive"
     settings.load_profile(f"torchbandits {tier}")
+    if ENFORCED and tier == "default":
+        annotations.check_one_of(annotations.SPARSELY)
+
+
+def pytest_runtest_setup() -> None:
+    """Let the type checker see the first calls of every function in this test."""
+    if ENFORCED:
+        annotations.begin_test()
 
 
 @pytest.hookimpl(tryfirst=True)  # before -m deselects any test

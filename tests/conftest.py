@@ -81,11 +81,13 @@ def pytest_runtest_setup() -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Iterator[object]:
-    """Leave the garbage collector off while modules are imported and tests are made: nearly all of these objects stay."""
+    """Leave the garbage collector off while modules are imported and tests are made, and let it look at none of these objects
+    later: nearly all of them stay."""
     gc.disable()
     try:
         return (yield)
     finally:
+        gc.freeze()
         gc.enable()
 
 

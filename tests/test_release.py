@@ -25,12 +25,10 @@ PROBLEM = Problem(seed=3, a=40)
 
 
 @pytest.fixture(autouse=True, scope="module")
-def older_objects() -> Iterator[None]:
-    """Collections before each test look only at objects of these tests, and not at those of a million imported ones."""
+def older_objects() -> None:
+    """Collections before each test look only at objects of these tests, and not at a million older ones."""
     gc.collect()
     gc.freeze()
-    yield
-    gc.unfreeze()
 
 
 @pytest.fixture(autouse=True)

@@ -32,7 +32,7 @@ RECENT = 40
 """Number of the latest pulls of a batch row that are kept, in order."""
 _NO_POSTERIOR = "this policy keeps no posterior; use gp_ucb, bkb or batch_bkb to have one."
 # A number of Python takes three times as long to add.
-_ONE = torch.ones((), dtype=torch.float64)
+_ONE, _ZERO = torch.ones((), dtype=torch.float64), torch.zeros((), dtype=torch.float64)
 _PROGRESS = ("told", "log_det", "batched_log_det", "batched_log_det_3")
 
 
@@ -406,6 +406,7 @@ class Derived:
         upper: `batch_shape x A`, upper confidence bounds.
         upper_of: The width of these bounds, the same object.
         highest: `batch_shape`, the largest of these bounds, on the host; None where it is not known.
+        best: `1`, the arm of the largest of these bounds; None where it is not known.
     """
 
     width: Tensor | None = None
@@ -414,6 +415,7 @@ class Derived:
     upper: Tensor | None = None
     upper_of: Tensor | None = None
     highest: Tensor | None = None
+    best: Tensor | None = None
 
 
 class GaussianState(PosteriorState):
@@ -553,6 +555,7 @@ class GaussianState(PosteriorState):
             if known is None or known[0] is not kappa2:
                 self._known_kappa2 = known = (kappa2, kappa2.cpu())
             kappa2 = known[1]
+        no_loss = torch.zeros_like(pulls) if pulls.dim() or pulls.device.type != "cpu" else _ZERO
         return Progress(
             t=pulls + _ONE,
             pulls=pulls.clamp_min(1),
@@ -562,8 +565,8 @@ class GaussianState(PosteriorState):
             batched_log_det=batched,
             batched_log_det_3=batched_3,
             effective_dimension=dimension,
-            kappa2=kappa2.expand_as(pulls),
-            sketch_loss=torch.zeros_like(pulls) if sketch is None else sketch.loss.to(pulls.device),
+            kappa2=kappa2 if kappa2.shape == pulls.shape else kappa2.expand_as(pulls),
+            sketch_loss=no_loss if sketch is None else sketch.loss.to(pulls.device),
         )
 
 

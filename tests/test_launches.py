@@ -35,7 +35,7 @@ LIMITS = {
     "lin_ucb": Limit(lambda: tb.lin_ucb(**NOISE), 40, 2),
     "rff_ucb": Limit(lambda: tb.rff_ucb(rbf(2.0), **NOISE), 40, 2),
     "compressed_gp": Limit(lambda: tb.compressed_gp(rbf(2.0), **NOISE), 41, 2),
-    "bkb": Limit(lambda: tb.bkb(rbf(2.0), **NOISE), 63, 3),
+    "bkb": Limit(lambda: tb.bkb(rbf(2.0), **NOISE), 62, 3),
     "batch_bkb": Limit(lambda: tb.batch_bkb(rbf(2.0), ratio_threshold=4.0, **NOISE), 85, 4),
     "gp_bucb": Limit(lambda: tb.gp_bucb(rbf(2.0), **NOISE), 75, 3),
     "gp_bucb, batches": Limit(lambda: tb.gp_bucb(rbf(2.0), ratio_threshold=4.0, noise_std=1.0), 104, 5),
@@ -118,6 +118,7 @@ def local_batches(batch_rule: str) -> tb.policies.Policy:
     return tb.batch_bkb(rbf(2.0), ratio_threshold=8.0, noise_std=1.0, max_batch_size=50, batch_rule=batch_rule)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("A", [1_500, 20_000])
 @pytest.mark.parametrize("batch_rule", ["global", "local", "global_then_local", "exact_ratio"])
 def test_local_batch_rules_ask_for_a_batch_and_little_for_a_look_at_all_arms(
@@ -164,6 +165,7 @@ BATCHES = {
 }
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("rows", [None, 3])
 @pytest.mark.parametrize("name", BATCHES)
 @pytest.mark.parametrize("case", ["leaders", "no factor", "off offer"])
@@ -196,6 +198,7 @@ def test_further_leaders_on_a_device_pick_what_they_pick_on_the_host(
     assert there == picked("cpu")
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("kept", [True, False])
 @pytest.mark.parametrize("rows", [None, 2])
 @pytest.mark.parametrize("batch_rule", ["local", "global_then_local", "exact_ratio"])
@@ -230,7 +233,7 @@ def test_many_batch_rows_ask_for_little_more_than_one(name: str):
     assert many[0] <= 1.2 * one[0]
 
 
-@pytest.mark.parametrize(("name", "launches"), [("gp_ucb", 43), ("bkb", 73)])
+@pytest.mark.parametrize(("name", "launches"), [("gp_ucb", 43), ("bkb", 72)])
 def test_batch_rows_with_unequal_numbers_of_points_ask_for_little_more(name: str, launches: int):
     asked = counted(LIMITS[name].make, 20_000, rows=16)
     assert asked[0] <= launches
@@ -251,6 +254,7 @@ FEATURES = {
 }
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("rows", [None, 3])
 @pytest.mark.parametrize("prior_mean", [0.0, "estimate"])
 @pytest.mark.parametrize("features", FEATURES)

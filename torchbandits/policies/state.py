@@ -32,7 +32,7 @@ RECENT = 40
 """Number of the latest pulls of a batch row that are kept, in order."""
 _NO_POSTERIOR = "this policy keeps no posterior; use gp_ucb, bkb or batch_bkb to have one."
 # A number of Python takes three times as long to add.
-_ONE = torch.ones((), dtype=torch.float64)
+_ONE, _ZERO = torch.ones((), dtype=torch.float64), torch.zeros((), dtype=torch.float64)
 _PROGRESS = ("told", "log_det", "batched_log_det", "batched_log_det_3")
 
 
@@ -410,6 +410,7 @@ class Derived:
         upper: `batch_shape x A`, upper confidence bounds.
         upper_of: The width of these bounds, the same object.
         highest: `batch_shape`, the largest of these bounds, on the host; None where it is not known.
+        best: `1`, the arm of the largest of these bounds; None where it is not known.
     """
 
     width: Tensor | None = None
@@ -418,6 +419,7 @@ class Derived:
     upper: Tensor | None = None
     upper_of: Tensor | None = None
     highest: Tensor | None = None
+    best: Tensor | None = None
 
 
 class GaussianState(PosteriorState):
@@ -548,7 +550,9 @@ class GaussianState(PosteriorState):
         pulls, log_det = own["told"] if told is None else told, own["log_det"]
         batched, batched_3 = own["batched_log_det"], own["batched_log_det_3"]
         rows, sketch, kappa2, known = self.rows, self.posterior.sketch, self.kappa2, self._known_kappa2
-        t, pulls, loss = pulls + _ONE, pulls.clamp_min(1), torch.zeros_like(pulls) if sketch is None else sketch.loss
+        t, pulls, loss = pulls + _ONE, pulls.clamp_min(1), _ZERO if sketch is None else sketch.loss
+        if sketch is None and pulls.dim():
+            loss = torch.zeros_like(pulls)
         if "effective_dimension" in reads:
             # Padded places have no weight.
             dimension = (self.row_leverage_or_any() * self.statistics.weights).sum(dim=-1)
@@ -570,8 +574,8 @@ class GaussianState(PosteriorState):
             batched_log_det=batched,
             batched_log_det_3=batched_3,
             effective_dimension=dimension,
-            kappa2=kappa2.expand_as(pulls),
-            sketch_loss=loss.to(pulls.device),
+            kappa2=kappa2 if kappa2.shape == pulls.shape else kappa2.expand_as(pulls),
+            sketch_loss=loss if sketch is None else loss.to(pulls.device),
         )
 
 

@@ -335,11 +335,12 @@ class PosteriorState(State):
     def row_leverage(self) -> Tensor:
         """Leverage of every distinct point given the rewards told, `batch_shape x u`."""
         rows, statistics = self.rows, self.statistics
-        arm, mask = rows.arm_of_row, statistics.mask
+        arm: Tensor = rows._buffers["arm_of_row"]
         leverage = self.leverage_at(arm)
         # A single batch row has no padding.
-        if not rows.outside and not statistics.num_rows.dim():
+        if not rows.outside and arm.dim() == 1:
             return leverage
+        mask = statistics.mask
         if rows.outside and bool((outside := (arm < 0) & mask).any()):
             leverage = torch.where(outside, self.process.leverage(statistics.points), leverage)
         return leverage * mask
@@ -643,8 +644,9 @@ class TableState(GaussianState):
     def row_leverage(self) -> Tensor:
         """Leverage of every distinct point given the rewards told, `batch_shape x u`; cached for the current leverages and
         rows, which are replaced when they change."""
-        leverage, arm, known = self.table.leverage, self.rows.arm_of_row, self._row_leverage
-        if known is None or known[0] is not leverage or known[1] is not arm or self.rows.outside:
+        own, rows = self.table._buffers, self.rows
+        leverage, arm, known = own["leverage"], rows._buffers["arm_of_row"], self._row_leverage
+        if known is None or known[0] is not leverage or known[1] is not arm or rows.outside:
             self.__dict__["_row_leverage"] = known = (leverage, arm, super().row_leverage())
         return known[2]
 

@@ -234,8 +234,8 @@ class KernelColumns:
     def gram(self) -> Any:
         """Function that returns kernel values between the given rows and all rows, read from the kept columns. None unless all
         columns of the dictionary are kept in float64 and every point is an arm."""
-        arm, mask = self._rows.arm_of_row, self._posterior.statistics.mask
-        if self._rows.outside and not bool(((arm >= 0) == mask).all()):
+        arm: Tensor = self._rows._buffers["arm_of_row"]
+        if self._rows.outside and not bool(((arm >= 0) == self._posterior.statistics.mask).all()):
             return None
         rows, known = self._posterior.dictionary_rows()[0], self._read
         if known is None or known[0] is not rows or known[1] is not arm:

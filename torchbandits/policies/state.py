@@ -335,11 +335,12 @@ class PosteriorState(State):
     def row_leverage(self) -> Tensor:
         """Leverage of every distinct point given the rewards told, `batch_shape x u`."""
         rows, statistics = self.rows, self.statistics
-        arm, mask = rows.arm_of_row, statistics.mask
+        arm: Tensor = rows._buffers["arm_of_row"]
         leverage = self.leverage_at(arm)
         # A single batch row has no padding.
-        if not rows.outside and not statistics.num_rows.dim():
+        if not rows.outside and arm.dim() == 1:
             return leverage
+        mask = statistics.mask
         if rows.outside and bool((outside := (arm < 0) & mask).any()):
             leverage = torch.where(outside, self.process.leverage(statistics.points), leverage)
         return leverage * mask
@@ -648,22 +649,22 @@ class TableState(GaussianState):
         if known is None or known[0] is not self.table.leverage or known[1] is not self.rows.arm_of_row:
             return self.row_leverage().cpu()
         # A single batch row has no padding.
-        return known[2] * self.statistics.mask_on_host if self.statistics.num_rows.dim() else known[2]
+        return known[2] if known[2].dim() == 1 else known[2] * self.statistics.mask_on_host
 
     def row_leverage_or_any(self) -> Tensor:
         """`row_leverage`, but any number where padded; cached for the current leverages and rows, which are replaced when they
         change."""
-        leverage, arm, known, rows = self.table.leverage, self.rows.arm_of_row, self._row_leverage, self.rows
+        own, rows = self.table._buffers, self.rows
+        leverage, arm, known = own["leverage"], rows._buffers["arm_of_row"], self._row_leverage
         if known is None or known[0] is not leverage or known[1] is not arm or rows.outside:
-            whole = rows.outside or not self.statistics.num_rows.dim()
-            found = super().row_leverage() if whole else self.table.leverage_at(arm)
+            found = super().row_leverage() if rows.outside or arm.dim() == 1 else self.table.leverage_at(arm)
             self.__dict__["_row_leverage"] = known = (leverage, arm, found)
         return known[2]
 
     def row_leverage(self) -> Tensor:
         """Leverage of every distinct point given the rewards told, `batch_shape x u`."""
         found = self.row_leverage_or_any()
-        return found if self.rows.outside or not self.statistics.num_rows.dim() else found * self.statistics.mask
+        return found if self.rows.outside or found.dim() == 1 else found * self.statistics.mask
 
     def _snapshots(self) -> list[Callable[[], None]]:
         # The snapshots of the base class are written out here, because every call counts in a small step.

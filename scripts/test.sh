@@ -9,4 +9,7 @@ if [ "${1:-}" = --all ]; then
     set -- -m "not cuda and not slow and not benchmark" "$@"
 fi
 bash scripts/setup.sh
+# Modules stay compiled even if the environment says otherwise: workers, and the many processes that tests start, would each
+# compile the package and the tests again.
+unset PYTHONDONTWRITEBYTECODE
 exec .venv/bin/python -m pytest -n auto --dist worksteal "$@"

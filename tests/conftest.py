@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import importlib.util
 import os
 import re
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 
 import jaxtyping
@@ -67,6 +69,26 @@ def pytest_configure(config: pytest.Config) -> None:
     """Set the default settings before the tests are imported, whose own settings extend them."""
     tier = "default" if "not exhaustive" in config.getoption("markexpr") else "exhaustive"
     settings.load_profile(f"torchbandits {tier}")
+    if ENFORCED and tier == "default":
+        annotations.check_one_of(annotations.SPARSELY)
+
+
+def pytest_runtest_setup() -> None:
+    """Let the type checker see the first calls of every function in this test."""
+    if ENFORCED:
+        annotations.begin_test()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[object]:
+    """Leave the garbage collector off while modules are imported and tests are made, and let it look at none of these objects
+    later: nearly all of them stay."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.hookimpl(tryfirst=True)  # before -m deselects any test

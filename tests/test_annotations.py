@@ -90,6 +90,28 @@ def test_shapes_of_one_call_bind_no_other(checker: Any):
         assert checker(outer)(x) is x
 
 
+def test_all_calls_are_checked_or_the_first_in_each_test_and_some_of_the_rest(monkeypatch: pytest.MonkeyPatch):
+    def refusals(calls: int) -> list[int]:
+        found = []
+        for call in range(1, calls + 1):
+            try:
+                checked("nonsense", 0)
+            except jaxtyping.TypeCheckError:
+                found.append(call)
+        return found
+
+    def same(x: Vector, by: int) -> Any:
+        return x
+
+    checked, first = annotations.enforced(same), list(range(1, annotations.FIRST + 1))
+    monkeypatch.setattr(annotations, "_one_of", 1)
+    assert refusals(20) == list(range(1, 21))
+    monkeypatch.setattr(annotations, "_one_of", 10)
+    for _ in range(2):
+        annotations.begin_test()
+        assert refusals(20) == [*first, 10, 20]
+
+
 def test_the_package_is_checked_and_can_be_left_alone():
     with refused:
         staircase_product("nonsense", TWO, TWO, 0, [])

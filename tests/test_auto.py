@@ -310,6 +310,7 @@ def play_contexts(bandit: tb.ContextualBandit, contexts: Tensor, scale: float) -
     return picks
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("kept", [1, 3, 40])
 def test_nothing_depends_on_the_units_of_contexts_that_come_one_by_one(kept: int):
     """The first context alone gives no range of the contexts, and the first few give too small a range."""
@@ -675,6 +676,7 @@ def test_boxes_and_options_of_other_fits_are_refused():
     assert bool(bandit.fit_kernel_().after.isfinite())
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("kept", [0, 10, 40, 90])
 def test_arms_in_a_file_take_no_more_memory_than_the_budget(tmp_path: Path, kept: int):
     """With room for `kept` numbers per arm, a dictionary starts at more distinct arms than half of that. A saved state omits

@@ -402,6 +402,7 @@ def test_rows_of_a_batch_are_singles(name: str):
         assert sorted(batch.counts[row].unique().tolist()) == sorted(single.counts.unique().tolist())
 
 
+@pytest.mark.sweep(3)
 @pytest.mark.parametrize("name", ["gp_ucb", "ei", "gp_bucb", "bkb", "ts", "uniform"])
 def test_what_is_in_other_rows_does_not_matter(name: str):
     """A row does not depend on the rewards and generators of others, up to rounding: a pair of points that nearly coincides

@@ -60,7 +60,7 @@ def course(bandit: tb.Bandit, steps: int = 3) -> list[Tensor]:
 
 
 # The default tests run some policies, and one of them with batch rows.
-USUAL = [("gp_ucb", None), ("first picks", None), ("refitted", None), ("bkb", 2), ("ts", None), ("uniform", None)]
+USUAL = [("gp_ucb", None), ("refitted", None), ("bkb", 2), ("uniform", None)]
 CASES = [
     pytest.param(name, rows, marks=[] if (name, rows) in USUAL else pytest.mark.exhaustive)
     for name in POLICIES

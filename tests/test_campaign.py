@@ -18,6 +18,7 @@ import torch
 from problems import OFF_SCALE
 
 import torchbandits as tb
+from torchbandits.campaigns import page as campaign_page
 from torchbandits.campaigns.conditions import on_offer
 from torchbandits.campaigns.page import hope
 from torchbandits.diagnostics import leave_one_out
@@ -765,6 +766,37 @@ def test_the_page_shows_ids_values_and_columns(tmp_path: Path):
     assert f"<td>id</td><td>{c.best(1)['id'].iloc[0]}</td>" in recommended
     assert page.count("<img") == 3  # progress, predicted against measured, columns that matter
     assert "Of 5 rows, each predicted from all others" in page
+
+
+@pytest.mark.parametrize(
+    ("mean", "deviation", "text"),
+    [
+        (82.2593, 0.650672, "82.26 ± 0.65"),
+        (-5.0, 1.27, "-5.0 ± 1.3"),
+        (123456.0, 3412.0, "123500 ± 3400"),
+        (2.5e-9, 1.3e-10, "2.5e-09 ± 1.3e-10"),
+        (1.5, 0.0, "1.5 ± 0"),
+        (np.nan, np.nan, ""),
+        (1.0, np.inf, ""),
+    ],
+)
+def test_expected_values_have_two_digits_of_their_deviation(mean: float, deviation: float, text: str):
+    assert campaign_page.within(mean, deviation) == text
+
+
+def test_wide_tables_on_the_page_keep_the_results_and_name_the_columns_left_out():
+    features = [f"x{j}" for j in range(20)]
+    columns = ["id", *features, "expected", "deviation", "measured", "times"]
+    rows = pd.DataFrame([["a", *range(20), 1.0, 0.5, 2.0, 3]], columns=columns)
+    text = campaign_page.shown(rows, features)
+    assert [f"x{j}" for j in range(20) if f">x{j}<" in text] == features[:10]
+    assert "Not shown: x10, x11," in text
+    assert all(f">{name}</th>" in text for name in ("id", "expected", "measured", "times"))
+    assert ">1.00 ± 0.50<" in text
+    own = campaign_page.shown(rows, [*features, "deviation"])  # a column of the table that happens to have this name
+    assert ">expected</th>" in own
+    assert "±" not in own
+    assert campaign_page.shown(rows[["id", "x1", "times"]], features).count("<p>") == 0
 
 
 @pytest.mark.filterwarnings("ignore::torchbandits.errors.DiagnosticWarning")

@@ -25,7 +25,14 @@ def player() -> Iterator[ProcessPoolExecutor]:
         yield pool
 
 
-@pytest.mark.parametrize(("case", "variant"), golden.runs(), ids=itertools.starmap(golden.name_of, golden.runs()))
+# The default tests replay every variant of every policy, and the single run of each of its modes.
+RUNS = [
+    pytest.param(case, variant, marks=[pytest.mark.exhaustive] if case.mode and variant != "single" else [])
+    for case, variant in golden.runs()
+]
+
+
+@pytest.mark.parametrize(("case", "variant"), RUNS, ids=itertools.starmap(golden.name_of, golden.runs()))
 def test_a_run_is_the_recorded_one(player: ProcessPoolExecutor, case: Case, variant: str):
     name = golden.name_of(case, variant)
     difference = golden.first_difference(name, TRACES[name], player.submit(golden.play, case, variant).result())

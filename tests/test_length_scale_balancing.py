@@ -92,6 +92,7 @@ class Naive:
         return min(1 + max(5, math.floor(D * math.log(math.sqrt(self.horizon)))), self.horizon)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("kind", ["rbf", "matern32"])
 @pytest.mark.parametrize(("seed", "delta", "bound"), [(0, DELTA, NORM_BOUND), (1, 0.5, 0.05), (2, 0.9, 0.001)])
 def test_picks_are_those_of_a_naive_run(kind: str, seed: int, delta: float, bound: float):

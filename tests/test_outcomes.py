@@ -1144,7 +1144,7 @@ def test_less_is_better_in_tables_pictures_and_regret(name: str, tmp_path: Path)
     order = sorted(upper, key=lambda arm: upper[arm])
     for source in (tmp_path / "run", tmp_path / "run.journal"):
         page = write_page(source).read_text()
-        listed = re.findall(r"<tr><td>(\d+)</td><td>", page.partition("<h3>cost</h3>")[2])
+        listed = re.findall(r"<tr><td>(\d+)</td><td[^>]*>", page.partition("<h3>cost</h3>")[2])
         assert [int(arm) for arm in listed[:2]] == order[:2]
         assert "(for cost, where smaller values are better, the lowest mean plus its standard error)" in page
         record = Record(1, "cost", 0, history.row(1))

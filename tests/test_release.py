@@ -24,6 +24,13 @@ pytestmark = [OFF_SCALE, FEW]
 PROBLEM = Problem(seed=3, a=40)
 
 
+@pytest.fixture(autouse=True, scope="module")
+def older_objects() -> None:
+    """Collections before each test look only at objects of these tests, and not at a million older ones."""
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.fixture(autouse=True)
 def without_collections() -> Iterator[None]:
     """No garbage is collected within a test."""

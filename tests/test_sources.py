@@ -203,6 +203,7 @@ POLICIES = {
 }
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("name", POLICIES)
 @pytest.mark.parametrize("kernel", ["matern12", "linear"])
 def test_every_policy_that_streams(name: str, kernel: str):

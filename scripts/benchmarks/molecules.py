@@ -9,8 +9,8 @@ Morgan fingerprints of radius 2 of drug-like molecules. `similarities` uses one 
 timed in turns, on molecules that fit their memory, and each reports its fastest round per pair of molecules:
 
 * ours: blocks of 4,096 molecules in float64, as in a sweep;
-* the limit: the same number of words as ours reads, all in the first-level cache, each and-ed, counted and added to a register,
-  and nothing else; as vectorised by LLVM or in vectors of eight words, whichever is faster;
+* the limit: as many words as ours reads, all in the first-level cache; each is and-ed with a mask, and its bits are counted and
+  added to a register, and nothing else is done; as vectorised by LLVM or in vectors of eight words, whichever is faster;
 * NumPy's `bitwise_count`, ours without numba;
 * RDKit's `BulkTanimotoSimilarity`, on bit vectors that already exist;
 * the dense formula of GAUCHE's kernel, xᵀy / (|x|² + |y|² − xᵀy), as a matrix product in PyTorch on an existing float64 tensor;
@@ -318,7 +318,7 @@ def one_pass(folder: Path, number: int, part: int, size: int, threads: int) -> N
     weights = torch.randn(size, size, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     products = torch.empty(size, BLOCK, dtype=torch.float64)
     for name, multiply in (("similarities alone", False), ("similarities and products, a sweep", True)):
-        foretold = 0.0
+        estimate = 0.0
         for rows in (part // 10, part):
             began, processor = time.perf_counter(), time.process_time()
             for _, words in source.packed(BLOCK, 0, rows):
@@ -326,8 +326,8 @@ def one_pass(folder: Path, number: int, part: int, size: int, threads: int) -> N
                 if multiply:
                     torch.matmul(weights, block, out=products[:, : len(words)])
             taken, processor = time.perf_counter() - began, time.process_time() - processor
-            check = f", {processor / foretold:.2f} times what the tenth of it said" if foretold else ""
-            foretold = processor * part / rows
+            check = f", {processor / estimate:.2f} times the estimate from a tenth of it" if estimate else ""
+            estimate = processor * part / rows
             print(
                 f"{name}, {rows:,} molecules x {size} from a file, {threads} threads: {taken:.1f} s ({processor:.1f} s of "
                 f"processor time{check}), so about {taken * number / rows:.0f} s ({processor * number / rows:.0f} s) for "

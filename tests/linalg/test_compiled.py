@@ -26,6 +26,25 @@ def test_sweep_is_the_dense_product(m: int, A: int, c: int, lower: bool):
     np.testing.assert_allclose(leverage, np.maximum(prior - ((triangle @ block[slots]) ** 2).sum(0), 0), atol=1e-12 * m)
 
 
+@pytest.mark.parametrize("A", [1, 2, 7, 500, 1303])
+def test_bounds_are_those_of_numpy_and_the_first_of_equals_is_the_best(A: int):
+    draw = np.random.default_rng(A)
+    mean, leverage, upper, largest = draw.normal(size=A), draw.random(A), np.empty(A), np.empty(2)
+    expected = mean + 1.7 * np.sqrt(0.3 * leverage)
+    best = int(expected.argmax())
+    if A > 2:  # an equal of the best before it, but for rounding
+        other, best = best, (best - 1) % A
+        mean[best], leverage[best] = mean[other], leverage[other] * (1 + 1e-16)
+        expected, best = mean + 1.7 * np.sqrt(0.3 * leverage), min(best, other)
+    assert compiled.upper_bounds(mean, leverage, 0.3, 1.7, 16 * np.finfo(float).eps, upper, largest) == best
+    np.testing.assert_allclose(upper, expected, rtol=1e-15, atol=1e-15)
+    assert largest[0] == upper.max()
+    assert largest[1] == pytest.approx((mean - 1.7 * np.sqrt(0.3 * leverage)).max(), abs=1e-14)
+    for wrong in (np.nan, np.inf, -np.inf):
+        mean[A // 2] = wrong
+        assert compiled.upper_bounds(mean, leverage, 0.3, 1.7, 0.0, upper, largest) == -1
+
+
 def test_a_number_that_is_not_finite_stays_so():
     block, leverage = np.ones((1, 3)), np.empty(3)
     block[0, 1] = np.nan

@@ -12,10 +12,12 @@ from torchbandits.arms.directions import Directions, Leaders
 from torchbandits.arms.features import ArmFeatures
 from torchbandits.arms.rows import ArmRows, Summed
 from torchbandits.arms.strategies import FromColumns, FromDirections, FromFeatures, TableStrategy
+from torchbandits.arms.ties import TIE
 from torchbandits.budget import budget_on
 from torchbandits.buffered import Buffered
 from torchbandits.kernels import kernel_diagonal
 from torchbandits.posteriors import Conditioning, GaussianProcess
+from torchbandits.threads import MANY_NUMBERS
 from torchbandits.transfers import to_device, to_host
 from torchbandits.types import Picks
 
@@ -61,6 +63,8 @@ class ArmTable(Buffered):
             self._other = FromDirections(rows, posterior, self.columns, self.directions)
         self._choose_strategy()
         self._updates = 0
+        # The prior variances of the arms, λ, and their ratio.
+        self._prior: tuple[Tensor, float, Tensor] | None = None
         # Leverages and regression outputs: on the host, of arms that are about to be told; on the device, of the last picks.
         self._foreseen: tuple[Tensor, Tensor, Tensor, Tensor] | None = None
         self._seen: tuple[Tensor, Tensor, Tensor, Tensor] | None = None
@@ -88,6 +92,33 @@ class ArmTable(Buffered):
     def mean(self) -> Tensor:
         """Posterior mean of every arm, `batch_shape x A`, reward units."""
         return self.posterior.reward_mean(self._buffers["channels"])
+
+    def bounds(self, width: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor] | None:
+        """Confidence bounds by one compiled pass over the arms, for a sparse posterior, which has loaded numba already.
+
+        None where there is no such pass: on devices, for several batch rows, for so many arms that several threads are faster,
+        and if a bound is not finite.
+
+        Args:
+            width: `batch_shape`, confidence width.
+
+        Returns:
+            The upper bound of every arm, `A`; the largest upper and the largest lower bound; the first of the best arms, `1`.
+        """
+        leverage = self._buffers["leverage"]
+        if leverage.dim() > 1 or leverage.device.type != "cpu" or leverage.numel() >= MANY_NUMBERS:
+            return None
+        from torchbandits.linalg.compiled import COMPILED, upper_bounds  # noqa: PLC0415 - numba takes half a second to load
+
+        if not COMPILED or self.rows.sharded:
+            return None
+        mean, upper, largest = self.mean().contiguous(), torch.empty_like(leverage), leverage.new_empty(2)
+        arrays = mean.numpy(), leverage.numpy()
+        arm = upper_bounds(*arrays, self.posterior.regularization, width.item(), TIE, upper.numpy(), largest.numpy())
+        if arm < 0:
+            return None
+        highest, lower = largest.unbind()
+        return upper, highest, lower, torch.tensor([arm])
 
     def mean_at(self, index: Picks) -> Tensor:
         """Posterior mean of arms, `batch_shape x p`, reward units; of arm 0 where the index is −1."""
@@ -155,7 +186,7 @@ class ArmTable(Buffered):
     def sweep_(self) -> ArmTable:
         """Recompute the mean and leverage of every arm from the posterior's factors. Cost O(A m (m + d)), or one m x m x A
         product if kernel columns or features are kept."""
-        prior, strategy = self.prior_diagonal / self.posterior.regularization, self.strategy
+        prior, strategy = self._prior_leverage(), self.strategy
         self.__dict__["_updates"] = 0
         if self.posterior.statistics.size == 0:
             self.leverage, self.channels = prior.expand_as(self.leverage).clone(), torch.zeros_like(self.channels)
@@ -166,6 +197,15 @@ class ArmTable(Buffered):
         strategy.sweep(prior, leverage, channels)
         own["leverage"], own["channels"] = leverage.clamp_min_(0), channels
         return self
+
+    def _prior_leverage(self) -> Tensor:
+        """k(x, x) / λ of every arm, `A` or `batch_shape x A`, kept between the sweeps of not too many arms."""
+        diagonal, lam, known = self._buffers["prior_diagonal"], self.posterior.regularization, self._prior
+        if known is None or known[0] is not diagonal or known[1] != lam:
+            known = (diagonal, lam, diagonal / lam)
+            if diagonal.numel() < MANY_NUMBERS:
+                self.__dict__["_prior"] = known
+        return known[2]
 
     def keep_dictionary_(self) -> ArmTable:
         """Give an exact posterior a dictionary of all its points, which is replaced later. `sweep_` must be called next."""

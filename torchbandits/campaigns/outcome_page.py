@@ -90,9 +90,10 @@ def write_outcomes(page: OutcomePage, path: Path) -> None:
 
 def html(page: OutcomePage) -> str:
     """The page as HTML."""
-    opened = shown(page.opened) if len(page.opened) else "<p>No row is pending: ask for the next rows.</p>"
+    features = set(page.columns["column"])
+    opened = shown(page.opened, features) if len(page.opened) else "<p>No row is pending: ask for the next rows.</p>"
     several = len(page.objectives) > 1
-    front = f'<div class="wide">{shown(page.front[:MOST_FRONT])}</div>'
+    front = shown(page.front[:MOST_FRONT], features)
     if not len(page.front):
         front = "<p>No row keeps the limits with a probability of 95 % yet.</p>"
     elif len(page.front) > MOST_FRONT:
@@ -106,8 +107,8 @@ def html(page: OutcomePage) -> str:
         f'<h1>{escape(page.title)}</h1><p class="facts">{escape(page.facts)}</p>',
         f'<h2>Trade-offs and progress</h2><div class="figures">{figures}</div>',
         f"<h2>{'The front: rows that no other row is expected to beat' if several else 'Best rows'}</h2>{front}",
-        f'<h2>Pending rows</h2><div class="wide">{opened}</div>',
-        f'<h2>How the columns were taken</h2><div class="wide">{shown(page.columns)}</div>',
+        f"<h2>Pending rows</h2>{opened}",
+        f"<h2>How the columns were taken</h2>{shown(page.columns)}",
         "</body></html>\n",
     ]
     return "".join(parts)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,7 +18,8 @@ from torchbandits.explanation import Explanation
 from torchbandits.figures import COLORS, tidy
 from torchbandits.files import write_text
 
-MOST_COLUMNS = 12
+MOST_COLUMNS, FEWEST_FEATURES = 14, 4
+"""Number of columns above which some of the table of candidates are left out, and the number of those always shown."""
 MOST_PREDICTED = 1_000
 """Number of different measured rows above which their predictions are left out, since their cost is cubic in this number."""
 ENOUGH = 5
@@ -75,25 +78,27 @@ def write_campaign(page: CampaignPage, path: Path) -> None:
 
 def html(page: CampaignPage) -> str:
     """The page as HTML."""
-    opened = shown(page.opened) if len(page.opened) else "<p>No row is pending: ask for the next rows.</p>"
+    features = set(page.columns["column"])
+    opened = shown(page.opened, features) if len(page.opened) else "<p>No row is pending: ask for the next rows.</p>"
     explained = "".join(f"<p>{escape(line)}</p>" for line in page.explained)
     parts = [
         f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{escape(page.title)}</title>',
         f'<meta name="viewport" content="width=device-width"><style>{STYLE}</style></head><body>',
         f'<h1>{escape(page.title)}</h1><p class="facts">{escape(page.facts)}</p>',
-        f'<h2>Recommended row</h2><div class="wide facing">{facing(page.best)}</div>{explained}',
+        f'<h2>Recommended row</h2><div class="wide facing">{facing(page.best, features)}</div>{explained}',
         f'<h2>Progress and what was learned</h2><div class="figures">{pictures(page)}</div>{held(page.predicted)}',
-        f'<h2>Best rows</h2><div class="wide">{shown(page.best)}</div>',
-        f'<h2>Pending rows</h2><div class="wide">{opened}</div>',
-        f'<h2>How the columns were taken</h2><div class="wide">{shown(page.columns)}</div>',
+        f"<h2>Best rows</h2>{shown(page.best, features)}",
+        f"<h2>Pending rows</h2>{opened}",
+        f"<h2>How the columns were taken</h2>{shown(page.columns)}",
         "</body></html>\n",
     ]
     return "".join(parts)
 
 
-def facing(best: pd.DataFrame) -> str:
+def facing(best: pd.DataFrame, features: Collection[str]) -> str:
     """The first row as two columns, names beside values."""
-    lines = [(str(name), cell(best[name].iloc[0])) for name in best.columns]
+    first = together(best[:1], features)
+    lines = [(str(name), cell(first[name].iloc[0])) for name in first.columns]
     return table(("column", "value"), lines)
 
 
@@ -142,12 +147,37 @@ def drawn(page: CampaignPage) -> Figure:
     return figure
 
 
-def shown(frame: pd.DataFrame) -> str:
-    """An HTML table; wide ones show the first and the last columns only."""
-    columns = list(frame.columns)
-    if len(columns) > MOST_COLUMNS:
-        columns = [*columns[: MOST_COLUMNS - 5], *columns[-5:]]
-    return table(columns, [[cell(value) for value in line] for line in frame[columns].itertuples(index=False)])
+def shown(frame: pd.DataFrame, features: Collection[str] = ()) -> str:
+    """An HTML table. Of a wide one the columns of the table of candidates that don't fit are left out, which is said."""
+    frame = together(frame, features)
+    inputs = [name for name in frame.columns[1:] if name in features]
+    room = max(FEWEST_FEATURES, MOST_COLUMNS - (len(frame.columns) - len(inputs)))
+    left_out = inputs[room:]
+    frame = frame.drop(columns=left_out)
+    said = f"<p>Not shown: {escape(', '.join(left_out))}.</p>" if left_out else ""
+    lines = [[cell(value) for value in line] for line in frame.itertuples(index=False)]
+    return f'<div class="wide">{table(list(frame.columns), lines)}</div>{said}'
+
+
+def together(frame: pd.DataFrame, features: Collection[str] = ()) -> pd.DataFrame:
+    """Expected values and their deviations in one column: 82.26 ± 0.65, with two digits of the deviation."""
+    joined = frame.copy()
+    for name in frame.columns:
+        other = f"{name.removesuffix('expected')}deviation"
+        if name.endswith("expected") and other in frame.columns and not {name, other} & set(features):
+            joined[name] = [within(*pair) for pair in zip(frame[name], frame[other], strict=True)]
+            joined = joined.drop(columns=other)
+    return joined
+
+
+def within(mean: float, deviation: float) -> str:
+    """A number and its deviation as text, rounded to two digits of the deviation; nothing if they are not known."""
+    if not (math.isfinite(mean) and math.isfinite(deviation)):
+        return ""
+    digits = 1 - math.floor(math.log10(deviation)) if deviation > 0 else 99
+    if not -6 <= digits <= 6:
+        return f"{mean:.6g} ± {deviation:.2g}"
+    return " ± ".join(f"{round(value, digits):.{max(0, digits)}f}" for value in (mean, deviation))
 
 
 def cell(value: object) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import io
 import os
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -147,6 +148,9 @@ WORDS = {
 }
 """Axis labels in words."""
 
+NUMBER = re.compile(r"–|nan|[-+−]?[\d.,]*(e[-+]?\d+)?( (±|…) [-+−]?[\d.,]+(e[-+]?\d+)?)?")
+"""A cell of a column of numbers: a number, a number with its error, an interval, or nothing."""
+
 STYLE = """
 :root { color-scheme: light; }
 * { box-sizing: border-box; }
@@ -157,15 +161,16 @@ h3 { font-size: 1em; margin-bottom: 0.3em; }
 p.facts { color: #555; margin-top: 0; }
 .wide { overflow-x: auto; }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
-th, td { padding: 0.25em 0.8em; border-bottom: 1px solid #ddd; text-align: right; white-space: nowrap; }
-th:first-child, td:first-child { text-align: left; padding-left: 0; }
+th, td { padding: 0.25em 0.8em; border-bottom: 1px solid #ddd; text-align: left; white-space: nowrap; }
+th:first-child, td:first-child { padding-left: 0; }
+.number { text-align: right; }
 .figures { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(100%, 520px), 1fr)); gap: 1.5em; }
 .figures img { width: 100%; height: auto; }
 .tables > div { overflow-x: auto; }
 .tables th { white-space: normal; vertical-align: bottom; }
 .tables { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(100%, 360px), 1fr)); gap: 0 2em; }
 pre { background: #f6f6f6; padding: 1em; overflow-x: auto; }
-.facing td { white-space: normal; text-align: left; } .facing td:first-child { color: #555; }
+.facing td { white-space: normal; } .facing .number { text-align: left; } .facing td:first-child { color: #555; }
 @page { margin: 15mm; }
 @media print {
   body { max-width: none; margin: 0; padding: 0; font-size: 10pt; }
@@ -403,9 +408,17 @@ def best_table(page: Page, place: int) -> str:
 
 
 def table(headers: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
-    """HTML table of plain text."""
-    head = "".join(f"<th>{escape(header)}</th>" for header in headers)
-    body = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in line) + "</tr>" for line in lines)
+    """HTML table of plain text. Columns of numbers are aligned on the right, except the first."""
+    lines = list(lines)
+    kinds = [
+        ' class="number"' if j and lines and all(NUMBER.fullmatch(line[j]) for line in lines) else ""
+        for j in range(len(headers))
+    ]
+    head = "".join(f"<th{kind}>{escape(header)}</th>" for kind, header in zip(kinds, headers, strict=True))
+    body = "".join(
+        "<tr>" + "".join(f"<td{kind}>{escape(cell)}</td>" for kind, cell in zip(kinds, line, strict=True)) + "</tr>"
+        for line in lines
+    )
     return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
 

@@ -171,9 +171,10 @@ def to_rich(config: ExperimentConfig, table: pd.DataFrame) -> RichTable:
 def caption(config: ExperimentConfig, table: pd.DataFrame) -> str:
     """Horizon, repetitions and seed of an experiment in one line."""
     unknown = "means; the regret is unknown"
-    meaning = unknown if "largest_reward" in table else "means, regret over that of uniform in the same repetition"
+    known = "means; the regret ratio is the regret over that of uniformly random picks in the same repetition"
+    meaning = unknown if "largest_reward" in table else known
     repetitions = "1 repetition" if config.repetitions == 1 else f"{config.repetitions} repetitions"
-    return f"{config.name}: T = {config.horizon:,}, {repetitions} from seed {config.seed}; {meaning}"
+    return f"{config.name}: {config.horizon:,} evaluations in a run, {repetitions} from seed {config.seed}; {meaning}"
 
 
 def _number(value: float, form: str) -> str:

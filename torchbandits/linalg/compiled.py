@@ -32,6 +32,8 @@ except ImportError:
 _NUMBERS = {"contract", "nsz"}
 # For sums that are vectorised: the order of summation depends on the machine, but is fixed on each machine.
 _SUMS = {"contract", "nsz", "reassoc"}
+# For numbers that are known to be finite.
+_FINITE = _SUMS | {"nnan", "ninf"}
 _EPS = float(np.finfo(np.float64).eps)
 # Arms per chunk, so that the eight lines of a tile stay in the first-level cache.
 _COLUMNS = 384
@@ -124,6 +126,65 @@ def sweep_kept(
         for j in range(start, stop):
             if leverage[j] < 0.0:
                 leverage[j] = 0.0
+
+
+@njit(cache=True, fastmath=_FINITE, error_model="numpy")
+def _largest(x: Array) -> float:  # pragma: no cover - compiled
+    largest = x[0]
+    for i in range(1, x.shape[0]):
+        if x[i] > largest:
+            largest = x[i]
+    return largest
+
+
+@njit(cache=True, fastmath=_FINITE, error_model="numpy")
+def _largest_lower(mean: Array, upper: Array) -> float:  # pragma: no cover - compiled
+    largest = 2.0 * mean[0] - upper[0]
+    for i in range(1, mean.shape[0]):
+        lower = 2.0 * mean[i] - upper[i]
+        if lower > largest:
+            largest = lower
+    return largest
+
+
+@njit(cache=True, fastmath=_SUMS, error_model="numpy")
+def _sum(x: Array, y: Array) -> float:  # pragma: no cover - compiled
+    total = 0.0
+    for i in range(x.shape[0]):
+        total += x[i] + y[i]
+    return total
+
+
+@njit(cache=True, fastmath=_NUMBERS, error_model="numpy")
+def upper_bounds(
+    mean: Array, leverage: Array, regularization: float, width: float, tie: float, upper: Array, largest: Array
+) -> int:  # pragma: no cover - compiled
+    """Compute the upper confidence bound mean + width √(λ leverage) of every arm, and find the best arm.
+
+    Args:
+        mean, leverage: `A`.
+        regularization: λ.
+        width: Confidence width.
+        tie: Relative distance from the largest bound within which the first arm is the best.
+        upper: `A`, overwritten by the bounds.
+        largest: 2, overwritten by the largest upper and the largest lower bound.
+
+    Returns:
+        The best arm; −1 if a bound, or their sum, is not finite. The largest bounds are then meaningless.
+
+    Cost: O(A).
+    """
+    A = mean.shape[0]
+    for j in range(A):
+        upper[j] = mean[j] + width * math.sqrt(regularization * leverage[j])
+    if not math.isfinite(_sum(mean, upper)):
+        return -1
+    largest[0], largest[1] = _largest(upper), _largest_lower(mean, upper)
+    least = largest[0] - tie * abs(largest[0])
+    for j in range(A):
+        if upper[j] >= least:
+            return j
+    return -1
 
 
 @njit(cache=True)
@@ -288,4 +349,5 @@ def compile_all() -> None:
     factorise(np.ones((1, 2)), first, np.ones(2), np.ones((2, 2))[:, :1], 1.0, 0.0, np.inf)
     _, _, *_, N, a = factorise(one, first, line, one, 1.0, 0.0, np.inf)
     sweep_kept(N, a, True, one, first, line, np.empty(1), np.empty((1, 1)))
+    upper_bounds(line, line, 1.0, 1.0, 0.0, np.empty(1), np.empty(2))
     read_kept(one, first, first)

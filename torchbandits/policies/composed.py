@@ -451,9 +451,14 @@ class Composed(Policy[TableState | BoxState]):
             state.here().box.check_finite()
             return None
         across, width, derived = state.rows.across, self.width(state), state.derived
+        compiled = state.posterior.sparse and state.posterior.units is None and derived.upper is None
+        if compiled and (found := state.table.bounds(width)) is not None:
+            derived.upper, derived.highest, lower, derived.best = found
+            derived.upper_of = width
+            return derived.highest, lower
         upper = upper_bounds(state, width)
-        assert derived.marginals is not None
-        mean = derived.marginals[0]
+        # After a compiled pass no other marginals are known.
+        mean = state.table.mean() if derived.marginals is None else derived.marginals[0]
         largest, lower = across.amax(upper), across.amin(torch.sub(upper, mean, alpha=2))
         if largest.device.type != "cpu" and state.posterior.units is None:
             # One copy for all three, because each copy waits for the device.

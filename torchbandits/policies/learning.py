@@ -145,7 +145,8 @@ def _learn_sparse(state: GaussianState, memory: Memory, summed: Summed) -> None:
         state.add_gains_(leverage, counts)
     # The accumulated log det grows by log(1 + n lev) per distinct arm, with the leverages before the tell.
     sums: Any = state._buffers
-    sums["log_det"] = sums["log_det"] + torch.log1p(counts * leverage).sum(dim=-1)
+    gains = torch.log1p(counts * leverage)
+    sums["log_det"] = sums["log_det"] + (gains.squeeze(-1) if gains.shape[-1] == 1 else gains.sum(dim=-1))
     # BKB samples point i with probability min(1, n_i q̄ lev_i), with the leverages before the pulls.
     size, pad = state.statistics.size, torch.nn.functional.pad
     if summed.whole:

@@ -95,7 +95,8 @@ def upper_bounds(state: TableState, width: Tensor) -> Tensor:
     derived = state.derived
     if derived.upper is None or derived.upper_of is not width:
         mean, std = marginals(state)
-        derived.upper, derived.upper_of, derived.highest = torch.addcmul(mean, std, width.unsqueeze(-1)), width, None
+        derived.upper, derived.upper_of = torch.addcmul(mean, std, width.unsqueeze(-1)), width
+        derived.highest = derived.best = None
     return derived.upper
 
 
@@ -168,8 +169,11 @@ class Picker:
             score, derived = self._of_all(), self._state.derived
             if offered is not None:
                 score = score.masked_fill(~offered, -torch.inf)
-            highest = derived.highest if score is derived.upper else None
-            arm = self._table.rows.across.best(score, highest).unsqueeze(-1)
+            known = score is derived.upper
+            if known and derived.best is not None:
+                arm = derived.best
+            else:
+                arm = self._table.rows.across.best(score, derived.highest if known else None).unsqueeze(-1)
             if remaining.dim() and not bool(remaining.all()):
                 arm = arm.masked_fill((remaining == 0).unsqueeze(-1).to(arm.device), -1)
             return (self._rule.repeated(arm, self._table.leverage, remaining) if isinstance(self._rule, Repeat) else arm), None

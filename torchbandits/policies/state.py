@@ -32,7 +32,7 @@ RECENT = 40
 """Number of the latest pulls of a batch row that are kept, in order."""
 _NO_POSTERIOR = "this policy keeps no posterior; use gp_ucb, bkb or batch_bkb to have one."
 # A number of Python takes three times as long to add.
-_ONE = torch.ones((), dtype=torch.float64)
+_ONE, _ZERO = torch.ones((), dtype=torch.float64), torch.zeros((), dtype=torch.float64)
 _PROGRESS = ("told", "log_det", "batched_log_det", "batched_log_det_3")
 
 
@@ -335,14 +335,19 @@ class PosteriorState(State):
     def row_leverage(self) -> Tensor:
         """Leverage of every distinct point given the rewards told, `batch_shape x u`."""
         rows, statistics = self.rows, self.statistics
-        arm, mask = rows.arm_of_row, statistics.mask
+        arm: Tensor = rows._buffers["arm_of_row"]
         leverage = self.leverage_at(arm)
         # A single batch row has no padding.
-        if not rows.outside and not statistics.num_rows.dim():
+        if not rows.outside and arm.dim() == 1:
             return leverage
+        mask = statistics.mask
         if rows.outside and bool((outside := (arm < 0) & mask).any()):
             leverage = torch.where(outside, self.process.leverage(statistics.points), leverage)
         return leverage * mask
+
+    def row_leverage_or_any(self) -> Tensor:
+        """`row_leverage`, but any number where padded."""
+        return self.row_leverage()
 
     def row_marginals(self) -> tuple[Tensor, Tensor]:
         """Mean and variance of the distinct points pulled, `batch_shape x u` each."""
@@ -406,6 +411,7 @@ class Derived:
         upper: `batch_shape x A`, upper confidence bounds.
         upper_of: The width of these bounds, the same object.
         highest: `batch_shape`, the largest of these bounds, on the host; None where it is not known.
+        best: `1`, the arm of the largest of these bounds; None where it is not known.
     """
 
     width: Tensor | None = None
@@ -414,6 +420,7 @@ class Derived:
     upper: Tensor | None = None
     upper_of: Tensor | None = None
     highest: Tensor | None = None
+    best: Tensor | None = None
 
 
 class GaussianState(PosteriorState):
@@ -544,26 +551,32 @@ class GaussianState(PosteriorState):
         pulls, log_det = own["told"] if told is None else told, own["log_det"]
         batched, batched_3 = own["batched_log_det"], own["batched_log_det_3"]
         rows, sketch, kappa2, known = self.rows, self.posterior.sketch, self.kappa2, self._known_kappa2
+        t, pulls, loss = pulls + _ONE, pulls.clamp_min(1), _ZERO if sketch is None else sketch.loss
+        if sketch is None and pulls.dim():
+            loss = torch.zeros_like(pulls)
         if "effective_dimension" in reads:
-            dimension = (self.row_leverage() * self.statistics.weights).sum(dim=-1)
+            # Padded places have no weight.
+            dimension = (self.row_leverage_or_any() * self.statistics.weights).sum(dim=-1)
             if dimension.device.type != "cpu":
-                pulls, log_det, batched, batched_3 = to_device(dimension.device, pulls, log_det, batched, batched_3)
+                here = (t, pulls, log_det, batched, batched_3, *(() if sketch is not None else (loss,)))
+                t, pulls, log_det, batched, batched_3, *own_loss = to_device(dimension.device, *here)
+                loss = own_loss[0] if own_loss else loss
         else:
             dimension = torch.full_like(pulls, torch.nan)
             if known is None or known[0] is not kappa2:
                 self._known_kappa2 = known = (kappa2, kappa2.cpu())
             kappa2 = known[1]
         return Progress(
-            t=pulls + _ONE,
-            pulls=pulls.clamp_min(1),
+            t=t,
+            pulls=pulls,
             num_arms=rows.total,
             dim=rows.source.dim,
             log_det=log_det,
             batched_log_det=batched,
             batched_log_det_3=batched_3,
             effective_dimension=dimension,
-            kappa2=kappa2.expand_as(pulls),
-            sketch_loss=torch.zeros_like(pulls) if sketch is None else sketch.loss.to(pulls.device),
+            kappa2=kappa2 if kappa2.shape == pulls.shape else kappa2.expand_as(pulls),
+            sketch_loss=loss if sketch is None else loss.to(pulls.device),
         )
 
 
@@ -622,7 +635,7 @@ class TableState(GaussianState):
         if self.rows.sharded:
             return ()
         own = self.table.needed_of(index)
-        return (*own, self.row_leverage()) if self.posterior.sparse else own
+        return (*own, self.row_leverage_or_any()) if self.posterior.sparse else own
 
     def foresee_(self, here: Tensor, *beside: Tensor) -> None:
         """Cache the host copies until the state changes."""
@@ -635,15 +648,23 @@ class TableState(GaussianState):
         known = self._foreseen_rows
         if known is None or known[0] is not self.table.leverage or known[1] is not self.rows.arm_of_row:
             return self.row_leverage().cpu()
+        # A single batch row has no padding.
+        return known[2] if known[2].dim() == 1 else known[2] * self.statistics.mask_on_host
+
+    def row_leverage_or_any(self) -> Tensor:
+        """`row_leverage`, but any number where padded; cached for the current leverages and rows, which are replaced when they
+        change."""
+        own, rows = self.table._buffers, self.rows
+        leverage, arm, known = own["leverage"], rows._buffers["arm_of_row"], self._row_leverage
+        if known is None or known[0] is not leverage or known[1] is not arm or rows.outside:
+            found = super().row_leverage() if rows.outside or arm.dim() == 1 else self.table.leverage_at(arm)
+            self.__dict__["_row_leverage"] = known = (leverage, arm, found)
         return known[2]
 
     def row_leverage(self) -> Tensor:
-        """Leverage of every distinct point given the rewards told, `batch_shape x u`; cached for the current leverages and
-        rows, which are replaced when they change."""
-        leverage, arm, known = self.table.leverage, self.rows.arm_of_row, self._row_leverage
-        if known is None or known[0] is not leverage or known[1] is not arm or self.rows.outside:
-            self.__dict__["_row_leverage"] = known = (leverage, arm, super().row_leverage())
-        return known[2]
+        """Leverage of every distinct point given the rewards told, `batch_shape x u`."""
+        found = self.row_leverage_or_any()
+        return found if self.rows.outside or found.dim() == 1 else found * self.statistics.mask
 
     def _snapshots(self) -> list[Callable[[], None]]:
         # The snapshots of the base class are written out here, because every call counts in a small step.

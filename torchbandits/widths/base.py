@@ -103,6 +103,8 @@ class Frequentist(Width, ABC):
     def _bound(self, progress: Progress) -> float | Tensor:
         """The norm bound, on the device of the posterior."""
         bound = self.norm_bound
+        if type(bound) is float:  # asking for `Real` takes as long as an operation
+            return bound
         return float(bound) if isinstance(bound, Real) else torch.as_tensor(bound).to(progress.pulls)
 
     @property

@@ -12,6 +12,8 @@ from peer_study.game import BUDGETS
 from peer_study.methods import OURS
 from peer_study.statistics import differences, pair, paired, ranks, summary
 
+BY_TABLE = "Simple regret / mean regret by table; the smallest of each row is bold:\n"
+AGAINST = "`auto` against each other method, on all runs that both have (negative differences are in favour of `auto`):\n"
 MEASURES = {"simple_regret": "simple regret", "mean_regret": "mean regret"}
 
 HEAD = """# Against other packages
@@ -140,12 +142,10 @@ def coverage(records: pd.DataFrame, budget: str) -> str:
     rest = runs[~runs["method"].isin(frame.columns)].groupby("method")["seconds"].agg(["size", "mean"])
     least, most = seeds.min(), seeds.max()
     number = f"{least} to {most} seeds" if least < most else "one seed" if most == 1 else f"{most} seeds"
-    words = f"{names.nunique()} tables, {number} each: the runs that all methods in the table have."
+    words = f"{names.nunique()} tables, {number} each. The methods are compared on the runs that all of them have."
     if len(rest):
-        words += " Left out, because they are not yet recorded on all tables: "
-        words += (
-            ", ".join(f"`{m}` (runs: {line['size']:.0f}, of {line['mean']:.0f} s each)" for m, line in rest.iterrows()) + "."
-        )
+        words += " These have not been run on all tables and are left out of the next two tables: "
+        words += ", ".join(f"`{m}` ({line['size']:.0f} runs, {line['mean']:.0f} s each)" for m, line in rest.iterrows()) + "."
     return words + "\n"
 
 
@@ -160,9 +160,15 @@ def write_page(records: pd.DataFrame, page: Path) -> Path:
     for budget in budgets:
         size = BUDGETS[budget]
         parts += [f"## {size.pulls:,} evaluations, {size.batch} at a time\n", coverage(records, budget)]
-        parts += [overall(records, budget), "Simple / mean regret by table:\n", by_table(records, budget)]
+        parts += [
+            overall(records, budget),
+            "Simple regret / mean regret by table; the smallest of each row is bold:\n",
+            by_table(records, budget),
+        ]
         if "auto" in paired(records, budget, "simple_regret").columns:
-            parts.append("Tables on which `auto` loses, over all runs of both methods (negative differences favour `auto`):\n")
+            parts.append(
+                "`auto` against each other method, on all runs that both have (negative differences are in favour of `auto`):\n"
+            )
             parts.append(losses(records, budget, "auto"))
     note = tables.__doc__ or ""
     parts += [METHOD_NOTES + "## The tables\n", note.split("\n", 2)[2].strip() + "\n", "## Versions\n"]

@@ -175,19 +175,34 @@ class KernelColumns:
         missing, slots = kept.missing(self._posterior.rows_on_host(rows))
         step = max(1, _GROUP_BYTES // kept.bytes_a_slot)
         for some, theirs in zip(missing.split(step, dim=-1), slots.split(step, dim=-1), strict=True):
-            row = to_device(rows.device, some.clamp_min(0))[0]
-            arm = self._rows.arm_of_row.gather(-1, row)
-            kept.put(some, theirs, self._with_own(self.evaluate(statistics.at(row)), arm))
+            if some.dim() > 1 and self._alike():
+                # Only the columns that are missing, of all batch rows together.
+                row, there = some.reshape(-1, some.shape[-1]), (points := statistics.points).flatten(0, -3)
+                line, place = (row >= 0).nonzero(as_tuple=True)
+                line, row = to_device(points.device, line, row[line, place])
+                points, arm = there[line, row], self._rows.arm_of_row.flatten(0, -2)[line, row]
+            else:
+                row = to_device(rows.device, some.clamp_min(0))[0]
+                arm = self._rows.arm_of_row.gather(-1, row)
+                points = statistics.points.gather(-2, row.unsqueeze(-1).expand(*row.shape, statistics.points.shape[-1]))
+            # Only batch rows are padded, with places that may hold no arm.
+            kept.put(some, theirs, self._with_own(self.evaluate(points), arm, whole=arm.dim() == 1))
         return True
 
-    def _with_own(self, block: Tensor, arm: Tensor) -> Tensor:
-        """The columns with the exact k(x_j, x_j) at arm x_j, where rounding would leave a difference."""
+    def _alike(self) -> bool:
+        """Whether columns of all batch rows are those of one kernel on the same arms, evaluated at once on a device."""
+        return self.scaled() is not None and self.diagonal.dim() == 1 and not self._posterior.kernel.batch_shape
+
+    def _with_own(self, block: Tensor, arm: Tensor, *, whole: bool = False) -> Tensor:
+        """The columns with the exact k(x_j, x_j) at arm x_j, where rounding would leave a difference. `whole` says that no arm
+        is −1 for padding."""
         here = self._rows.across.places(arm)
-        slot = here.clamp_min(0)
+        within = not self._rows.outside and not self._rows.sharded
+        slot = here if within and whole else here.clamp_min(0)
         own = self.diagonal.expand(*arm.shape[:-1], -1).gather(-1, slot).to(block.dtype)
         place = slot.unsqueeze(-1)
-        if not self._rows.outside and not self._rows.sharded:
-            # Padded places, too, are those of arms.
+        if within:
+            # Padded places, too, are written to an arm.
             return block.scatter(-1, place, own.unsqueeze(-1))
         return block.scatter(-1, place, torch.where(here.unsqueeze(-1) >= 0, own.unsqueeze(-1), block.gather(-1, place)))
 

@@ -183,6 +183,11 @@ class Directions(Buffered):
         """`KernelColumns.scaled` of float64 arms: covariances of arms are computed in float64."""
         return self._columns.scaled() if self.block.dtype == torch.float64 else None
 
+    def in_parts(self) -> tuple[Stationary, Tensor, Tensor] | None:
+        """On a device: an RBF or Matérn kernel, the arms in units of its lengthscale, and T; None elsewhere."""
+        known = None if self.dense else self._scaled()
+        return None if known is None else (*known, self.rows_used)
+
     def between(self, left: tuple[Tensor, Tensor], right: tuple[Tensor, Tensor]) -> Tensor:
         """k̃ between arms given by their `features`, `batch_shape x n x n'`."""
         posterior = self._owners[1]

@@ -7,7 +7,8 @@ from torch import Tensor
 
 from torchbandits.arms.sweeping import FullSweep
 from torchbandits.arms.table import ArmTable
-from torchbandits.arms.ties import best_arm
+from torchbandits.arms.ties import TIE, best_arm
+from torchbandits.kernels import Stationary
 from torchbandits.types import Picks
 
 # Maximum number of picks in one call, and maximum number of values that the factor may hold.
@@ -32,15 +33,28 @@ def largest_variances(
 
     Cost: O(A (u + n)) for the n-th pick given u distinct points, and no waiting for a device.
     """
-    shape, A = table.leverage.shape[:-1], table.leverage.shape[-1]
+    shape = table.leverage.shape[:-1]
     q = min(int(room.max()), _MOST, max(1, _SIZE // table.leverage.numel()))
+    made = torch.arange(q) < room.unsqueeze(-1)
+    live = None if bool(made.all()) else made.to(table.leverage.device)
+    parts = table.strategy.in_parts()
+    if parts is None or (parts[2].shape[-2] + parts[1].shape[-1]) * table.leverage.numel() > _SIZE:
+        picks = _one_by_one(table, preference, offered, pending, q, live)
+    else:
+        picks = _in_few_operations(table, parts, preference, offered, pending, q, live)
+    index = torch.cat(picks, dim=-1) if picks else torch.empty(*shape, 0, dtype=torch.int64, device=table.leverage.device)
+    return index, (room - q).clamp_min(0)
+
+
+def _one_by_one(
+    table: ArmTable, preference: Tensor, offered: Tensor, pending: tuple[Tensor, Tensor], q: int, live: Tensor | None
+) -> list[Picks]:
+    """`largest_variances` of any posterior: q picks, in the places of `live`, `batch_shape x q` (all if None)."""
     start = FullSweep(table, None, pending)
     leverage, used = start.leverage, start.directions.shape[-2]
-    factor = leverage.new_empty(*shape, used + q, A)
+    factor = leverage.new_empty(*leverage.shape[:-1], used + q, leverage.shape[-1])
     factor[..., :used, :] = start.directions
     scale, barred, picks = table.posterior.regularization**0.5, ~offered, []
-    made = torch.arange(q) < room.unsqueeze(-1)
-    live = None if bool(made.all()) else made.to(leverage.device)
     for place in range(q):
         score = (preference + scale * leverage.sqrt()).masked_fill(barred, -torch.inf)
         slot = best_arm(score).unsqueeze(-1)
@@ -54,5 +68,46 @@ def largest_variances(
         factor[..., used + place, :] = drop
         leverage = torch.addcmul(leverage, drop, drop, value=-1).clamp_min_(0)
         picks.append(slot)
-    index = torch.cat(picks, dim=-1) if picks else torch.empty(*shape, 0, dtype=torch.int64, device=leverage.device)
-    return index, (room - q).clamp_min(0)
+    return picks
+
+
+def _in_few_operations(
+    table: ArmTable,
+    parts: tuple[Stationary, Tensor, Tensor],
+    preference: Tensor,
+    offered: Tensor,
+    pending: tuple[Tensor, Tensor],
+    q: int,
+    live: Tensor | None,
+) -> list[Picks]:
+    """`_one_by_one` for arms on a device. All that is read of a picked arm is in one block of memory, so that one operation
+    gathers it: T and the rows of earlier picks, the square root of the leverage, and the point."""
+    (form, arms, T), lam, leverage = parts, table.posterior.regularization, table.leverage
+    shape, A, r, d = leverage.shape[:-1], leverage.shape[-1], T.shape[-2], arms.shape[-1]
+    if pending[0].shape[-1]:
+        start = FullSweep(table, None, pending)
+        leverage, T, r = start.leverage, torch.cat([T, start.directions], dim=-2), r + start.directions.shape[-2]
+    block = leverage.new_empty(*shape, r + q + 1 + d, A)
+    block[..., r + q + 1 :, :] = arms.mT
+    if r:
+        block[..., :r, :] = T
+    flat, root, one = block.reshape(-1, *block.shape[-2:]), block[..., r + q, :], leverage.new_ones(())
+    # The same order as with `preference`, which falls with the index; all are positive.
+    base = ((preference - 2 * preference[..., -1:]) * lam**-0.5).masked_fill(~offered, -torch.inf)
+    picks = []
+    for place in range(q):
+        score = base + torch.sqrt(leverage, out=root)
+        # The rule of `best_arm` for positive scores.
+        near = score >= score.amax(dim=-1, keepdim=True) * (1 - TIE)
+        slot = near.view(torch.uint8).argmax(dim=-1, keepdim=True)
+        own = block.gather(-1, slot.unsqueeze(-2).expand(*block.shape[:-1], 1))
+        K, m = form.between_scaled(own[..., r + q + 1 :, :].mT, arms).reshape(-1, 1, A), r + place
+        before = own.reshape(-1, *own.shape[-2:])[:, :m].mT
+        column = torch.baddbmm(K, before, flat[:, :m], beta=1 / lam, alpha=-1).reshape(*shape, A)
+        drop = torch.div(column, torch.hypot(own[..., r + q, :], one), out=block[..., m, :])
+        if live is not None:
+            drop.mul_(live[..., place : place + 1])
+            slot = slot.masked_fill(~live[..., place : place + 1], -1)
+        leverage = torch.addcmul(leverage, drop, drop, value=-1).clamp_min_(0)
+        picks.append(slot)
+    return picks

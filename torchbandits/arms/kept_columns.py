@@ -115,20 +115,24 @@ class KeptColumns:
         return missing, slots
 
     def put(self, rows: Tensor, slots: Tensor, columns: Tensor) -> None:
-        """Store columns (`batch_shape x p x A`) of rows in the slots returned by `missing`, −1 where padded."""
+        """Store columns (`batch_shape x p x A`) of rows in the slots returned by `missing`, −1 where padded. With batch rows,
+        columns may also be those that are not padding, in order, `n x A`."""
         self._known = None
         p, lines, device = rows.shape[-1], self.batch_shape.numel(), self.block.device
         row, slot = rows.reshape(lines, p), slots.reshape(lines, p)
-        fresh = columns.expand(*rows.shape, self.num_arms).reshape(-1, self.num_arms)
         line, place = (row >= 0).nonzero(as_tuple=True)
+        if self.batch_shape and columns.dim() == 2:
+            fresh, source = columns, torch.arange(len(line))
+        else:
+            fresh, source = columns.expand(*rows.shape, self.num_arms).reshape(-1, self.num_arms), line * p + place
         slot = slot[line, place]
         block, target = self.block.reshape(-1, self.num_arms), line * self.block.shape[-2] + slot
         if len(target) == 1:
-            block[int(target)] = fresh[int(line * p + place)]
+            block[int(target)] = fresh[int(source)]
         elif len(target) == len(fresh):
             block.index_copy_(0, to_device(device, target)[0], fresh)
         else:
-            target, source = to_device(device, target, line * p + place)
+            target, source = to_device(device, target, source)
             block.index_copy_(0, target, fresh.index_select(0, source))
         # Assigned last, so that an interrupted call leaves no slot without its column.
         self._slot_of_row[line, row[line, place]] = slot
@@ -153,6 +157,10 @@ class KeptColumns:
 
     def between(self, slots: Tensor, index: Picks) -> Tensor:
         """Columns in slots (`batch_shape x m`) at arms (`batch_shape x p`), `batch_shape x m x p`."""
+        if self.block.device.type != "cpu":
+            # One operation; places that are padding (−1) are read from the end.
+            block = self.block.reshape(-1, self.num_arms)
+            return block[self._lines(slots).unsqueeze(-1), index.unsqueeze(-2)]
         start = self._lines(slots) * self.num_arms
         place = start.unsqueeze(-1) + index.clamp_min(0).unsqueeze(-2)
         # index_select on the flat block takes a third of the time of advanced indexing.

@@ -353,12 +353,20 @@ class ArmRows(Buffered):
             # If every batch row has the same number of new arms, they are appended, which is known without waiting for the
             # device.
             last = bool((rows == torch.arange(size, size + rows.shape[-1])).all())
-            arms, own = to_device(device, index, rows)
-            if not last or self.sharded:
+            grown = max(int(rows.max()) + 1, size) if rows.numel() else size
+            arms, own, slot, place = to_device(
+                device, index, rows, torch.where(index >= 0, index, self.num_arms), torch.where(rows >= 0, rows, grown)
+            )
+            if self.sharded:
                 self._join(arms, own)
-            else:
+            elif last:
                 self.row_of_arm = self.row_of_arm.scatter(-1, arms, own)
                 self.arm_of_row = torch.cat([self.arm_of_row, arms], dim=-1)
+            else:
+                # Padding is written to a spare place that is removed at the end.
+                self.row_of_arm = nn.functional.pad(self.row_of_arm, (0, 1)).scatter(-1, slot, own)[..., :-1]
+                longer = nn.functional.pad(self.arm_of_row, (0, grown - size + 1), value=-1)
+                self.arm_of_row = longer.scatter(-1, place, arms)[..., :grown]
             if known is not None:
                 for found, own, at in zip(
                     known[1], *(x.reshape(len(known[1]), -1).tolist() for x in (index, rows)), strict=True

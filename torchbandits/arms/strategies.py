@@ -15,6 +15,7 @@ from torchbandits.arms.features import ArmFeatures
 from torchbandits.arms.rows import ArmRows
 from torchbandits.budget import halved
 from torchbandits.embeddings import Nystrom
+from torchbandits.kernels import Stationary
 from torchbandits.linalg import LowRankPrecision, Precision
 from torchbandits.posteriors import AtPoints, GaussianProcess
 from torchbandits.posteriors.factors import Behind, Factors, FactorsInOne, SmallFactors
@@ -71,6 +72,11 @@ class TableStrategy(ABC):
         `features` are those of the arms, where they are known."""
         k = self.cross(index.clamp_min(0), None).double()
         return k, k
+
+    def in_parts(self) -> tuple[Stationary, Tensor, Tensor] | None:
+        """On a device: an RBF or Matérn kernel, the arms in units of its lengthscale, and T, with k̃ = k/λ − TᵀT, where the
+        posterior is kept in this form; otherwise None."""
+        return None
 
     def append(self, G: Tensor, directions: Callable[[Tensor], Tensor]) -> None:
         """Store the directions of pulls, `batch_shape x p x A`, whose squares were subtracted from the leverages. By default
@@ -225,6 +231,10 @@ class FromDirections(TableStrategy):
     def covariance(self, left: tuple[Tensor, ...], right: tuple[Tensor, ...], frozen: bool | Tensor) -> Tensor:
         """k̃, because an exact posterior has nothing to freeze. Cost O(n n' (u + d))."""
         return self._directions.between((left[0], left[1]), (right[0], right[1]))
+
+    def in_parts(self) -> tuple[Stationary, Tensor, Tensor] | None:
+        """Kernel, arms and T, unless all covariances are kept."""
+        return self._directions.in_parts()
 
     def append(self, G: Tensor, directions: Callable[[Tensor], Tensor]) -> None:
         """Append rows to T."""

@@ -345,6 +345,10 @@ class PosteriorState(State):
             leverage = torch.where(outside, self.process.leverage(statistics.points), leverage)
         return leverage * mask
 
+    def row_leverage_or_any(self) -> Tensor:
+        """`row_leverage`, but any number where padded."""
+        return self.row_leverage()
+
     def row_marginals(self) -> tuple[Tensor, Tensor]:
         """Mean and variance of the distinct points pulled, `batch_shape x u` each."""
         statistics, arm = self.statistics, self.rows.arm_of_row
@@ -547,19 +551,24 @@ class GaussianState(PosteriorState):
         pulls, log_det = own["told"] if told is None else told, own["log_det"]
         batched, batched_3 = own["batched_log_det"], own["batched_log_det_3"]
         rows, sketch, kappa2, known = self.rows, self.posterior.sketch, self.kappa2, self._known_kappa2
+        t, pulls, loss = pulls + _ONE, pulls.clamp_min(1), _ZERO if sketch is None else sketch.loss
+        if sketch is None and pulls.dim():
+            loss = torch.zeros_like(pulls)
         if "effective_dimension" in reads:
-            dimension = (self.row_leverage() * self.statistics.weights).sum(dim=-1)
+            # Padded places have no weight.
+            dimension = (self.row_leverage_or_any() * self.statistics.weights).sum(dim=-1)
             if dimension.device.type != "cpu":
-                pulls, log_det, batched, batched_3 = to_device(dimension.device, pulls, log_det, batched, batched_3)
+                here = (t, pulls, log_det, batched, batched_3, *(() if sketch is not None else (loss,)))
+                t, pulls, log_det, batched, batched_3, *own_loss = to_device(dimension.device, *here)
+                loss = own_loss[0] if own_loss else loss
         else:
             dimension = torch.full_like(pulls, torch.nan)
             if known is None or known[0] is not kappa2:
                 self._known_kappa2 = known = (kappa2, kappa2.cpu())
             kappa2 = known[1]
-        no_loss = torch.zeros_like(pulls) if pulls.dim() or pulls.device.type != "cpu" else _ZERO
         return Progress(
-            t=pulls + _ONE,
-            pulls=pulls.clamp_min(1),
+            t=t,
+            pulls=pulls,
             num_arms=rows.total,
             dim=rows.source.dim,
             log_det=log_det,
@@ -567,7 +576,7 @@ class GaussianState(PosteriorState):
             batched_log_det_3=batched_3,
             effective_dimension=dimension,
             kappa2=kappa2 if kappa2.shape == pulls.shape else kappa2.expand_as(pulls),
-            sketch_loss=no_loss if sketch is None else sketch.loss.to(pulls.device),
+            sketch_loss=loss if sketch is None else loss.to(pulls.device),
         )
 
 
@@ -626,7 +635,7 @@ class TableState(GaussianState):
         if self.rows.sharded:
             return ()
         own = self.table.needed_of(index)
-        return (*own, self.row_leverage()) if self.posterior.sparse else own
+        return (*own, self.row_leverage_or_any()) if self.posterior.sparse else own
 
     def foresee_(self, here: Tensor, *beside: Tensor) -> None:
         """Cache the host copies until the state changes."""
@@ -639,16 +648,23 @@ class TableState(GaussianState):
         known = self._foreseen_rows
         if known is None or known[0] is not self.table.leverage or known[1] is not self.rows.arm_of_row:
             return self.row_leverage().cpu()
-        return known[2]
+        # A single batch row has no padding.
+        return known[2] if known[2].dim() == 1 else known[2] * self.statistics.mask_on_host
 
-    def row_leverage(self) -> Tensor:
-        """Leverage of every distinct point given the rewards told, `batch_shape x u`; cached for the current leverages and
-        rows, which are replaced when they change."""
+    def row_leverage_or_any(self) -> Tensor:
+        """`row_leverage`, but any number where padded; cached for the current leverages and rows, which are replaced when they
+        change."""
         own, rows = self.table._buffers, self.rows
         leverage, arm, known = own["leverage"], rows._buffers["arm_of_row"], self._row_leverage
         if known is None or known[0] is not leverage or known[1] is not arm or rows.outside:
-            self.__dict__["_row_leverage"] = known = (leverage, arm, super().row_leverage())
+            found = super().row_leverage() if rows.outside or arm.dim() == 1 else self.table.leverage_at(arm)
+            self.__dict__["_row_leverage"] = known = (leverage, arm, found)
         return known[2]
+
+    def row_leverage(self) -> Tensor:
+        """Leverage of every distinct point given the rewards told, `batch_shape x u`."""
+        found = self.row_leverage_or_any()
+        return found if self.rows.outside or found.dim() == 1 else found * self.statistics.mask
 
     def _snapshots(self) -> list[Callable[[], None]]:
         # The snapshots of the base class are written out here, because every call counts in a small step.

@@ -43,6 +43,9 @@ _TOO_SINGULAR = (
 # at half of this number, which the overhead of its calls explains, and five sixths at four times this number. For arms on a
 # device, the alternative costs a hundred launches and a dozen waits.
 _SMALL = 4_000_000
+# Variance of a dictionary point that is padding, where factors of several batch rows are computed without masks. Its root
+# divides what the kernel says of it, so that its effects are below 1e-100 of all others.
+_NO_POINT = 1e300
 
 
 class AtPoints(NamedTuple):
@@ -119,8 +122,10 @@ class Factors:
         dictionary: tuple[Tensor, Tensor],
         gram: Callable[[Tensor], Tensor] | None,
         sparse: bool,
+        padding: Tensor | None = None,
     ) -> Factors | SmallFactors | FactorsInOne:
-        """Factorise. `dictionary` is rows and mask; `gram` maps rows to their kernel values with all rows. O(u m² + m³)."""
+        """Factorise. `dictionary` is rows and mask, and `padding` the opposite of the mask, if it is known; `gram` maps rows to
+        their kernel values with all rows. O(u m² + m³)."""
         rows, mask = dictionary
         K_mu = None if gram is None else gram(rows)
         if sparse and K_mu is not None:
@@ -129,7 +134,7 @@ class Factors:
             if small is not None:
                 return small if K_mu.device.type == "cpu" else small.factors()
             if K_mu.device.type != "cpu" and K_mu.dim() > 2 and rows.shape[-1] and not uneven(statistics.weights_on_host):
-                in_one = FactorsInOne.of(known, statistics, targets, K_mu)
+                in_one = FactorsInOne.of(known, statistics, targets, K_mu, padding)
                 if in_one is not None:
                     return in_one
         points = statistics.at(rows)
@@ -410,14 +415,18 @@ class FactorsInOne(NamedTuple):
 
     Attributes:
         dictionary: Of all batch rows.
+        told: `batch_shape x u`, True in places that hold a distinct point.
         root: `batch_shape x m x m`, Cholesky factor of the kernel matrix.
         features: `batch_shape x m x u`.
         V, factor: `batch_shape x m x m`, V and its Cholesky factor.
         moment, coefficients: `batch_shape x m x c`.
         explained: `batch_shape x m x (c + m)`, a and N of a sweep.
+
+    Where the dictionary is padded, all but `explained` are not masked, and roots are huge; see `factors`.
     """
 
     dictionary: Dictionary
+    told: Tensor
     root: Tensor
     features: Tensor
     V: Tensor
@@ -427,48 +436,57 @@ class FactorsInOne(NamedTuple):
     explained: Tensor
 
     @staticmethod
-    def of(dictionary: Dictionary, statistics: Statistics, targets: Rect, K_mu: Tensor) -> FactorsInOne | None:
-        """Factorise where all pivots exceed rounding and the weights are even; None otherwise. O(u m² + m³)."""
+    def of(
+        dictionary: Dictionary, statistics: Statistics, targets: Rect, K_mu: Tensor, padding: Tensor | None = None
+    ) -> FactorsInOne | None:
+        """Factorise where all pivots exceed rounding and the weights are even; None otherwise. `padding` is the opposite of the
+        dictionary's mask, if it is known. O(u m² + m³)."""
         regularization, rows, mask, m = dictionary.regularization, dictionary.rows, dictionary.mask, K_mu.shape[-2]
-        real = mask.double()
-        K_mu = K_mu.double() * (mask.unsqueeze(-1) & statistics.mask.unsqueeze(-2))
+        K_mu = K_mu.double()
         K_mm = K_mu.gather(-1, rows.unsqueeze(-2).expand(*K_mu.shape[:-1], m))
-        # Only lower triangles are read: padding, which comes last, is an identity.
-        own = K_mm.diagonal(dim1=-2, dim2=-1).masked_fill_(~mask, 1.0)
+        # Padding, which comes last, is a point of nearly infinite variance: its weights are 0 to rounding, and nothing else has
+        # to be masked. Points that are padding have no weight.
+        own = K_mm.diagonal(dim1=-2, dim2=-1).masked_fill_(~mask if padding is None else padding, _NO_POINT)
         root, bad = torch.linalg.cholesky_ex(K_mm)
         Z = solve_lower(root, K_mu)
-        pulled = Z * statistics.weights.sqrt().unsqueeze(-2)
-        V = pulled @ pulled.mT
+        # Z N Zᵀ and the moments are one product.
+        V, moment = (Z @ torch.cat([(Z * statistics.weights.unsqueeze(-2)).mT, targets], dim=-1)).split(
+            [m, targets.shape[-1]], dim=-1
+        )
         V.diagonal(dim1=-2, dim2=-1).add_(regularization)
         factor, worse = torch.linalg.cholesky_ex(V)
-        moment = Z @ targets
         w = torch.cholesky_solve(moment, factor)
-        # I/λ − V⁻¹ = Q Qᵀ, see `shrinkage_root`; padded coordinates, where it is 0, have any Q.
-        inner = (factor.mT @ factor).div_(regularization)
-        inner.diagonal(dim1=-2, dim2=-1).sub_(real)
+        # I/λ − V⁻¹ = Q Qᵀ, see `shrinkage_root`; padded coordinates, where it is 0, have any Q. With β = 0 nothing is added.
+        L = factor.reshape(-1, m, m)
+        inner = torch.baddbmm(L, L.mT, L, beta=0, alpha=1 / regularization).reshape(factor.shape)
+        inner.diagonal(dim1=-2, dim2=-1).add_(mask, alpha=-1)
         inner, worst = torch.linalg.cholesky_ex(inner)
         Q = torch.linalg.solve_triangular(factor.mT, inner, upper=True)
-        explained = torch.linalg.solve_triangular(root.mT, torch.cat([w, Q], dim=-1), upper=True) * real.unsqueeze(-1)
-        pivots, failed = to_host(
-            torch.cat([own, root.diagonal(dim1=-2, dim2=-1), inner.diagonal(dim1=-2, dim2=-1)], dim=-1),
-            torch.stack([bad, worse, worst]),
-        )
+        explained = torch.linalg.solve_triangular(root.mT, torch.cat([w, Q], dim=-1), upper=True)
+        pivots = torch.cat([own, root.diagonal(dim1=-2, dim2=-1), inner.diagonal(dim1=-2, dim2=-1)], dim=-1)
+        pivots, *failed = to_host(pivots, bad, worse, worst)
         own, first, last = pivots.split(m, dim=-1)
+        own = own.masked_fill(own == _NO_POINT, 0.0)
         least = (own.amax(dim=-1) * max(64, m) * torch.finfo(torch.float64).eps).clamp_min(_RESIDUAL_TOLERANCE * regularization)
         # A NaN anywhere is one of a pivot of the last factor, or of the kernel matrix, and fails the comparison.
         apart = torch.minimum(first.square().amin(dim=-1) - least, last.amin(dim=-1)) > 0
-        if not bool(apart.all()) or bool(failed.any()):
+        if not bool(apart.all()) or any(bool(one.any()) for one in failed):
             return None
-        return FactorsInOne(dictionary, root, Z, V, factor, moment, w, explained)
+        return FactorsInOne(dictionary, statistics.mask, root, Z, V, factor, moment, w, explained)
 
     def factors(self) -> Factors:
-        """All factors."""
-        own = self.dictionary
-        inverse = solve_lower(self.factor, torch.eye(self.factor.shape[-1], dtype=torch.float64, device=self.factor.device))
-        log_det = 2 * self.factor.diagonal(dim1=-2, dim2=-1).log().sum(dim=-1)
-        precision = Precision.of(self.V, self.factor, inverse.mT, log_det)
-        regression = Regression.of(precision, self.moment, self.coefficients, own.regularization)
-        return Factors(own.rows, own.mask, own.embedding(self.root), self.features, regression)
+        """All factors, with the identity (times λ in V) where padded."""
+        own, mask = self.dictionary, self.dictionary.mask
+        eye = torch.eye(mask.shape[-1], dtype=torch.float64, device=mask.device)
+        line, whole, lam = mask.unsqueeze(-1), mask.unsqueeze(-1) & mask.unsqueeze(-2), own.regularization
+        root, V, factor = (
+            torch.where(whole, x, eye * one) for x, one in ((self.root, 1.0), (self.V, lam), (self.factor, lam**0.5))
+        )
+        Z = torch.where(line & self.told.unsqueeze(-2), self.features, 0.0)
+        moment, w = torch.where(line, self.moment, 0.0), torch.where(line, self.coefficients, 0.0)
+        log_det = 2 * factor.diagonal(dim1=-2, dim2=-1).log().sum(dim=-1)
+        precision = Precision.of(V, factor, solve_lower(factor, eye).mT, log_det)
+        return Factors(own.rows, mask, own.embedding(root), Z, Regression.of(precision, moment, w, lam))
 
     def sweep(self) -> SweepFactors:
         """a and N of a sweep."""

@@ -89,6 +89,8 @@ class GaussianProcess(Buffered):
         self._known_rows: tuple[Tensor, Tensor, Tensor] | None = None
         # The rows that `dictionary_rows` returned last, and their copy on the host.
         self._host_rows: tuple[Tensor, Tensor] | None = None
+        # The mask of the dictionary on a device, and its opposite.
+        self._padding: tuple[Tensor, Tensor] | None = None
         # A dictionary on a device, and its sizes on the host.
         self._known_sizes: tuple[Tensor, Tensor] | None = None
 
@@ -164,9 +166,9 @@ class GaussianProcess(Buffered):
         # Rows and sizes are computed on the host, so that nothing waits for the device. One batch row has no padding.
         dictionary = dictionary & self.statistics.mask_on_host
         rows, mask = _marked_rows(dictionary)
-        (self.dictionary, there, inside), self._fit = to_device(own, dictionary, rows, mask), None
+        (self.dictionary, there, inside, outside), self._fit = to_device(own, dictionary, rows, mask, ~mask), None
         self._known_rows, self._known_sizes = (self.dictionary, there, inside), (self.dictionary, dictionary.sum(dim=-1))
-        self._host_rows = (there, rows)
+        self._host_rows, self._padding = (there, rows), (inside, outside)
         return self
 
     def keep_dictionary_(self) -> GaussianProcess:
@@ -335,7 +337,9 @@ class GaussianProcess(Buffered):
             m = rows[0].shape[-1] if self.finite is None else self.finite.num_features
             with threads(many=self.statistics.weights.numel() * m * m >= MANY_PRODUCTS):
                 if self.finite is None:
-                    self._fit = Factors.of(self.kernel, *own, rows, gram, self.sparse)
+                    known = self._padding
+                    padding = None if known is None or known[0] is not rows[1] else known[1]
+                    self._fit = Factors.of(self.kernel, *own, rows, gram, self.sparse, padding)
                 else:
                     self._fit = Factors.of_features(self.finite, *own, self.sketch)
         return self._fit

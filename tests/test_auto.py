@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 from pathlib import Path
 
 import gpytorch
@@ -15,6 +16,7 @@ from torch import Tensor
 
 import torchbandits as tb
 from torchbandits import errors
+from torchbandits.explanation import doubt_of
 from torchbandits.fitting.climb import Climb
 from torchbandits.fitting.standardized import Priors
 from torchbandits.policies.from_data import FromData
@@ -521,6 +523,70 @@ def test_rewards_that_are_noise_alone_are_told_from_those_of_a_run_that_repeats_
     mean, variance = state.arm_mean()[pulled].numpy(), state.arm_leverage()[pulled].numpy()
     best = mean.argmax()
     assert said.lead == pytest.approx((mean[best] - mean.mean()) / np.sqrt(variance[best] + 1 / 200))
+
+
+def plates(noise_std: float, seed: int, pulls: int = 48) -> tuple[tb.Bandit, Tensor]:
+    """Run `auto` on a smooth peak of standard deviation 1 over 400 arms, eight picks at a time."""
+    rng = np.random.default_rng(seed)
+    x = torch.as_tensor(rng.uniform(size=(400, 3)))
+    f = -(x - 0.35).square().sum(-1)
+    f = f / f.std()
+    bandit = tb.Bandit(tb.auto(), x, generator=generator(seed))
+    for _ in range(pulls // 8):
+        selection = bandit.ask(exactly=8)
+        bandit.tell(selection, f[selection.index] + noise_std * torch.as_tensor(rng.standard_normal(8)))
+    return bandit, f
+
+
+def test_a_best_arm_that_noise_leaves_in_doubt_is_not_to_be_relied_on():
+    noisy, f = plates(1.0, 1)
+    clear, _ = plates(0.1, 1)
+    said = noisy.explain()
+    # In dense numpy, from the posterior of the arms pulled.
+    pulled = (noisy.counts > 0).nonzero().squeeze(-1)
+    state = noisy.loop.state
+    mean, v = state.arm_mean()[pulled].numpy(), state.arm_leverage()[pulled].numpy()
+    assert said.uncertainty == pytest.approx(np.sqrt(v[mean.argmax()]) / mean.std())
+    assert said.uncertainty > 0.5
+    assert f[pulled].max() > f[int(said.best.index[0])], "another arm is in fact better"
+
+    def after(pulls: int) -> float:
+        return float(np.sqrt(1 / (1 / v[mean.argmax()] + pulls)) / mean.std())
+
+    assert after(said.repeats) <= 0.5 < after(said.repeats - 1)
+    sure = str(said).splitlines()[3]
+    assert "Do not rely on the best arm yet: noise leaves its mean uncertain by" in sure
+    assert f"make about {said.repeats} more pulls of each of the 5 best arms." in sure
+    assert clear.explain().uncertainty < 0.5
+    assert clear.explain().doubt() == ""
+    assert "rely" not in str(clear.explain())
+
+
+def test_the_words_of_doubt():
+    said = plates(0.1, 1)[0].explain()
+    once = replace(said, uncertainty=0.6, repeats=1)
+    assert doubt_of(once, "row", "measured", "measurement") == (
+        "Do not rely on the best row yet: noise leaves its mean uncertain by 60% of the spread of the means of the rows "
+        "measured, so that another of these rows is probably as good or better. Go on if you can; to choose among them now, "
+        "make about 1 more measurement of each of the 5 best rows."
+    )
+    assert "less noisy" in replace(said, uncertainty=2.0, repeats=1234).doubt()
+    assert "about 1,234 more pulls" in replace(said, uncertainty=2.0, repeats=1234).doubt()
+    alone = replace(said, uncertainty=2.0, noise_share=0.95, lead=1.0)
+    assert alone.doubt() == "So far the rewards look like noise alone: no arm is known to be better than the others."
+    assert str(alone).count("noise alone") == 1
+    assert "rely" not in str(alone)
+
+
+def test_few_arms_and_equal_rewards_leave_no_doubt():
+    x, _ = table()
+    bandit = tb.Bandit(tb.auto(), x)
+    bandit.tell(torch.arange(4), torch.randn(4, generator=generator(0)))
+    assert np.isnan(bandit.explain().uncertainty)
+    equal = tb.Bandit(tb.auto(), x)
+    equal.tell(torch.arange(12), torch.full((12,), 3.0))
+    assert np.isnan(equal.explain().uncertainty)
+    assert equal.explain().doubt() == ""
 
 
 def test_an_arm_that_takes_most_of_the_recent_pulls_is_named_once():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tracemalloc
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from problems import OFF_SCALE
 import torchbandits as tb
 from torchbandits.campaigns import page as campaign_page
 from torchbandits.campaigns.conditions import on_offer
+from torchbandits.campaigns.page import hope
 from torchbandits.diagnostics import leave_one_out
 from torchbandits.errors import ArgumentError, DataError, StateError, TorchBanditsError
 from torchbandits.extras import Later
@@ -755,6 +757,10 @@ def test_the_page_shows_ids_values_and_columns(tmp_path: Path):
     assert all(f"<td>{text}</td>" in page for text in [*c.best(3)["id"], *c.open, "3 different texts"])
     assert f"{results['yield'].min():.6g}" in page
     assert "One more measurement of a row would be off by about" in page
+    assert hope(replace(c.bandit.explain(), rivals=1234, upper=-2.5), -1.0) == (
+        "By the model 1,234 other rows may still be better than the recommended one; the most hopeful could reach 2.5."
+    )
+    assert hope(c.bandit.explain(), -1.0) in page
     assert "Search for the smallest yield in " in page
     recommended = page.partition("<h2>Recommended row</h2>")[2].partition("<h2>")[0]
     assert f"<td>id</td><td>{c.best(1)['id'].iloc[0]}</td>" in recommended
@@ -955,3 +961,26 @@ def test_a_campaign_says_when_to_stop_in_its_own_words(minimize: bool):
     level = sign * float((yields(frame()) / 10).median())
     known = c.should_stop(tb.stopping.LevelSetKnown(level, 1.0))
     assert f"above or below {level:g}" in known.reason
+
+
+@pytest.mark.filterwarnings("ignore::torchbandits.errors.DiagnosticWarning")
+def test_a_best_row_that_noise_leaves_in_doubt_is_not_to_be_relied_on(tmp_path: Path):
+    rng = np.random.default_rng(3)
+    x = pd.DataFrame({"id": range(400), **{f"x{j}": rng.uniform(size=400) for j in range(3)}})
+    truth = -((x[["x0", "x1", "x2"]] - 0.35) ** 2).sum(axis=1)
+    x["noisy"] = truth / truth.std() + 1.5 * rng.standard_normal(400)
+    x["clear"] = truth / truth.std()
+    x.loc[48:, ["noisy", "clear"]] = np.nan
+    columns = {f"x{j}": "number" for j in range(3)}
+    noisy = tb.Campaign(x.drop(columns="clear"), "noisy", tmp_path / "journal", columns=columns)
+    assert noisy.doubt().startswith("Do not rely on the best row yet: noise leaves its mean uncertain by")
+    assert "more measurements of each of the 5 best rows" in noisy.doubt()
+    page = noisy.report(tmp_path / "page.html").read_text()
+    assert noisy.doubt() in page
+    assert "No row was measured twice yet, so that the noise may be larger than that" in page
+    noisy.tell(noisy.best(1).assign(noisy=0.0))
+    assert "measured twice" not in noisy.report(tmp_path / "page.html").read_text()
+    clear = tb.Campaign(x.drop(columns="noisy"), "clear", columns=columns)
+    assert clear.doubt() == ""
+    assert "rely" not in clear.report(tmp_path / "clear.html").read_text()
+    assert tb.Campaign(x.drop(columns="clear"), "noisy", columns=columns, policy=tb.uniform()).doubt() == ""

@@ -123,6 +123,16 @@ def test_a_best_row_whose_objective_was_not_measured_is_said_to_be(folder: Path)
     assert "Best so far: 000, yield not measured yet." in run("tell", "results.csv")
 
 
+def test_a_best_row_in_doubt_is_said_to_be_so_beside_the_table(folder: Path, monkeypatch: pytest.MonkeyPatch):
+    run("new", "candidates.csv", "--objective", "yield")
+    (folder / "results.csv").write_text("id,yield\n001,5\n002,4\n")
+    monkeypatch.setattr("torchbandits.campaigns.campaign.Campaign.doubt", lambda _: "Do not rely on it.")
+    assert "Best so far: 001, yield 5 measured. Do not rely on it.\n" in run("tell", "results.csv")
+    result = RUNNER.invoke(app, ["campaign", "best"])
+    assert result.stderr == "Do not rely on it.\n"
+    assert plate(result.stdout)["id"].tolist() == ["001", "002"]
+
+
 def test_names_that_the_terminal_lacks_are_written_all_the_same(folder: Path):
     table = frame().rename(columns={"temp": "Δ"}).assign(id=lambda t: "Δ" + t["id"])
     table.to_csv("candidates.csv", index=False)

@@ -35,6 +35,7 @@ def naive_uncertainty(problem: Problem, lam: float, level: float, given: list[in
         pulled.append(picks[-1])
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("policy", ["gp_bucb", "batch_bkb", "gp_ucb"])
 @pytest.mark.parametrize("P", [0.5, 2.0])
 def test_uncertainty_sampling_picks_what_the_naive_one_picks(policy, P):

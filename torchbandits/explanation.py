@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -35,6 +36,10 @@ _SHOWN = 5  # features that are named
 _DRAWN = 30  # features in a figure
 _FEW = 5  # with fewer distinct arms, fitted lengthscales carry no information
 _CLEAR = 2.0  # lead of the best arm, in standard errors, from which rewards that are mostly noise show a difference
+_DOUBTFUL = 0.5  # deviation of the best arm, in spreads of the posterior means, beyond which another arm is probably better
+_LEADERS = 5  # number of arms to pull again where the best arm is doubtful
+_EQUAL = 1e-9  # spread of the posterior means, as a fraction of their size, up to which they are equal
+_MANY = 20  # number of further pulls of each of them above which less noise is the better advice
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,6 +61,10 @@ class Explanation:
             combine the posterior deviation of the best arm and the noise of an average of all rewards.
         repeated: The arm that took more than half of the last 40 pulls, the number of these pulls, and the reason with a
             remedy; None if there is no such arm. After a state was loaded, only later pulls count.
+        uncertainty: Posterior standard deviation of the best arm, as a fraction of the standard deviation of the posterior
+            means over the arms pulled, in the units of the model. Above 0.5, another of these arms is probably as good or
+            better: see `doubt`. NaN for fewer than five arms, and if all means are equal.
+        repeats: Number of further pulls of the best arm that would lower its `uncertainty` to 0.5 if the means stayed the same.
     """
 
     relevance: Tensor
@@ -71,6 +80,8 @@ class Explanation:
     guarantee: str
     lead: float = float("nan")
     repeated: tuple[int, int, str] | None = None
+    uncertainty: float = float("nan")
+    repeats: int = 0
 
     def __str__(self) -> str:
         """Five lines."""
@@ -87,7 +98,20 @@ class Explanation:
         if self.repeated is not None:
             arm, count, reason = self.repeated
             sure += f" Arm {arm} has taken {count} of the last {RECENT} pulls: {reason}"
+        # If the rewards look like noise alone, the line on noise says so.
+        if (doubt := self.doubt()) and not self.noise_alone:
+            sure += f" {doubt}"
         return "\n".join([found, self._features(), self._noise(), sure, self.guarantee])
+
+    def doubt(self) -> str:
+        """A warning if noise leaves open which of the arms pulled is best, with the number of repeats that would tell;
+        otherwise an empty text."""
+        return doubt_of(self)
+
+    @property
+    def noise_alone(self) -> bool:
+        """Whether noise is most of the variance, and the best arm is not clearly above the average."""
+        return self.noise_share > NOISE_ALONE and not self.lead >= _CLEAR
 
     def _noise(self) -> str:
         if self.distinct < 2:
@@ -100,9 +124,9 @@ class Explanation:
             said += " No arm was pulled twice, so that the smoothness of the model alone tells noise from differences."
         if self.noise_share > NOISE_ALONE:
             said += (
-                f" Still, the best arm is {self.lead:.2g} standard errors above the average of the arms pulled."
-                if self.lead >= _CLEAR
-                else " So far the rewards look like noise alone."
+                " So far the rewards look like noise alone."
+                if self.noise_alone
+                else f" Still, the best arm is {self.lead:.2g} standard errors above the average of the arms pulled."
             )
         return said
 
@@ -140,6 +164,27 @@ class Explanation:
         return figure
 
 
+def doubt_of(said: Explanation, arm: str = "arm", pulled: str = "pulled", pull: str = "pull") -> str:
+    """See `Explanation.doubt`.
+
+    Args:
+        said: An explanation.
+        arm, pulled, pull: Words for an arm, for what was done to it, and for doing so once.
+    """
+    if said.noise_alone:
+        return f"So far the rewards look like noise alone: no {arm} is known to be better than the others."
+    if not said.uncertainty > _DOUBTFUL:
+        return ""
+    found = (
+        f"Do not rely on the best {arm} yet: noise leaves its mean uncertain by {said.uncertainty:.0%} of the spread of the "
+        f"means of the {arm}s {pulled}, so that another of these {arm}s is probably as good or better."
+    )
+    again = f"{said.repeats:,} more {pull}{'' if said.repeats == 1 else 's'} of each of the {_LEADERS} best {arm}s"
+    if said.repeats > _MANY:
+        return f"{found} It would take about {again} to tell: make each {pull} less noisy if you can."
+    return f"{found} Go on if you can; to choose among them now, make about {again}."
+
+
 @torch.no_grad()
 def explain(policy: Policy, state: State, names: Sequence[str] | None, row: tuple[int, ...] | int) -> Explanation:
     """Explain the state of a policy that was told some rewards; see `Bandit.explain`."""
@@ -162,6 +207,7 @@ def explain(policy: Policy, state: State, names: Sequence[str] | None, row: tupl
     variance = noise_share(policy.noise_std, policy.regularization) * posterior.regularization
     share = share_of_noise(posterior, variance, place)
     possible = rivals(state, policy.width(state), arm, place, float(known.mean[0]))
+    uncertainty, repeats = _uncertainty(state, variance, place)
     return Explanation(
         relevance=_relevance(posterior, _spread(state.rows.source), place),
         names=own,
@@ -176,6 +222,8 @@ def explain(policy: Policy, state: State, names: Sequence[str] | None, row: tupl
         guarantee=_guarantee(posterior),
         lead=_lead(state, variance, place),
         repeated=_repeated(state, policy.width(state), share, place),
+        uncertainty=uncertainty,
+        repeats=repeats,
     )
 
 
@@ -188,14 +236,40 @@ def _lead(state: TableState, noise_variance: float, place: tuple[int, ...]) -> f
     shrunk towards each other. The denominator has the noise of an average, because the noise of a single reward would hide
     differences that an average of many rewards shows.
     """
-    arm, u = state.rows.arm_of_row[place], int(state.statistics.num_rows[place])
-    known = (arm[:u] >= 0) & (state.statistics.weights[place][:u] > 0)
-    if int(known.sum()) < 2:
+    mean, variance = _pulled(state, place)
+    if len(mean) < 2:
         return float("nan")
-    mean, variance = state.arm_mean()[place][arm[:u][known]], state.posterior.regularization * state.arm_leverage()[place]
     best = int(mean.argmax())
-    error = variance[arm[:u][known][best]].clamp_min(0) + noise_variance / state.statistics.weights[place].sum()
+    error = variance[best] + noise_variance / state.statistics.weights[place].sum()
     return float((mean[best] - mean.mean()) / error.sqrt())
+
+
+def _uncertainty(state: TableState, noise_variance: float, place: tuple[int, ...]) -> tuple[float, int]:
+    r"""See `Explanation.uncertainty` and `repeats`, the smallest m ≥ 0 with
+
+    .. math:: 1/v + m/\sigma^2 \ge 1/(s/2)^2
+
+    for the posterior variance v of the best arm and the standard deviation s of the posterior means of the arms pulled.
+    """
+    mean, variance = _pulled(state, place)
+    if len(mean) < _FEW:
+        return float("nan"), 0
+    v, s = float(variance[mean.argmax()]), float(mean.std(correction=0))
+    # Rewards that are all equal leave no spread but that of rounding.
+    if s <= _EQUAL * max(v**0.5, float(mean.abs().max())):
+        return float("nan"), 0
+    if v == 0:
+        return 0.0, 0
+    needed = noise_variance * (1 / (_DOUBTFUL * s) ** 2 - 1 / v)
+    return v**0.5 / s, max(0, math.ceil(needed))
+
+
+def _pulled(state: TableState, place: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+    """Posterior mean and variance of the arms pulled of a batch row, `u` each, in the units of the model."""
+    arm, u = state.rows.arm_of_row[place], int(state.statistics.num_rows[place])
+    known = arm[:u][(arm[:u] >= 0) & (state.statistics.weights[place][:u] > 0)]
+    variance = state.posterior.regularization * state.arm_leverage()[place][known]
+    return state.arm_mean()[place][known], variance.clamp_min(0)
 
 
 def _repeated(state: TableState, width: Tensor, noise: float, place: tuple[int, ...]) -> tuple[int, int, str] | None:

@@ -30,7 +30,7 @@ from torchbandits.constraints import Constraint, Distinct, check_within
 from torchbandits.diagnostics import leave_one_out
 from torchbandits.display import Readable, Shown, count, pairs
 from torchbandits.errors import ArgumentError, DiagnosticWarning, StateError, UnsupportedError, require
-from torchbandits.explanation import Explanation
+from torchbandits.explanation import Explanation, doubt_of
 from torchbandits.journal import Journal
 from torchbandits.policies import Policy, auto, gp_ucb, per_cost
 from torchbandits.policies.repeats import most_repeated, reason_for_repeats
@@ -423,7 +423,8 @@ class Campaign(Readable):
         return replace(decision, reasons=reasons)
 
     def best(self, k: int = 5) -> pd.DataFrame:
-        """The measured rows with the best posterior means, best first; at most k.
+        """The measured rows with the best posterior means, best first; at most k. If noise leaves open which is best, `doubt`
+        says so.
 
         Returns:
             Rows of the table with their ids; `expected` and `deviation`, the posterior mean and standard deviation of the
@@ -440,6 +441,17 @@ class Campaign(Readable):
         table[self._own("measured")] = [float(np.mean(values.get(row, [np.nan]))) for row in rows.tolist()]
         table[self._own("times")] = [len(values.get(row, [])) for row in rows.tolist()]
         return table
+
+    def doubt(self) -> str:
+        """A warning if noise leaves it open which measured row is best, with the number of repeats that helps; else an empty
+        text, as for policies without one Gaussian process.
+
+        Raises:
+            StateError: If nothing was measured yet.
+
+        Cost: O(A).
+        """
+        return _doubt(self._believed())
 
     def report(self, path: str | os.PathLike[str]) -> Path:
         """Write an HTML page of the campaign: progress, best rows, open rows, and the decisions on the columns.
@@ -470,7 +482,7 @@ class Campaign(Readable):
             best=self.best(10),
             opened=self._described(opened),
             columns=self.columns.to_pandas().reset_index(),
-            explained=() if believed is None else (*page.sentences(believed, self.objective), *self._repeated(believed)),
+            explained=self._explained(believed),
             relevance=believed.figure() if believed is not None and page.tells_features(believed) else None,
             predicted=self._predicted(),
         )
@@ -612,6 +624,18 @@ class Campaign(Readable):
         )
         return page.Predicted(averages, low, middle, high, (words, *left.warnings))
 
+    def _explained(self, believed: Explanation | None) -> tuple[str, ...]:
+        """What the model knows, in sentences for the page."""
+        if believed is None:
+            return ()
+        doubt = _doubt(believed)
+        said = [*([doubt] if doubt else []), page.hope(believed, self._sign), *page.sentences(believed, self.objective)]
+        state = self._bandit.loop.state
+        estimated = isinstance(state, GaussianState) and state.posterior.units is not None
+        if estimated and believed.pulls == believed.distinct >= page.ENOUGH:
+            said.append("No row was measured twice yet, so that the noise may be larger than that: measure the best row again.")
+        return (*said, *self._repeated(believed))
+
     def _repeated(self, believed: Explanation | None) -> list[str]:
         """A sentence where one row took most of the last evaluations, by the record, which outlives the process."""
         found = most_repeated(self._record.rows)
@@ -724,6 +748,10 @@ def overruled_by(columns: Any) -> dict[str, Any] | None:
         known = isinstance(kind, Iterable)
         require(known, f"columns: {name!r} must be a kind or the list of its categories in order, got {kind!r:.60}.")
     return {str(name): kind if isinstance(kind, str) else list(kind) for name, kind in columns.items()}
+
+
+def _doubt(believed: Explanation | None) -> str:
+    return "" if believed is None else doubt_of(believed, "row", "measured", "measurement")
 
 
 def known_noise(noise_std: float, decisions: Decisions) -> Policy:

@@ -166,7 +166,8 @@ def tell(
             # The last columns are the average measurement of each outcome, and the number of measurements.
             value = best.iloc[-1 - len(campaign.outcomes)]
             known = f"{value:.6g} measured" if pd.notna(value) else "not measured yet"
-            say(f"Best so far: {best.iloc[0]}, {campaign.outcomes[0]} {known}.")
+            doubt = campaign.doubt()
+            say(f"Best so far: {best.iloc[0]}, {campaign.outcomes[0]} {known}.{f' {doubt}' if doubt else ''}")
 
 
 @campaign_app.command()
@@ -175,9 +176,11 @@ def best(
     output: Annotated[Path | None, typer.Option(help="A CSV file; standard output by default.")] = None,
     folder: Folder = HERE,
 ) -> None:
-    """Write the best rows measured so far, best first."""
+    """Write the best rows measured so far, best first. If noise leaves open which is best, standard error says so."""
     with _opened(folder) as campaign:
         _write(campaign.best(k), output)
+        if doubt := campaign.doubt():
+            typer.echo(printable(doubt), err=True)
 
 
 @campaign_app.command()

@@ -192,6 +192,15 @@ def tells_features(believed: Explanation) -> bool:
     return bool(believed.relevance.isfinite().all()) and believed.distinct >= ENOUGH
 
 
+def hope(believed: Explanation, sign: float) -> str:
+    """Whether other rows may be better than the recommended one. `sign` is −1 where the objective is minimised."""
+    if not believed.rivals:
+        return "By the model no other row can be better than the recommended one."
+    rows = "1 other row" if believed.rivals == 1 else f"{believed.rivals:,} other rows"
+    reach = f"{sign * believed.upper:.4g}"
+    return f"By the model {rows} may still be better than the recommended one; the most hopeful could reach {reach}."
+
+
 def sentences(believed: Explanation, objective: str) -> tuple[str, ...]:
     """Beliefs of the model about columns and noise, in the user's own units."""
     said = [f"One more measurement of a row would be off by about {believed.noise_std:.2g}, by the model."]

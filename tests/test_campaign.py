@@ -975,7 +975,11 @@ def test_a_best_row_that_noise_leaves_in_doubt_is_not_to_be_relied_on(tmp_path: 
     noisy = tb.Campaign(x.drop(columns="clear"), "noisy", tmp_path / "journal", columns=columns)
     assert noisy.doubt().startswith("Do not rely on the best row yet: noise leaves its mean uncertain by")
     assert "more measurements of each of the 5 best rows" in noisy.doubt()
-    assert noisy.doubt() in noisy.report(tmp_path / "page.html").read_text()
+    page = noisy.report(tmp_path / "page.html").read_text()
+    assert noisy.doubt() in page
+    assert "No row was measured twice yet, so that the noise may be larger than that" in page
+    noisy.tell(noisy.best(1).assign(noisy=0.0))
+    assert "measured twice" not in noisy.report(tmp_path / "page.html").read_text()
     clear = tb.Campaign(x.drop(columns="noisy"), "clear", columns=columns)
     assert clear.doubt() == ""
     assert "rely" not in clear.report(tmp_path / "clear.html").read_text()

@@ -629,8 +629,12 @@ class Campaign(Readable):
         if believed is None:
             return ()
         doubt = _doubt(believed)
-        hope = page.hope(believed, self._sign)
-        return (*([doubt] if doubt else []), hope, *page.sentences(believed, self.objective), *self._repeated(believed))
+        said = [*([doubt] if doubt else []), page.hope(believed, self._sign), *page.sentences(believed, self.objective)]
+        state = self._bandit.loop.state
+        estimated = isinstance(state, GaussianState) and state.posterior.units is not None
+        if estimated and believed.pulls == believed.distinct >= page.ENOUGH:
+            said.append("No row was measured twice yet, so that the noise may be larger than that: measure the best row again.")
+        return (*said, *self._repeated(believed))
 
     def _repeated(self, believed: Explanation | None) -> list[str]:
         """A sentence where one row took most of the last evaluations, by the record, which outlives the process."""

@@ -134,7 +134,7 @@ def test_local_batch_rules_ask_for_a_batch_and_little_for_a_look_at_all_arms(
     steps = STEPS + 2
     further = len(fresh) / STEPS
     assert len(looks) / steps >= (1 if batch_rule == "global" else 2)
-    assert launches <= 150 + 3 * len(looks) / steps + 25 * further
+    assert launches <= 140 + 3 * len(looks) / steps + 18 * further
     assert waits <= 6 + len(looks) / steps + further
     assert further <= 0.5
 
@@ -154,7 +154,7 @@ def test_further_leaders_of_a_batch_ask_for_a_few_operations_and_one_wait(monkey
     # `counted` leaves out the first two batches, in which 64 leaders are enough.
     further = (len(rounds) - 2 * seldom) / STEPS
     assert further >= 1.5
-    assert many[0] - few[0] <= 24 * further
+    assert many[0] - few[0] <= 18 * further
     assert many[1] - few[1] <= further
 
 

@@ -253,14 +253,18 @@ class Lookahead:
         self.across.put_(self.score, self.leaders, score)
         k, p = min(self.most_leaders, self.score.shape[-1]), picked.shape[-1]
         best = self.score.topk(min(k + 1, self.score.shape[-1]), dim=-1)
-        self.leaders, self.features_of_leaders = best.indices[:, :k].sort(dim=-1).values, ()
+        leaders = best.indices[:, :k].sort(dim=-1)
+        self.leaders, self.features_of_leaders = leaders.values, ()
         features = self.table.features(self.rows_first(torch.cat([picked, self.leaders], dim=-1)))
         C = self.flat(self.table.covariance(features, features, frozen=self._frozen), 2)
         G = inverse @ C[:, :p, p:]
         C = torch.baddbmm(C[:, p:, p:], G.mT, G, alpha=-1)
-        given = (self.leaders, C, G, *self.across.at(self.leaders, self.mean, self.score, self.start, self.leverage))
+        at = [x.gather(-1, self.leaders) for x in (self.mean, self.start, self.leverage)]
         scale = () if self.scale.shape[-1] == 1 else (self._scale_of(self.leaders),)
-        self.leaders_here, C, G, mean, score, start, known, *rest = to_host(*given, *scale, best.values[:, k:].contiguous())
+        self.leaders_here, C, G, mean, start, known, order, top, *rest = to_host(
+            self.leaders, C, G, *at, leaders.indices, best.values, *scale
+        )
+        score, outside = top[:, :k].gather(-1, order), top[:, k:]
         rows, k = mean.shape
         none = torch.full((rows,), -torch.inf, dtype=torch.float64)
         earlier.directions = G
@@ -271,7 +275,7 @@ class Lookahead:
             "covariance": C.contiguous(),
             "scale": rest[0].contiguous() if scale else earlier.handed["scale"][:, :1].expand(rows, k).contiguous(),
             "gain": meter.gain(start).contiguous(),
-            "outside": rest[-1][:, 0] if rest[-1].shape[-1] else none,
+            "outside": outside[:, 0].contiguous() if outside.shape[-1] else none,
             "leaders": self.leaders_here,
             "first": torch.full((rows,), -1),
             "room": self._room(self.leaders_here, score),

@@ -578,6 +578,18 @@ def test_a_fork_that_outlives_its_parent_holds_nothing(tmp_path: Path):
         child.join()
 
 
+def test_closing_releases_the_lock_before_a_fork_has_closed_its_file(tmp_path: Path):
+    path = tmp_path / "run.journal"
+    bandit = opened(path)
+    step(bandit, 3)
+    shared = os.dup(bandit.journal._lines._fd)  # what a fork has until its hook runs
+    try:
+        bandit.journal.close()
+        assert int(opened(path).pulls) == 3
+    finally:
+        os.close(shared)
+
+
 POOL = """
 import multiprocessing, os, sys, time
 from concurrent.futures import ProcessPoolExecutor

@@ -263,6 +263,11 @@ class Lines:
         """Close the file and release its lock."""
         if self._fd >= 0:
             fd, self._fd = self._fd, -1
+            # A process forked a moment ago shares the lock until its hook has run, so closing alone may not release it. A fork
+            # itself must not release it. Where the file system has no locks, there is nothing to release.
+            if os.getpid() == self._process:
+                with contextlib.suppress(OSError):
+                    fcntl.flock(fd, fcntl.LOCK_UN)
             os.close(fd)
 
     def __del__(self) -> None:

@@ -54,14 +54,17 @@ def alive(parts: list[weakref.ref[Any]]) -> set[str]:
 
 @pytest.mark.parametrize("case", MARKED, ids=identify)
 def test_a_bandit_without_references_is_freed(case: Case):
-    bandit = tb.Bandit(case.policy(), PROBLEM.tensor, generator=generator(1))
-    proceed(bandit, 12)
-    bandit.ask()
-    whole, parts = weakref.ref(bandit), parts_of(bandit)
-    assert alive(parts)
-    del bandit
-    assert whole() is None
-    assert not alive(parts)
+    def left() -> set[str]:
+        bandit = tb.Bandit(case.policy(), PROBLEM.tensor, generator=generator(1))
+        proceed(bandit, 12)
+        bandit.ask()
+        whole, parts = weakref.ref(bandit), parts_of(bandit)
+        assert alive(parts)
+        del bandit
+        return alive(parts) | ({"Bandit"} if whole() is not None else set())
+
+    # Numba keeps the callers of a function that it has just compiled until the next collection; the second run compiles nothing.
+    assert not (left() and left())
 
 
 def bandit_with_a_journal(folder: Path) -> tb.Bandit:

@@ -63,7 +63,7 @@ def test_a_bandit_without_references_is_freed(case: Case):
         del bandit
         return alive(parts) | ({"Bandit"} if whole() is not None else set())
 
-    # Numba keeps the callers of a function that it has just compiled until the next collection; the second run compiles nothing.
+    # Numba keeps the callers of a function that it has just compiled until the next collection. The second run compiles none.
     assert not (left() and left())
 
 

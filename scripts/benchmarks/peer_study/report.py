@@ -44,8 +44,8 @@ METHOD_NOTES = """## How the methods are run
 - `botorch`: `SingleTaskGP` with its defaults, fitted at every step, starting from the last fit. It evaluates LogEI at all
   candidates for single picks. For batches it uses qLogNEI over the 250 candidates with the highest LogEI and 250 random ones,
   with the 100 best evaluated candidates as its baseline. Beyond 500 rewards the hyper-parameters are fitted to 500 of them.
-- `baybe`: `Campaign` with its defaults, on all candidates or on 5,000 random ones where there are more. The search space is made
-  without BayBE's check of its values, which takes over fifteen minutes on some tables.
+- `baybe`: `Campaign` with its defaults, on all candidates or on 5,000 random ones where there are more. The search space is
+  made without BayBE's check of its values, which takes over fifteen minutes on some tables.
 - `smac`: `HyperparameterOptimizationFacade` with its defaults, in the same box as Optuna.
 - `auto`: `tb.auto()` without arguments.
 - `batch_bkb`: `tb.batch_bkb` with a Matérn-5/2 kernel and width 2, refitted every 10 pulls. It is given the true

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 import torch
 from problems import BOUNDED, Problem, generator, kernel_pair
@@ -34,6 +36,21 @@ def test_columns_come_back_whatever_was_evicted(batch: tuple[int, ...], seed: in
         assert torch.equal(kept.at(held, slice(2, 9)), expected[..., 2:9])
         index = torch.randint(A, (*batch, 5), generator=g)
         assert torch.equal(kept.between(held, index), expected.gather(-1, index.unsqueeze(-2).expand(*rows.shape, 5)))
+
+
+def test_growing_by_copies_ends_before_two_large_blocks_exist_at_once():
+    most, sizes = 900, [0]
+    kept = KeptColumns(torch.Size([]), 3, torch.float64, torch.device("cpu"), most * 3 * 8)
+    for row in range(most):
+        kept.know([row + 1])
+        missing, slots = kept.missing(torch.tensor([row]))
+        kept.put(missing, slots, torch.full((1, 3), float(row), dtype=torch.float64))
+        if kept.block.shape[-2] != sizes[-1]:
+            sizes.append(kept.block.shape[-2])
+    assert sizes[-1] == most
+    assert all(new <= max(1.5 * old, old + 33) for old, new in itertools.pairwise(sizes[:-1])), "at first by a half"
+    assert all(old <= most / 2 for old in sizes[:-1]), "a copy and its original never take more than the budget"
+    assert torch.equal(kept.at(kept.slots(torch.arange(most)), slice(0, 1))[:, 0], torch.arange(most, dtype=torch.float64))
 
 
 def test_a_row_that_did_not_exist_is_not_remembered():

@@ -170,7 +170,9 @@ class KeptColumns:
         old = self.block.shape[-2]
         if size <= old:
             return
-        capacity = min(self.most, max(size + 32, old + old // 2))
+        # From a third of the budget on the rest is taken at once: further copies would need more memory than they save, as the
+        # original is still there. Pages of the CPU that are not used yet cost nothing.
+        capacity = self.most if 3 * old > self.most else min(self.most, max(size + 32, old + old // 2))
         grown = self.block.new_empty(*self.batch_shape, capacity, self.num_arms)
         grown[..., :old, :] = self.block
         self.block = grown

@@ -9,6 +9,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.feather
@@ -131,6 +132,40 @@ def test_a_best_row_in_doubt_is_said_to_be_so_beside_the_table(folder: Path, mon
     result = RUNNER.invoke(app, ["campaign", "best"])
     assert result.stderr == "Do not rely on it.\n"
     assert plate(result.stdout)["id"].tolist() == ["001", "002"]
+
+
+@pytest.mark.parametrize("outcomes", [("--objective", "yield"), ("--objective", "yield", "--objective", "cost:min")])
+def test_computed_columns_have_six_digits_and_the_users_own_are_left_alone(folder: Path, outcomes: tuple[str, ...]):
+    own = frame().assign(id=lambda t: 1_234_567_890_123 + t.index, deviance=lambda t: t["temp"] / 7)
+    own.to_csv("candidates.csv", index=False)
+    run("new", "candidates.csv", *outcomes)
+    names = [name.removesuffix(":min") for name in outcomes[1::2]]
+    value = 31.123456789012
+    told = own.head(5).assign(**{"yield": yields(own.head(5)), "cost": value})[["id", *names]]
+    told.loc[0, "yield"] = value
+    pd.concat([told, told.tail(1).assign(**{"yield": 2.0})]).to_csv("results.csv", index=False)
+    run("tell", "results.csv")
+    (folder / "plate.csv").write_text(run("ask", "-n", "4"))
+    written = run("best", "-k", "5"), (folder / "plate.csv").read_text(), *([run("front")] if len(names) > 1 else [])
+    for text in written:
+        lines = pd.read_csv(io.StringIO(text), dtype=str)
+        exact = own.astype(str).set_index("id").loc[lines["id"], ["temp", "conc", "deviance"]]
+        np.testing.assert_allclose(
+            lines[["temp", "conc", "deviance"]].astype(float), exact.astype(float), rtol=1e-15, err_msg="the user's columns"
+        )
+        computed = [name for name in lines.columns if name.split()[-1] in ("expected", "deviation", "front")]
+        assert len(computed) >= 2 * len(names)
+        for name in computed:
+            assert lines[name].notna().all(), name
+            assert all(float(cell) == float(f"{float(cell):.6g}") for cell in lines[name]), name
+    if len(names) == 1:
+        best = pd.read_csv(io.StringIO(written[0]), dtype=str).set_index("id")["measured"]
+        assert float(best["1234567890123"]) == value, "measured once"
+        average = (yields(own).iloc[4] + 2) / 2
+        assert float(best["1234567890127"]) == float(f"{average:.6g}"), "an average"
+    rows = pd.read_csv("plate.csv", dtype={"id": str})
+    rows.assign(**dict.fromkeys(names, 4.5)).to_csv("plate.csv", index=False)
+    assert f"{4 * len(names)} measurements and 0 failed evaluations told." in run("tell", "plate.csv")
 
 
 def test_names_that_the_terminal_lacks_are_written_all_the_same(folder: Path):

@@ -438,8 +438,8 @@ class Campaign(Readable):
         index = self._bandit.best(min(k, max(1, len(values)))).index.reshape(-1)
         rows = self._as_told(index[index >= 0], list(values))
         table = self._described(rows)
-        table[self._own("measured")] = [float(np.mean(values.get(row, [np.nan]))) for row in rows.tolist()]
-        table[self._own("times")] = [len(values.get(row, [])) for row in rows.tolist()]
+        table[self._own(MEASURED)] = [float(np.mean(values.get(row, [np.nan]))) for row in rows.tolist()]
+        table[self._own(TIMES)] = [len(values.get(row, [])) for row in rows.tolist()]
         return table
 
     def doubt(self) -> str:

@@ -19,7 +19,7 @@ from rich.box import SIMPLE
 from rich.console import Console
 from rich.table import Table as RichTable
 
-from torchbandits.campaigns.campaign import Campaign
+from torchbandits.campaigns.campaign import MEASURED, TIMES, Campaign
 from torchbandits.campaigns.outcome_campaign import OutcomeCampaign
 from torchbandits.campaigns.settings import read_settings
 from torchbandits.constraints import AtMost, Constraint, Distinct, Same
@@ -138,7 +138,7 @@ def ask(
         plate = campaign.ask(n, where=where, repeats=not fresh, within=within)
         for name in campaign.outcomes:
             plate[name] = ""
-        _write(plate, output)
+        _write(_rounded(plate, campaign), output)
 
 
 @campaign_app.command()
@@ -178,7 +178,7 @@ def best(
 ) -> None:
     """Write the best rows measured so far, best first. If noise leaves open which is best, standard error says so."""
     with _opened(folder) as campaign:
-        _write(campaign.best(k), output)
+        _write(_rounded(campaign.best(k), campaign), output)
         if doubt := campaign.doubt():
             typer.echo(printable(doubt), err=True)
 
@@ -197,7 +197,7 @@ def front(
             StateError,
         )
         assert isinstance(campaign, OutcomeCampaign)
-        _write(campaign.front(measured=measured), output)
+        _write(_rounded(campaign.front(measured=measured), campaign), output)
 
 
 @campaign_app.command()
@@ -375,6 +375,21 @@ def _check_unfilled(path: Path, outcomes: Sequence[str]) -> None:
     for name in outcomes:
         some = name in frame.columns and not frame[name].str.strip().isin(EMPTY).all()
         require(not some, f"{path} has values of {name!r}: tell them and {advice}.", StateError)
+
+
+def _rounded(frame: pd.DataFrame, campaign: Campaign) -> pd.DataFrame:
+    """Rows with computed numbers rounded to six significant digits.
+
+    Ids, the columns of the candidates, and values of rows that were measured once remain as they are.
+    """
+    own = {frame.columns[0], *(decision.column for decision in campaign.columns), *campaign.outcomes}
+    computed = [name for name in frame.columns if name not in own and pd.api.types.is_float_dtype(frame[name])]
+    times = next((frame[name] for name in frame.columns if name not in own and name.endswith(TIMES)), None)
+    found = frame.copy()
+    for name in computed:
+        rounded = frame[name].map(lambda value: float(f"{value:.6g}"))
+        found[name] = rounded.where(times > 1, frame[name]) if times is not None and name.endswith(MEASURED) else rounded
+    return found
 
 
 def _write(frame: pd.DataFrame, output: Path | None) -> None:

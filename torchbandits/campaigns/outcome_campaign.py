@@ -17,7 +17,7 @@ from torch import Tensor
 from torchbandits import outcomes
 from torchbandits.aims import Constrained, Limit, Scalarized, log_probability
 from torchbandits.bandit import Bandit
-from torchbandits.campaigns.campaign import Campaign, known_noise, overruled_by
+from torchbandits.campaigns.campaign import DEVIATION, EXPECTED, MEASURED, TIMES, Campaign, known_noise, overruled_by
 from torchbandits.campaigns.results import Record, Results, Told, noise_variances
 from torchbandits.campaigns.settings import Settings, history
 from torchbandits.checks import (
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 else:
     from torchbandits.campaigns.extras import outcome_page
 
-KEEPS, OPTIMAL, TIMES = "keeps limits", "on the front", "times"
+KEEPS, OPTIMAL = "keeps limits", "on the front"
 
 
 class OutcomeCampaign(Campaign):
@@ -309,7 +309,7 @@ class OutcomeCampaign(Campaign):
         index = found.index[found.index >= 0]
         frame = self._with_results(self._as_told(index, self._results.measured_rows()))
         frame[self._own(OPTIMAL)] = found.probability[found.index >= 0].cpu().numpy()
-        order = self._own(f"{names[0]} expected")
+        order = self._own(f"{names[0]} {EXPECTED}")
         return frame.sort_values(order, ascending=names[0] in small, kind="stable", ignore_index=True)
 
     def should_stop(self, *rules: Rule) -> Decision:
@@ -355,7 +355,7 @@ class OutcomeCampaign(Campaign):
             rows=np.array(self._results.rows, np.int64),
             values=values,
             front=self.best(10) if one else self.front(),
-            shown={name: (self._own(f"{name} expected"), self._own(f"{name} deviation")) for name in settings.outcomes},
+            shown={name: (self._own(f"{name} {EXPECTED}"), self._own(f"{name} {DEVIATION}")) for name in settings.outcomes},
             opened=self._described(self._open_rows()),
             columns=self.columns.to_pandas().reset_index(),
         )
@@ -388,8 +388,8 @@ class OutcomeCampaign(Campaign):
         means = torch.where(known, shown.mean, torch.nan).cpu().numpy()
         deviations = torch.where(known, shown.variance.clamp_min(0).sqrt(), torch.nan).cpu().numpy()
         for name, expected, deviation in zip(self._settings.outcomes, means, deviations, strict=True):
-            frame[self._own(f"{name} expected")] = expected
-            frame[self._own(f"{name} deviation")] = deviation
+            frame[self._own(f"{name} {EXPECTED}")] = expected
+            frame[self._own(f"{name} {DEVIATION}")] = deviation
         if limits := self._limits():
             chance = log_probability(mean, std, limits, state.table).exp().gather(-1, at[0])
             sure = bool(known[[limit.outcome for limit in limits]].all())
@@ -405,7 +405,7 @@ class OutcomeCampaign(Campaign):
         frame, times = self._described(rows), np.zeros(len(rows), np.int64)
         for name, own in zip(self._settings.outcomes, self._results.outcomes, strict=True):
             values = own.measured()
-            frame[self._own(f"{name} measured")] = [float(np.mean(values.get(row, [np.nan]))) for row in rows.tolist()]
+            frame[self._own(f"{name} {MEASURED}")] = [float(np.mean(values.get(row, [np.nan]))) for row in rows.tolist()]
             times = np.maximum(times, [len(values.get(row, [])) for row in rows.tolist()])
         frame[self._own(TIMES)] = times
         return frame

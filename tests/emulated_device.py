@@ -8,7 +8,8 @@ A `DeviceTensor` wraps a CPU tensor. To PyTorch's C++ code it is on the device `
 is on `cuda:0`. `_Names` (a function mode) translates the names of devices on their way to C++ and replaces functions that never
 reach the dispatcher, such as `numpy()`. `_Kernels` (a dispatch mode) intercepts every operation before a kernel runs, raises an
 error for operations that CUDA does not allow, runs the others on the CPU tensors and wraps the results. No kernel of `meta`
-runs.
+runs. While a `CUDAGraph` is captured, operations are recorded instead and waiting is an error; its replay runs them again on
+the same memory, as one launch.
 
 Errors are raised for tensors of both devices in one operation (CPU tensors without dimensions combined with CUDA tensors, and
 CPU indices of CUDA tensors, are allowed, as in PyTorch), for results and values on the wrong device, for `numpy()` of a CUDA
@@ -26,7 +27,7 @@ waits when it reads a number, when a size depends on the numbers, and for copies
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 from unittest import mock
@@ -246,6 +247,8 @@ class _Kernels(TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()
         self.asked = Asked()
+        self.graph: _Graph | None = None  # that is being captured
+        self.streams = 0  # that are entered
 
     def _count(self, func: Any, name: str, args: Any, kwargs: dict[str, Any], there: list[DeviceTensor], away: bool) -> None:
         if func.is_view or name in _FREE:
@@ -272,7 +275,14 @@ class _Kernels(TorchDispatchMode):
         if name == "copy_":
             away = isinstance(args[0], DeviceTensor)
         if there or away:
+            before = Asked(self.asked.launches, self.asked.waits)
             self._count(func, name, args, kwargs, there, away)
+            if self.graph is not None:
+                if self.asked.waits > before.waits:
+                    raise DeviceError(f"operation not permitted when stream is capturing ({func})")
+                self.asked.launches = before.launches
+                # Numbers on the host are read now, not at the replay.
+                args, kwargs = _mapped(lambda x: x if isinstance(x, DeviceTensor) or x.dim() else x.clone(), (args, kwargs))
         if not away:
             # A copy to the host, or an operation on the host.
             return func(*on_host(args), **on_host(kwargs)) if there else func(*args, **kwargs)
@@ -284,12 +294,61 @@ class _Kernels(TorchDispatchMode):
         if name == "copy_" and there and len(there) == 2 and _same_memory(own_args[0], own_args[1]):
             return args[0]  # PyTorch skips a copy of a tensor to itself by comparing storages, which wrappers do not share
         if name == "_to_copy":
-            return DeviceTensor(func(*own_args, **own_kwargs))
+            return DeviceTensor(self._called(func, name, own_args, own_kwargs))
         if there and here and name != "copy_":
             _check_mixed(func, name, args, here)
-        out = func(*own_args, **own_kwargs)
+        out = self._called(func, name, own_args, own_kwargs)
         given = {id(x.host): x for x in there}  # an operation in place returns its own argument
         return _mapped(lambda x: given[id(x)] if id(x) in given else DeviceTensor(x), out)
+
+    def _called(self, func: Any, name: str, args: Any, kwargs: dict[str, Any]) -> Any:
+        """Run an operation on the CPU tensors, or record it. Views and allocations are made at once in any case."""
+        if self.graph is None or func.is_view or name in _FREE:
+            return func(*args, **kwargs)
+        return self.graph.record(func, args, kwargs)
+
+
+class _Graph:
+    """`torch.cuda.CUDAGraph` during the emulation."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[Any, Any, dict[str, Any], Any]] = []
+        self.finished = False
+
+    def capture_begin(self, *_: Any, **__: Any) -> None:
+        if not _running[-1].streams:
+            raise DeviceError("CUDA graphs must be captured on a non-default stream.")
+        _running[-1].graph = self
+
+    def capture_end(self) -> None:
+        _running[-1].graph, self.finished = None, True
+
+    def record(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+        """An operation that does not run: what it would write stays as it was, and what it returns has no numbers yet."""
+        _, given = _tensors(args, kwargs)
+        before = [x.clone() for x in given]
+        out = func(*args, **kwargs)
+        for x, numbers in zip(given, before, strict=True):
+            if not torch.equal(x, numbers):
+                x.copy_(numbers)
+        for x in self._fresh(out, args, kwargs):
+            x.fill_(torch.nan if x.is_floating_point() else 0)
+        self.calls.append((func, args, kwargs, out))
+        return out
+
+    @staticmethod
+    def _fresh(out: Any, args: Any, kwargs: dict[str, Any]) -> list[Tensor]:
+        """The results that are not arguments themselves."""
+        given = [x.data_ptr() for x in _tensors(args, kwargs)[1]]
+        return [x for x in _tensors(out)[1] if x.data_ptr() not in given]
+
+    def replay(self) -> None:
+        if not self.finished:
+            raise DeviceError("Called CUDAGraph::replay without a preceding successful capture.")
+        _running[-1].asked.launches += 1
+        for func, args, kwargs, out in self.calls:
+            for x, numbers in zip(*(self._fresh(y, args, kwargs) for y in (out, func(*args, **kwargs))), strict=True):
+                x.copy_(numbers)
 
 
 def _same_memory(first: Tensor, second: Tensor) -> bool:
@@ -341,6 +400,15 @@ class _Stream:
 
 
 @contextmanager
+def _on_stream(stream: Any) -> Iterator[None]:
+    _running[-1].streams += 1
+    try:
+        yield
+    finally:
+        _running[-1].streams -= 1
+
+
+@contextmanager
 def emulated_device() -> Iterator[Asked]:
     """Context in which `cuda:0` exists. Its value counts launches and waits; see the module."""
     here = {
@@ -353,9 +421,10 @@ def emulated_device() -> Iterator[Asked]:
         "mem_get_info": lambda device=None: (4 << 30, 80 << 30),
         "empty_cache": lambda: None,
         "current_stream": lambda device=None: _Stream(),
-        "stream": lambda stream: nullcontext(),
+        "stream": _on_stream,
         "Stream": _Stream,
         "Event": _Stream,
+        "CUDAGraph": _Graph,
     }
     with ExitStack() as stack:
         for name, value in here.items():

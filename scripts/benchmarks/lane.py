@@ -28,7 +28,7 @@ import torch
 from torch import Tensor
 
 import torchbandits as tb
-from torchbandits.arms import columns
+from torchbandits.arms import columns, graphs
 from torchbandits.errors import DataError, TorchBanditsError
 
 HISTORY, WARM, STEPS = 60, 2, 5
@@ -55,6 +55,7 @@ POLICIES: dict[str, Callable[[], tb.policies.Policy]] = {
     "batch_bkb, local rule": lambda: tb.batch_bkb(rbf(2.0), batch_rule="local", **NOISE),
     "gp_bucb": lambda: tb.gp_bucb(rbf(2.0), **NOISE),
     "bpe": lambda: tb.bpe(rbf(2.0), horizon=1_000, **NOISE),
+    "bpe, as a CUDA graph": lambda: tb.bpe(rbf(2.0), horizon=1_000, **NOISE),
     "thompson_sampling": lambda: tb.thompson_sampling(rbf(2.0), embedding="nystrom", width=tb.widths.Constant(1.0), **NOISE),
 }
 
@@ -82,13 +83,14 @@ def steps(device: str, small: bool) -> Iterator[tuple[Line, Callable[[float], Li
     for A in (200, 400) if small else (10_000, 100_000, 1_000_000, 10_000_000):
         for name in POLICIES:
             for where in dict.fromkeys((device, "cpu")):
-                if where == "cpu" != device and A > LARGEST_ON_CPU:
+                if where == "cpu" and ("CUDA" in name or (device != "cpu" and A > LARGEST_ON_CPU)):
                     continue
                 yield {"policy": name, "arms": A, "device": where}, partial(step, name, A, where)
 
 
 def step(name: str, A: int, device: str, until: float) -> Line:
     """Median milliseconds of an ask and of a tell after a warm-up, and the number of picks per step."""
+    graphs.GRAPHS = "CUDA graph" in name
     g = torch.Generator().manual_seed(0)
     arms = 2 * torch.rand(A, 8, generator=g, dtype=torch.float64)
     means = torch.sin(arms.sum(dim=-1))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from torchbandits.arms import graphs
 from torchbandits.arms.sweeping import FullSweep
 from torchbandits.arms.table import ArmTable
 from torchbandits.arms.ties import TIE, best_arm
@@ -87,27 +88,45 @@ def _in_few_operations(
     if pending[0].shape[-1]:
         start = FullSweep(table, None, pending)
         leverage, T, r = start.leverage, torch.cat([T, start.directions], dim=-2), r + start.directions.shape[-2]
-    block = leverage.new_empty(*shape, r + q + 1 + d, A)
+    leverage, block = leverage.clone(), leverage.new_empty(*shape, r + q + 1 + d, A)
     block[..., r + q + 1 :, :] = arms.mT
     if r:
         block[..., :r, :] = T
     flat, root, one = block.reshape(-1, *block.shape[-2:]), block[..., r + q, :], leverage.new_ones(())
     # The same order as with `preference`, which falls with the index; all are positive.
     base = ((preference - 2 * preference[..., -1:]) * lam**-0.5).masked_fill(~offered, -torch.inf)
-    picks = []
-    for place in range(q):
+
+    def pick(rows: int, live: Tensor | None, out: Tensor | None) -> tuple[Tensor, Tensor]:
+        """The next pick, `batch_shape x 1`, given the first rows of the block, and its own row."""
         score = base + torch.sqrt(leverage, out=root)
         # The rule of `best_arm` for positive scores.
         near = score >= score.amax(dim=-1, keepdim=True) * (1 - TIE)
         slot = near.view(torch.uint8).argmax(dim=-1, keepdim=True)
         own = block.gather(-1, slot.unsqueeze(-2).expand(*block.shape[:-1], 1))
-        K, m = form.between_scaled(own[..., r + q + 1 :, :].mT, arms).reshape(-1, 1, A), r + place
-        before = own.reshape(-1, *own.shape[-2:])[:, :m].mT
-        column = torch.baddbmm(K, before, flat[:, :m], beta=1 / lam, alpha=-1).reshape(*shape, A)
-        drop = torch.div(column, torch.hypot(own[..., r + q, :], one), out=block[..., m, :])
+        K = form.between_scaled(own[..., r + q + 1 :, :].mT, arms).reshape(-1, 1, A)
+        before = own.reshape(-1, *own.shape[-2:])[:, :rows].mT
+        column = torch.baddbmm(K, before, flat[:, :rows], beta=1 / lam, alpha=-1).reshape(*shape, A)
+        drop = torch.div(column, torch.hypot(own[..., r + q, :], one), out=out)
         if live is not None:
-            drop.mul_(live[..., place : place + 1])
-            slot = slot.masked_fill(~live[..., place : place + 1], -1)
-        leverage = torch.addcmul(leverage, drop, drop, value=-1).clamp_min_(0)
-        picks.append(slot)
-    return picks
+            drop.mul_(live)
+            slot = slot.masked_fill(~live, -1)
+        leverage.addcmul_(drop, drop, value=-1).clamp_min_(0)
+        return slot, drop
+
+    if not (graphs.GRAPHS and block.device.type == "cuda"):
+        return [
+            pick(r + place, None if live is None else live[..., place : place + 1], block[..., r + place, :])[0]
+            for place in range(q)
+        ]
+    # The rows of later picks are zero, so that every pick may read all rows, and is the same operations on the same memory.
+    block[..., r : r + q, :] = 0
+    picks, place = torch.full((*shape, q), -1, device=block.device), torch.zeros(1, dtype=torch.int64, device=block.device)
+
+    def step() -> None:
+        slot, drop = pick(r + q, None if live is None else live.index_select(-1, place), None)
+        block.index_copy_(-2, place + r, drop.unsqueeze(-2))
+        picks.index_copy_(-1, place, slot)
+        place.add_(1)
+
+    graphs.repeat(step, q, block.device)
+    return [picks]

@@ -119,14 +119,7 @@ def run(
     require(listed and all(map(callable, callbacks)), f"callbacks must be a list of functions, got {callbacks!r}.")
     good = observed is None or (isinstance(observed, Sequence) and len(observed) in (3, 4))
     require(good, f"observed must be (points_or_index, counts, sums), as for Bandit.observe, got {type(observed).__name__}.")
-    if (journal := as_journal(journal)) is not None:
-        journal.environment = describe_environment(environment)
-    bandit: Bandit
-    if isinstance(policy, Joint):
-        shared = _shared_arms(environment, policy.outcomes)
-        bandit = OutcomeBandit(policy, shared, generator=generator, costs=_shared_costs(environment), journal=journal)
-    else:
-        bandit = Bandit(policy, environment.arms, generator=generator, costs=environment.costs, journal=journal)
+    bandit = _bandit(policy, environment, generator, journal)
     rules = copy.deepcopy(() if isinstance(stop, tuple) and not stop else check_rules(stop, "stop"))
     with _closed_where_it_fails(bandit):
         single = not asynchronous or bandit.batch_shape.numel() == 1
@@ -178,6 +171,21 @@ def run(
                     return steps.history(rounds.stopped)
         finally:
             evaluator.cancel()
+
+
+def _bandit(
+    policy: Policy,
+    environment: Environment,
+    generator: torch.Generator | Sequence[torch.Generator] | None,
+    journal: Journal | str | os.PathLike[str] | None,
+) -> Bandit:
+    """The bandit of a run, whose journal names the environment."""
+    if (journal := as_journal(journal)) is not None:
+        journal.environment = describe_environment(environment)
+    if not isinstance(policy, Joint):
+        return Bandit(policy, environment.arms, generator=generator, costs=environment.costs, journal=journal)
+    arms, costs = _shared_arms(environment, policy.outcomes), _shared_costs(environment)
+    return OutcomeBandit(policy, arms, generator=generator, costs=costs, journal=journal)
 
 
 def _shared_arms(environment: Environment, outcomes: Sequence[str]) -> Tensor:

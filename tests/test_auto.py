@@ -16,7 +16,7 @@ from torch import Tensor
 
 import torchbandits as tb
 from torchbandits import errors
-from torchbandits.explanation import doubt_of
+from torchbandits.explanation import Words
 from torchbandits.fitting.climb import Climb
 from torchbandits.fitting.standardized import Priors
 from torchbandits.policies.from_data import FromData
@@ -565,7 +565,8 @@ def test_a_best_arm_that_noise_leaves_in_doubt_is_not_to_be_relied_on():
 def test_the_words_of_doubt():
     said = plates(0.1, 1)[0].explain()
     once = replace(said, uncertainty=0.6, repeats=1)
-    assert doubt_of(once, "row", "measured", "measurement") == (
+    rows = Words("row", "column", "measurement", "measured", "measurement", "evaluation", "yield", "below", {7: "A7"})
+    assert replace(once, words=rows).doubt() == (
         "Do not rely on the best row yet: noise leaves its mean uncertain by 60% of the spread of the means of the rows "
         "measured, so that another of these rows is probably as good or better. Go on if you can; to choose among them now, "
         "make about 1 more measurement of each of the 5 best rows."
@@ -576,6 +577,16 @@ def test_the_words_of_doubt():
     assert alone.doubt() == "So far the rewards look like noise alone: no arm is known to be better than the others."
     assert str(alone).count("noise alone") == 1
     assert "rely" not in str(alone)
+    worse = replace(
+        once, words=rows, noise_share=0.95, lead=5.0, repeated=(7, 21, "because."), noise_estimated=True, pulls=48.0
+    )
+    text = str(replace(worse, distinct=48))
+    assert "one more measurement of the best row would be off by about" in text
+    assert "the best row is 5 standard errors below the average of the rows measured" in text
+    assert "No row was measured twice yet, so that the noise may be larger than that" in text
+    assert "twice" not in str(replace(worse, distinct=47))
+    assert "twice" not in str(replace(worse, distinct=48, noise_estimated=False)), "known noise needs no repeats"
+    assert "'A7' has taken 21 of the last 40 evaluations: because. Do not rely on the best row yet" in text
 
 
 def test_few_arms_and_equal_rewards_leave_no_doubt():
@@ -624,7 +635,9 @@ def test_a_tell_that_fails_at_its_end_is_not_among_the_recent_pulls(monkeypatch:
     assert bandit.loop.state.recent == before
 
 
-@pytest.mark.parametrize(("sure", "noise", "words"), [(True, 0.95, "no other"), (False, 0.95, "95%"), (False, 0.3, "upper")])
+@pytest.mark.parametrize(
+    ("sure", "noise", "words"), [(True, 0.95, "no other"), (False, 0.95, "95%"), (False, 0.3, "promising")]
+)
 def test_the_reason_for_repeats_is_the_model_or_the_noise(sure: bool, noise: float, words: str):
     assert words in reason_for_repeats(sure, noise)
 
@@ -662,6 +675,43 @@ def test_an_explanation_of_a_batch_row_and_of_a_given_kernel():
     np.testing.assert_allclose(said.relevance, np.full(3, 1 / 3), rtol=1e-6)
     assert said.noise_std == pytest.approx(0.1)
     assert "that of the policy" in str(said)
+
+
+@pytest.mark.parametrize("rows", [None, 2])
+@pytest.mark.parametrize("estimated", [True, False])
+def test_arms_that_are_not_on_offer_are_not_hopeful(estimated: bool, rows: int | None):
+    x, f = table()
+    x = torch.cat([x, x[:5]])  # with duplicates
+    base = gpytorch.kernels.RBFKernel(ard_num_dims=3).double()
+    base.lengthscale = 0.3 * (x.amax(0) - x.amin(0))
+    kernel = gpytorch.kernels.ScaleKernel(base).double()
+    kernel.outputscale = float(f.var())
+    policy = tb.auto() if estimated else tb.gp_ucb(kernel, noise_std=0.1, prior_mean="estimate")
+    bandit = tb.Bandit(policy, x, generator=generator(1) if rows is None else [generator(1), generator(2)])
+    index = torch.arange(12) if rows is None else torch.arange(12).expand(rows, 12)
+    bandit.tell(index, f[index])
+    place = () if rows is None else (1,)
+    everything = bandit.explain(row=place)
+    offer = torch.arange(len(x)) % 3 == 1
+    said = bandit.explain(row=place, available=offer)
+    state, width = bandit.loop.state, bandit.width[place]
+    mean = state.arm_mean()[place]
+    reach = width * (state.posterior.regularization * state.arm_leverage()[place]).sqrt()
+    best = int(said.best.index[0])
+    distinct = torch.arange(len(x)) < len(f)
+    offered = torch.zeros(len(x), dtype=torch.bool)
+    offered[state.rows.first[place][offer] if state.rows.first.dim() > 1 else state.rows.first[offer]] = True
+    hopeful = (mean + reach > mean[best] - reach[best]) & offered & distinct & (torch.arange(len(x)) != best)
+    assert said.rivals == int(hopeful.sum())
+    assert 0 < said.rivals < everything.rivals
+    counted = offered | (torch.arange(len(x)) == best)
+    top = (mean + reach)[counted].max()
+    if state.posterior.units is not None:
+        top = state.posterior.units.to_rewards(top.expand(*bandit.loop.batch_shape, 1))[place]
+    assert said.upper == pytest.approx(float(top))
+    assert said.upper <= everything.upper
+    whole = bandit.explain(row=place, available=torch.ones(len(x), dtype=torch.bool))
+    assert (whole.rivals, whole.upper) == (everything.rivals, pytest.approx(everything.upper))
 
 
 def test_boxes_and_options_of_other_fits_are_refused():

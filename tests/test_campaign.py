@@ -20,9 +20,9 @@ from problems import OFF_SCALE
 import torchbandits as tb
 from torchbandits.campaigns import page as campaign_page
 from torchbandits.campaigns.conditions import on_offer
-from torchbandits.campaigns.page import hope
 from torchbandits.diagnostics import leave_one_out
-from torchbandits.errors import ArgumentError, DataError, StateError, TorchBanditsError
+from torchbandits.display import rounded
+from torchbandits.errors import ArgumentError, DataError, StateError, TorchBanditsError, UnsupportedError
 from torchbandits.extras import Later
 from torchbandits.journal import Journal
 from torchbandits.tabular.ids import open_table
@@ -756,11 +756,13 @@ def test_the_page_shows_ids_values_and_columns(tmp_path: Path):
     assert "60 candidates, 5 measurements of yield, 1 failed evaluations, 2 pending rows; small values are better" in page
     assert all(f"<td>{text}</td>" in page for text in [*c.best(3)["id"], *c.open, "3 different texts"])
     assert f"{results['yield'].min():.6g}" in page
-    assert "One more measurement of a row would be off by about" in page
-    assert hope(replace(c.bandit.explain(), rivals=1234, upper=-2.5), -1.0) == (
-        "By the model 1,234 other rows may still be better than the recommended one; the most hopeful could reach 2.5."
+    assert "one more measurement of the best row would be off by about" in page
+    said = c.explain()
+    assert all(f"<p>{line}</p>" in page for line in said.lines()[1:4])
+    assert replace(said, rivals=1234, upper=2.5).lines()[3] == (
+        "How sure: 1,234 of the other rows may still be better; the most promising could reach "
+        f"{rounded(2.5, float(said.best.variance[0]) ** 0.5)}."
     )
-    assert hope(c.bandit.explain(), -1.0) in page
     assert "Search for the smallest yield in " in page
     recommended = page.partition("<h2>Recommended row</h2>")[2].partition("<h2>")[0]
     assert f"<td>id</td><td>{c.best(1)['id'].iloc[0]}</td>" in recommended
@@ -984,3 +986,88 @@ def test_a_best_row_that_noise_leaves_in_doubt_is_not_to_be_relied_on(tmp_path: 
     assert clear.doubt() == ""
     assert "rely" not in clear.report(tmp_path / "clear.html").read_text()
     assert tb.Campaign(x.drop(columns="clear"), "noisy", columns=columns, policy=tb.uniform()).doubt() == ""
+
+
+# ---------------------------------------------------------------------- what the model knows
+
+
+@OFF_SCALE
+def test_an_explanation_has_the_names_of_the_columns_and_the_sign_of_the_objective(tmp_path: Path):
+    table = frame().rename(columns={"temp": "temperature ($)"})
+    up, down = (campaign(table, minimize=m, policy=tb.auto(), journal=tmp_path / str(m)) for m in (False, True))
+    for c in (up, down):
+        with pytest.raises(StateError, match=r"nothing was measured yet.*tell\(\)"):
+            c.explain()
+    for _ in range(2):
+        plate = up.ask(8)
+        results = plate[["id"]].assign(**{"yield": yields(plate.rename(columns={"temperature ($)": "temp"}))})
+        up.tell(results)
+        down.tell(results.assign(**{"yield": -results["yield"]}))
+    large, small, raw = up.explain(), down.explain(), down.bandit.explain()
+    names = ("temperature ($)", "conc", "solvent = DMF", "solvent = EtOH", "solvent = H2O", "dry")
+    assert large.names == small.names == names
+    torch.testing.assert_close(small.relevance, raw.relevance)
+    row = down.best(1).iloc[0]
+    assert float(small.best.mean[0]) == pytest.approx(row["expected"]) == pytest.approx(-float(raw.best.mean[0]))
+    assert frame()["id"][int(small.best.index[0])] == row["id"]
+    assert float(large.best.mean[0]) == pytest.approx(-float(small.best.mean[0]))
+    assert small.upper == pytest.approx(-raw.upper) == pytest.approx(-large.upper)
+    assert small.upper < row["expected"] < 0
+    assert (small.rivals, small.noise_std) == (raw.rivals, raw.noise_std)
+    first, columns, noise, sure, guarantee = str(small).splitlines()
+    assert first.startswith(f"Best so far: {row['id']!r}, with yield expected at -")
+    assert first.endswith(f" after 16 measurements of {int((down.bandit.counts > 0).sum())} of 60 rows.")
+    assert columns.startswith("Columns: yield changes fastest with temperature ($) (")
+    assert "one more measurement of the best row would be off by about" in noise
+    assert sure.startswith(f"How sure: {small.rivals} of the other rows may still be better; the most promising could reach -")
+    assert guarantee.startswith("Guarantee: none, because")
+    small.figure().savefig(tmp_path / "columns.png")
+    # A resumed campaign says the same.
+    down.close()
+    again = campaign(table, minimize=True, policy=tb.auto(), journal=tmp_path / "True")
+    assert str(again.explain()) == str(small)
+
+
+@OFF_SCALE
+def test_what_an_explanation_is_without_lengthscales_few_results_and_a_model():
+    c = campaign()
+    c.tell(measured(c.ask(2)))
+    said = c.explain()
+    assert said.lines()[1] == "Columns: 5 distinct rows must be measured before it shows which columns matter."
+    assert said.guarantee.startswith("Guarantee: that of the policy"), "its kernel is given"
+    assert "2 measurements of 2 of 60 rows" in said.lines()[0]
+    flat = campaign(policy=tb.gp_ucb(gpytorch.kernels.LinearKernel().double(), noise_std=0.1))
+    flat.tell(measured(frame().head(8)))
+    assert "the model does not tell which columns matter" in flat.explain().lines()[1]
+    known = campaign(policy=None, noise_std=0.5)
+    known.tell(measured(known.ask(8)))
+    assert known.explain().guarantee.startswith("Guarantee: none"), "its kernel is fitted"
+    assert "twice" not in str(known.explain()), "the noise is known"
+    priced = campaign(frame().assign(price=np.arange(1.0, 61.0)), policy=None, cost="price")
+    priced.tell(measured(priced.ask(8)))
+    assert "solvent = DMF" in priced.explain().names
+    other = campaign(policy=tb.uniform())
+    other.tell(measured(other.ask(2)))
+    with pytest.raises(UnsupportedError, match="begin another campaign with the default policy"):
+        other.explain()
+
+
+@OFF_SCALE
+def test_rows_that_are_no_candidates_are_not_hopeful():
+    kernel = gpytorch.kernels.ScaleKernel(gpytorch.kernels.RBFKernel()).double()
+    kernel.outputscale = 100.0
+    own = tb.gp_ucb(kernel, noise_std=0.5, width=tb.widths.Constant(2.0), prior_mean="estimate")
+    every, some = campaign(policy=own), campaign(policy=own, candidates="temp < 60")
+    for c in (every, some):
+        c.tell(measured(frame().head(10)))
+    said = some.explain()
+    assert 0 < said.rivals < every.explain().rivals
+    known = some.bandit.posterior(some.bandit.arms)
+    reach = 2 * known.variance.sqrt()
+    best = int(said.best.index[0])
+    cold = torch.tensor((frame()["temp"] < 60).to_numpy())
+    hopeful = cold & (known.mean + reach > known.mean[best] - reach[best])
+    hopeful[best] = False
+    assert said.rivals == int(hopeful.sum())
+    cold[best] = True
+    assert said.upper == pytest.approx(float((known.mean + reach)[cold].max()))

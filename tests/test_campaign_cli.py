@@ -14,9 +14,11 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.feather
 import pytest
+from problems import OFF_SCALE
 from test_campaign import frame, policy, yields
 from typer.testing import CliRunner
 
+import torchbandits as tb
 from torchbandits.cli import app
 
 RUNNER = CliRunner()
@@ -168,6 +170,24 @@ def test_computed_columns_have_six_digits_and_the_users_own_are_left_alone(folde
     assert f"{4 * len(names)} measurements and 0 failed evaluations told." in run("tell", "plate.csv")
 
 
+@OFF_SCALE
+def test_the_command_explains_in_the_same_lines(folder: Path):
+    run("new", "candidates.csv", "--objective", "yield", "--minimize")
+    assert "nothing was measured yet" in refused("explain")
+    rows = plate(run("ask", "-n", "6"))
+    rows.assign(**{"yield": yields(rows)}).to_csv("results.csv", index=False)
+    run("tell", "results.csv")
+    said = run("explain")
+    campaign = tb.Campaign(None, journal=folder / "campaign" / "journal", policy=policy())
+    assert said.splitlines() == list(campaign.explain().lines())
+    campaign.close()
+    assert "solvent = DMF" in said
+    assert f"Best so far: {plate(run('best', '-k', '1'))['id'].iloc[0]!r}, with yield expected at" in said
+    run("new", "candidates.csv", "--objective", "yield", "--objective", "cost:min", "--folder", "two")
+    run("tell", "results.csv", "--folder", "two")
+    assert "begin a campaign of this outcome alone" in refused("explain", "--folder", "two")
+
+
 def test_names_that_the_terminal_lacks_are_written_all_the_same(folder: Path):
     table = frame().rename(columns={"temp": "Δ"}).assign(id=lambda t: "Δ" + t["id"])
     table.to_csv("candidates.csv", index=False)
@@ -244,12 +264,15 @@ def test_the_tutorial_is_a_session_that_works(folder: Path):
     table, results = re.findall(r"^```csv\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
     (folder / "candidates.csv").write_text(table)
     (folder / "results.csv").write_text(results)
-    new, plate_csv, tell, best, report = session(text)
+    new, plate_csv, tell, best, explained, report = session(text)
     for line in re.search(r"^```text\n(.*?)^```", text, re.DOTALL | re.MULTILINE)[1].splitlines():
         assert any(line.split() == shown.split() for shown in new.splitlines()), line
     assert len(plate(plate_csv)) == 4
     assert "3 measurements and 1 failed evaluation told." in tell
     assert plate(best)["id"].iloc[0] == "A9"
+    shown = re.findall(r"^```text\n(.*?)^```", text, re.DOTALL | re.MULTILINE)[1]
+    titles = [line.partition(":")[0] for line in shown.splitlines()]
+    assert [line.partition(":")[0] for line in explained.splitlines()] == titles
     assert "Report: campaign/report.html" in report
     # The section on several outcomes is a separate session.
     shutil.rmtree("campaign")

@@ -484,23 +484,33 @@ class Bandit:
 
         return model_of_run(self.policy, self.loop.state)
 
-    def explain(self, *, names: Sequence[str] | None = None, row: tuple[int, ...] | int = ()) -> Explanation:
+    def explain(
+        self,
+        *,
+        names: Sequence[str] | None = None,
+        row: tuple[int, ...] | int = (),
+        available: Tensor | None = None,
+    ) -> Explanation:
         """Explain the posterior's view of the features, the noise and the best arm. `print` shows the result as five lines of
         text, and its method `figure()` plots the features.
 
         Args:
             names: Names of the features; "feature 0" and so on by default.
             row: Index of the batch row to explain.
+            available: `A` or `batch_shape x A` booleans, the arms that may be pulled: only these count as arms that may be
+                better than the best one. All arms by default.
 
         Raises:
+            ArgumentError: If an argument is not as above.
             UnsupportedError: For a policy without a single Gaussian process over given arms.
             StateError: If no rewards have been observed.
 
         Cost: O(A).
         """
         check_told(self.loop.pulls)
+        offered = check_available(available, self.loop.batch_shape, self.loop.num_arms, self.loop.device)
         with self.loop.few_threads():
-            return explain(self.policy, self.loop.state, names, row)
+            return explain(self.policy, self.loop.state, names, row, offered)
 
     # ------------------------------------------------------------------ saving and moving
 

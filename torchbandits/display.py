@@ -90,6 +90,24 @@ def count(amount: int, noun: str) -> str:
     return f"{amount:,} {noun}{'' if amount == 1 else 's'}"
 
 
+def within(mean: float, deviation: float) -> str:
+    """A number and its deviation as text, rounded to two digits of the deviation; an empty text if they are not known."""
+    if not (math.isfinite(mean) and math.isfinite(deviation)):
+        return ""
+    return f"{rounded(mean, deviation)} ± {rounded(deviation, deviation, '.2g')}"
+
+
+def rounded(value: float, deviation: float, otherwise: str = ".6g") -> str:
+    """A number as text, rounded to the second digit of a deviation.
+
+    Args:
+        value, deviation: The numbers.
+        otherwise: The format if the deviation is unknown or 0, or its digits are more than six places from the decimal point.
+    """
+    places = 1 - math.floor(math.log10(deviation)) if 0 < deviation < math.inf else 99
+    return f"{round(value, places):.{max(0, places)}f}" if -6 <= places <= 6 else f"{value:{otherwise}}"
+
+
 def table(title: str, mask: Tensor, columns: dict[str, Tensor], points: Tensor) -> Shown:
     """The places of a selection or recommendation that `mask` marks, one line each: the batch row, if there are several, and
     the columns.

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from torchbandits.checks import is_whole
+from torchbandits.display import count, rounded, within
 from torchbandits.errors import UnsupportedError, require
 from torchbandits.figures import COLORS, tidy
 from torchbandits.fitting.degeneracy import lengthscales
 from torchbandits.policies.base import Policy, State
 from torchbandits.policies.composed import Composed, noise_share
+from torchbandits.policies.picking import upper_bounds
 from torchbandits.policies.repeats import (
     NOISE_ALONE,
     most_repeated,
@@ -42,6 +44,35 @@ _EQUAL = 1e-9  # spread of the posterior means, as a fraction of their size, up 
 _MANY = 20  # number of further pulls of each of them above which less noise is the better advice
 
 
+@dataclass(frozen=True)
+class Words:
+    """Words in the text of an explanation.
+
+    Attributes:
+        arm, feature, pull: Nouns; for a campaign "row", "column" and "measurement".
+        pulled: Participle of `pull`.
+        given: Noun for an observed reward.
+        attempt: Noun for a pull that may have failed.
+        reward: The quantity that is learned, with its article.
+        above: Where values better than the average lie.
+        names: Names of arms by their index; an arm without a name is called by the index.
+    """
+
+    arm: str = "arm"
+    feature: str = "feature"
+    pull: str = "pull"
+    pulled: str = "pulled"
+    given: str = "reward"
+    attempt: str = "pull"
+    reward: str = "the reward"
+    above: str = "above"
+    names: Mapping[int, str] = field(default_factory=dict)
+
+    def called(self, arm: int) -> str:
+        """The name of an arm in quotes, or its index."""
+        return repr(self.names[arm]) if arm in self.names else f"{self.arm} {arm}"
+
+
 @dataclass(frozen=True, eq=False)
 class Explanation:
     """The explanation of one batch row.
@@ -53,8 +84,9 @@ class Explanation:
         noise_std: Standard deviation of the rewards of the best arm around its mean, reward units.
         noise_share: Fraction of the variance over the pulled arms that is noise, under the model.
         best: The recommended arm.
-        upper: Largest upper confidence bound over the arms, reward units.
-        rivals: Number of arms whose upper bound exceeds the lower bound of the best one.
+        upper: Largest upper confidence bound over the arms that may be pulled and the best one, reward units; for a campaign
+            that minimises its objective the smallest lower bound.
+        rivals: Number of other arms that may be pulled and have an upper bound above the lower bound of the best one.
         pulls, distinct, num_arms: Pulls told, distinct arms among them, number of arms.
         guarantee: The guarantee that holds for the run.
         lead: Posterior mean of the best arm minus the average posterior mean of the arms pulled, in standard errors, which
@@ -65,6 +97,8 @@ class Explanation:
             means over the arms pulled, in the units of the model. Above 0.5, another of these arms is probably as good or
             better: see `doubt`. NaN for fewer than five arms, and if all means are equal.
         repeats: Number of further pulls of the best arm that would lower its `uncertainty` to 0.5 if the means stayed the same.
+        kernel_estimated, noise_estimated: Whether kernel and noise are estimated from the rewards, as by `auto`.
+        words: Words of the text.
     """
 
     relevance: Tensor
@@ -82,62 +116,99 @@ class Explanation:
     repeated: tuple[int, int, str] | None = None
     uncertainty: float = float("nan")
     repeats: int = 0
+    kernel_estimated: bool = False
+    noise_estimated: bool = False
+    words: Words = Words()
 
     def __str__(self) -> str:
         """Five lines."""
-        mean, std = float(self.best.mean[0]), float(self.best.variance[0]) ** 0.5
+        return "\n".join(self.lines())
+
+    def lines(self) -> tuple[str, str, str, str, str]:
+        """The lines of the text: the best arm so far, the features, the noise, how sure it is, and the guarantee."""
+        said, mean, std = self.words, float(self.best.mean[0]), float(self.best.variance[0]) ** 0.5
         found = (
-            f"Best so far: arm {int(self.best.index[0])}, at {mean:.4g} ± {std:.2g}, after {self.pulls:g} rewards of "
-            f"{self.distinct} of {self.num_arms} arms."
+            f"Best so far: {said.called(int(self.best.index[0]))}, with {said.reward} expected at {within(mean, std)}, after "
+            f"{count(round(self.pulls), said.given)} of {self.distinct:,} of {self.num_arms:,} {said.arm}s."
         )
         sure = (
-            f"How sure: {self.rivals} of the arms may still be better; the most hopeful could reach {self.upper:.4g}."
+            f"How sure: {self.rivals:,} of the other {said.arm}s may still be better; the most promising could reach "
+            f"{rounded(self.upper, std)}."
             if self.rivals
-            else f"How sure: by the model no other arm can be better than {mean:.4g}."
+            else f"How sure: by the model no other {said.arm} can be better."
         )
-        if self.repeated is not None:
-            arm, count, reason = self.repeated
-            sure += f" Arm {arm} has taken {count} of the last {RECENT} pulls: {reason}"
         # If the rewards look like noise alone, the line on noise says so.
-        if (doubt := self.doubt()) and not self.noise_alone:
-            sure += f" {doubt}"
-        return "\n".join([found, self._features(), self._noise(), sure, self.guarantee])
+        doubt = "" if self.noise_alone else self.doubt()
+        sure = " ".join(part for part in (sure, self.repetition(), doubt) if part)
+        return found, self._features(), self._noise(), sure, self.guarantee
 
     def doubt(self) -> str:
         """A warning if noise leaves open which of the arms pulled is best, with the number of repeats that would tell;
         otherwise an empty text."""
-        return doubt_of(self)
+        said = self.words
+        if self.noise_alone:
+            return f"So far the {said.given}s look like noise alone: no {said.arm} is known to be better than the others."
+        if not self.uncertainty > _DOUBTFUL:
+            return ""
+        found = (
+            f"Do not rely on the best {said.arm} yet: noise leaves its mean uncertain by {self.uncertainty:.0%} of the spread "
+            f"of the means of the {said.arm}s {said.pulled}, so that another of these {said.arm}s is probably as good or "
+            "better."
+        )
+        more = f"{self.repeats:,} more {said.pull}{'' if self.repeats == 1 else 's'}"
+        again = f"{more} of each of the {_LEADERS} best {said.arm}s"
+        if self.repeats > _MANY:
+            return f"{found} It would take about {again} to tell: make each {said.pull} less noisy if you can."
+        return f"{found} Go on if you can; to choose among them now, make about {again}."
+
+    def repetition(self) -> str:
+        """A sentence on the arm that is `repeated`; an empty text without one."""
+        if self.repeated is None:
+            return ""
+        arm, number, reason = self.repeated
+        called = self.words.called(arm)
+        return f"{called[0].upper()}{called[1:]} has taken {number} of the last {RECENT} {self.words.attempt}s: {reason}"
 
     @property
     def noise_alone(self) -> bool:
-        """Whether noise is most of the variance, and the best arm is not clearly above the average."""
+        """Whether noise is most of the variance, and the best arm is not clearly better than the average."""
         return self.noise_share > NOISE_ALONE and not self.lead >= _CLEAR
 
+    @property
+    def tells_features(self) -> bool:
+        """Whether the kernel has lengthscales, and enough distinct arms were pulled to name the features that matter."""
+        return bool(self.relevance.isfinite().all()) and self.distinct >= _FEW
+
     def _noise(self) -> str:
+        said = self.words
+        noise = f"Noise: by the model, one more {said.given} of the best {said.arm} would be off by about {self.noise_std:.2g}"
         if self.distinct < 2:
-            return f"Noise: by the model, a further reward of it would be off by about {self.noise_std:.2g}."
-        said = (
-            f"Noise: by the model, a further reward of it would be off by about {self.noise_std:.2g}, and noise is "
-            f"{self.noise_share:.0%} of the variance over the arms pulled."
-        )
-        if self.pulls == self.distinct and self.distinct >= _FEW:
-            said += " No arm was pulled twice, so that the smoothness of the model alone tells noise from differences."
-        if self.noise_share > NOISE_ALONE:
-            said += (
-                " So far the rewards look like noise alone."
-                if self.noise_alone
-                else f" Still, the best arm is {self.lead:.2g} standard errors above the average of the arms pulled."
+            return f"{noise}."
+        noise += f", and noise is {self.noise_share:.0%} of the variance over the {said.arm}s {said.pulled}."
+        if self.noise_estimated and self.pulls == self.distinct and self.distinct >= _FEW:
+            noise += (
+                f" No {said.arm} was {said.pulled} twice yet, so that the noise may be larger than that; a second {said.pull} "
+                f"of the best {said.arm} would show it."
             )
-        return said
+        if self.noise_share > NOISE_ALONE:
+            noise += (
+                f" {self.doubt()}"
+                if self.noise_alone
+                else f" Still, the best {said.arm} is {self.lead:.2g} standard errors {said.above} the average of the "
+                f"{said.arm}s {said.pulled}."
+            )
+        return noise
 
     def _features(self) -> str:
-        if not bool(self.relevance.isfinite().all()):
-            return "Features: the kernel has no lengthscales that would tell which features matter."
-        if self.distinct < _FEW:
-            return f"Features: {_FEW} distinct arms must be told before it shows which matter."
-        order = self.relevance.argsort(descending=True).tolist()[:_SHOWN]
-        named = ", ".join(f"{self.names[j]} ({float(self.relevance[j]):.0%})" for j in order)
-        return f"Features: what changes the reward fastest is {named}."
+        said, relevance = self.words, self.relevance
+        title = f"{said.feature.capitalize()}s:"
+        if not bool(relevance.isfinite().all()):
+            return f"{title} the model does not tell which {said.feature}s matter, because its kernel has no lengthscales."
+        if not self.tells_features:
+            return f"{title} {_FEW} distinct {said.arm}s must be {said.pulled} before it shows which {said.feature}s matter."
+        order = relevance.argsort(descending=True).tolist()[:_SHOWN]
+        named = ", ".join(f"{self.names[j]} ({float(relevance[j]):.0%})" for j in order)
+        return f"{title} {said.reward} changes fastest with {named}."
 
     def figure(self) -> Figure:
         """Horizontal bars of the relevance of each feature, the largest first; at most thirty.
@@ -150,44 +221,30 @@ class Explanation:
             from matplotlib.figure import Figure  # noqa: PLC0415
         except ImportError as error:
             raise UnsupportedError("figures need Matplotlib: pip install 'torchbandits[experiments]'.") from error
-        relevance = self.relevance
+        relevance, said = self.relevance, self.words
         require(bool(relevance.isfinite().all()), "the kernel has no lengthscales: there is nothing to draw.", UnsupportedError)
         order = relevance.argsort(descending=True)[:_DRAWN].tolist()
         figure = Figure(figsize=(6.4, 1.2 + 0.28 * len(order)), layout="constrained")
         FigureCanvasAgg(figure)
         axes = figure.subplots()
-        axes.barh([self.names[j] for j in order], [100 * float(relevance[j]) for j in order], color=COLORS[5])
+        axes.barh([_literal(self.names[j]) for j in order], [100 * float(relevance[j]) for j in order], color=COLORS[5])
         axes.invert_yaxis()
-        axes.set_xlabel("how fast the reward changes along the feature (% of all)")
-        axes.set_title(f"What matters, after {self.pulls:g} rewards", fontsize="medium", loc="left")
+        axes.set_xlabel(f"how fast {_literal(said.reward)} changes along the {said.feature} (% of all)")
+        axes.set_title(f"What matters, after {count(round(self.pulls), said.given)}", fontsize="medium", loc="left")
         tidy(axes)
         return figure
 
 
-def doubt_of(said: Explanation, arm: str = "arm", pulled: str = "pulled", pull: str = "pull") -> str:
-    """See `Explanation.doubt`.
-
-    Args:
-        said: An explanation.
-        arm, pulled, pull: Words for an arm, for what was done to it, and for doing so once.
-    """
-    if said.noise_alone:
-        return f"So far the rewards look like noise alone: no {arm} is known to be better than the others."
-    if not said.uncertainty > _DOUBTFUL:
-        return ""
-    found = (
-        f"Do not rely on the best {arm} yet: noise leaves its mean uncertain by {said.uncertainty:.0%} of the spread of the "
-        f"means of the {arm}s {pulled}, so that another of these {arm}s is probably as good or better."
-    )
-    again = f"{said.repeats:,} more {pull}{'' if said.repeats == 1 else 's'} of each of the {_LEADERS} best {arm}s"
-    if said.repeats > _MANY:
-        return f"{found} It would take about {again} to tell: make each {pull} less noisy if you can."
-    return f"{found} Go on if you can; to choose among them now, make about {again}."
+def _literal(text: str) -> str:
+    """Text that Matplotlib does not read as mathematics."""
+    return text.replace("$", r"\$")
 
 
 @torch.no_grad()
-def explain(policy: Policy, state: State, names: Sequence[str] | None, row: tuple[int, ...] | int) -> Explanation:
-    """Explain the state of a policy that was told some rewards; see `Bandit.explain`."""
+def explain(
+    policy: Policy, state: State, names: Sequence[str] | None, row: tuple[int, ...] | int, offered: Tensor | None = None
+) -> Explanation:
+    """Explain the state of a policy that was told some rewards; see `Bandit.explain`. `offered` is `batch_shape x A`."""
     place = (row,) if isinstance(row, int) else row
     if not isinstance(state, TableState) or not isinstance(policy, Composed):
         raise UnsupportedError("explain() reads one Gaussian process over given arms: use auto, gp_ucb or batch_bkb.")
@@ -206,25 +263,44 @@ def explain(policy: Policy, state: State, names: Sequence[str] | None, row: tupl
     assert bounds is not None
     variance = noise_share(policy.noise_std, policy.regularization) * posterior.regularization
     share = share_of_noise(posterior, variance, place)
-    possible = rivals(state, policy.width(state), arm, place, float(known.mean[0]))
+    possible, upper = rivals(state, policy.width(state), arm, place, float(known.mean[0])), float(bounds[0][place])
+    if offered is not None:
+        entries = state.rows.offered(offered)
+        assert entries is not None
+        possible &= entries[place]
+        upper = _largest_bound(policy, state, offered, arm, place)
     uncertainty, repeats = _uncertainty(state, variance, place)
+    fitted = posterior.units is not None or policy.refit_every is not None
     return Explanation(
         relevance=_relevance(posterior, _spread(state.rows.source), place),
         names=own,
         noise_std=_noise_std(posterior, variance, place, float(state.arm_mean()[place][arm]) if arm >= 0 else 0.0),
         noise_share=share,
         best=known,
-        upper=float(bounds[0][place]),
+        upper=upper,
         rivals=int(possible.sum()),
         pulls=float(state.told[place]),
         distinct=int(posterior.statistics.num_rows[place]),
         num_arms=state.rows.num_arms,
-        guarantee=_guarantee(posterior),
+        guarantee=_guarantee(fitted),
         lead=_lead(state, variance, place),
         repeated=_repeated(state, policy.width(state), share, place),
         uncertainty=uncertainty,
         repeats=repeats,
+        kernel_estimated=fitted,
+        noise_estimated=posterior.units is not None,
     )
+
+
+def _largest_bound(policy: Composed, state: TableState, offered: Tensor, arm: int, place: tuple[int, ...]) -> float:
+    """The largest upper confidence bound over the arms on offer and `arm`, reward units."""
+    counted = offered[place].clone()
+    if arm >= 0:
+        counted[arm] = True
+    largest, units = upper_bounds(state, policy.width(state))[place][counted].max(), state.posterior.units
+    if units is not None:
+        largest = units.to_rewards(largest.expand(*state.posterior.batch_shape, 1))[place]
+    return float(largest)
 
 
 def _lead(state: TableState, noise_variance: float, place: tuple[int, ...]) -> float:
@@ -310,8 +386,8 @@ def _spread(arms: ArmSource) -> Tensor:
     return arms.points(torch.arange(0, arms.num_arms, -(-arms.num_arms // 1000), device=arms.device))
 
 
-def _guarantee(posterior: GaussianProcess) -> str:
-    if posterior.units is None:
+def _guarantee(fitted: bool) -> str:
+    if not fitted:
         return "Guarantee: that of the policy (see its documentation), while the kernel is the one it was given."
     return (
         "Guarantee: none, since the kernel is estimated. With a kernel and a norm bound that you know, igp_ucb has one; "

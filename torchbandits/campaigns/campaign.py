@@ -30,11 +30,11 @@ from torchbandits.constraints import Constraint, Distinct, check_within
 from torchbandits.diagnostics import leave_one_out
 from torchbandits.display import Readable, Shown, count, pairs
 from torchbandits.errors import ArgumentError, DiagnosticWarning, StateError, UnsupportedError, require
-from torchbandits.explanation import Explanation, doubt_of
+from torchbandits.explanation import Explanation, Words
 from torchbandits.journal import Journal
 from torchbandits.policies import Policy, auto, gp_ucb, per_cost
 from torchbandits.policies.repeats import most_repeated, reason_for_repeats
-from torchbandits.policies.state import RECENT, GaussianState
+from torchbandits.policies.state import GaussianState
 from torchbandits.posteriors import GaussianProcess
 from torchbandits.sources import ArmSource
 from torchbandits.starts import Spread
@@ -109,6 +109,11 @@ class Campaign(Readable):
 
     Cost: two passes over the table, one if the campaign is resumed; then as `Bandit`.
     """
+
+    _unexplained = (
+        "explain() reads a model that the policy of this campaign does not have: begin another campaign with the default "
+        "policy, gp_ucb or batch_bkb, and tell it the results."
+    )
 
     @explains_keywords
     def __init__(
@@ -347,7 +352,8 @@ class Campaign(Readable):
         before = most_repeated(self._record.rows)
         told = self._learn(rows, values, own)
         if before is None and most_repeated(self._record.rows) is not None:
-            notes += self._repeated(self._believed())
+            believed = self._believed()
+            notes += [] if believed is None else [believed.repetition()]
         every = [value for one in self._record.measured().values() for value in one]
         if len(every) > 1 and min(every) == max(every):
             notes.append(
@@ -442,6 +448,42 @@ class Campaign(Readable):
         table[self._own(TIMES)] = [len(values.get(row, [])) for row in rows.tolist()]
         return table
 
+    def explain(self) -> Explanation:
+        """Explain what the model has learned about the columns, the noise and the best row. `print` shows the result as five
+        lines of text, and its method `figure()` plots the columns that matter.
+
+        Returns:
+            The explanation of `Bandit.explain`, in units of the objective and with its sign. Its features have the names of the
+            columns; a column of categories has one feature for each, called `solvent = DMF`. `best.index` is the recommended
+            row of the table, from 0. Only rows that are candidates count as rows that may be better. `repeated` takes results
+            into account that were told by earlier processes.
+
+        Raises:
+            UnsupportedError: For a policy without a single Gaussian process, such as `uniform`.
+            StateError: If nothing was measured yet.
+
+        Cost: O(A).
+        """
+        require(
+            bool((self._bandit.pulls > 0).any()),
+            "nothing was measured yet, so that there is nothing to explain: tell() results first (torchbandits campaign tell).",
+            StateError,
+        )
+        try:
+            found = self._bandit.explain(names=feature_names(list(self.columns)), available=self._offer)
+        except UnsupportedError as error:
+            raise UnsupportedError(self._unexplained) from error
+        row, repeated = self._as_told(found.best.index, list(self._record.measured())), self._repeated(found)
+        named = np.unique([*row, *([] if repeated is None else [repeated[0]])])
+        best = replace(found.best, index=torch.from_numpy(row).to(found.best.index), mean=self._sign * found.best.mean)
+        names = dict(zip(named.tolist(), self._ids.of(named, self._table.take(named)), strict=True))
+        above = "below" if self._settings.minimize else "above"
+        words = Words("row", "column", "measurement", "measured", "measurement", "evaluation", self.objective, above, names)
+        guarantee = found.guarantee
+        if found.kernel_estimated:
+            guarantee = "Guarantee: none, because these are estimates of a model that was fitted to the same measurements."
+        return replace(found, best=best, upper=self._sign * found.upper, repeated=repeated, guarantee=guarantee, words=words)
+
     def doubt(self) -> str:
         """A warning if noise leaves it open which measured row is best, with the number of repeats that helps; else an empty
         text, as for policies without one Gaussian process.
@@ -451,7 +493,8 @@ class Campaign(Readable):
 
         Cost: O(A).
         """
-        return _doubt(self._believed())
+        believed = self._believed()
+        return "" if believed is None else believed.doubt()
 
     def report(self, path: str | os.PathLike[str]) -> Path:
         """Write an HTML page of the campaign: progress, best rows, open rows, and the decisions on the columns.
@@ -482,8 +525,8 @@ class Campaign(Readable):
             best=self.best(10),
             opened=self._described(opened),
             columns=self.columns.to_pandas().reset_index(),
-            explained=self._explained(believed),
-            relevance=believed.figure() if believed is not None and page.tells_features(believed) else None,
+            explained=() if believed is None else believed.lines()[3:0:-1],
+            relevance=believed.figure() if believed is not None and believed.tells_features else None,
             predicted=self._predicted(),
         )
         written = as_path("path", path)
@@ -589,9 +632,9 @@ class Campaign(Readable):
                     )
 
     def _believed(self) -> Explanation | None:
-        """Beliefs of the model about columns and noise; None for a policy without one model."""
+        """The explanation; None for a policy without one model."""
         try:
-            return self._bandit.explain(names=feature_names(list(self.columns)))
+            return self.explain()
         except UnsupportedError:
             return None
 
@@ -624,29 +667,15 @@ class Campaign(Readable):
         )
         return page.Predicted(averages, low, middle, high, (words, *left.warnings))
 
-    def _explained(self, believed: Explanation | None) -> tuple[str, ...]:
-        """What the model knows, in sentences for the page."""
-        if believed is None:
-            return ()
-        doubt = _doubt(believed)
-        said = [*([doubt] if doubt else []), page.hope(believed, self._sign), *page.sentences(believed, self.objective)]
-        state = self._bandit.loop.state
-        estimated = isinstance(state, GaussianState) and state.posterior.units is not None
-        if estimated and believed.pulls == believed.distinct >= page.ENOUGH:
-            said.append("No row was measured twice yet, so that the noise may be larger than that: measure the best row again.")
-        return (*said, *self._repeated(believed))
-
-    def _repeated(self, believed: Explanation | None) -> list[str]:
-        """A sentence where one row took most of the last evaluations, by the record, which outlives the process."""
-        found = most_repeated(self._record.rows)
-        if found is None or believed is None:
-            return []
-        row, count = found
-        (name,) = self._ids.of(np.array([row]), self._table.take(np.array([row])))
-        sure = believed.rivals == 0 and int(believed.best.index[0]) == int(self._entries([row])[0])
+    def _repeated(self, found: Explanation) -> tuple[int, int, str] | None:
+        """The row that took most of the last evaluations by the record, which outlives the process, the number of these
+        evaluations, and the reason in words."""
+        repeated = most_repeated(self._record.rows)
+        if repeated is None:
+            return None
+        sure = found.rivals == 0 and int(found.best.index[0]) == int(self._entries([repeated[0]])[0])
         others = "ask for rows that were not measured yet (repeats=False, --no-repeats)"
-        why = reason_for_repeats(sure, believed.noise_share, others)
-        return [f"{name!r} has taken {count} of the last {RECENT} evaluations: {why}"]
+        return (*repeated, reason_for_repeats(sure, found.noise_share, others))
 
     def _open_rows(self) -> NDArray[np.int64]:
         """Open rows; of equal rows, one that was on offer at the last ask, or else one that is a candidate."""
@@ -748,10 +777,6 @@ def overruled_by(columns: Any) -> dict[str, Any] | None:
         known = isinstance(kind, Iterable)
         require(known, f"columns: {name!r} must be a kind or the list of its categories in order, got {kind!r:.60}.")
     return {str(name): kind if isinstance(kind, str) else list(kind) for name, kind in columns.items()}
-
-
-def _doubt(believed: Explanation | None) -> str:
-    return "" if believed is None else doubt_of(believed, "row", "measured", "measurement")
 
 
 def known_noise(noise_std: float, decisions: Decisions) -> Policy:

@@ -224,6 +224,14 @@ def stop(
 
 
 @campaign_app.command()
+def explain(folder: Folder = HERE) -> None:
+    """Print what the model has learned: the best row, the columns that matter, the noise, and how sure it is."""
+    with _opened(folder) as campaign:
+        for line in campaign.explain().lines():
+            say(line)
+
+
+@campaign_app.command()
 def report(
     output: Annotated[Path | None, typer.Argument(help="The HTML file; by default report.html in the folder.")] = None,
     folder: Folder = HERE,

@@ -80,6 +80,11 @@ class OutcomeCampaign(Campaign):
         ArgumentError, DataError, StateError: As for `Campaign`.
     """
 
+    _unexplained = (
+        "explain() is for a campaign of one objective without limits: for one outcome, begin a campaign of this outcome alone, "
+        "with another journal, and tell it the results. best() and front() have the probabilities of rows of several outcomes."
+    )
+
     @explains_keywords
     def __init__(
         self,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,9 +11,9 @@ import pandas as pd
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
+from torchbandits.display import within
 from torchbandits.experiments.page import STYLE, escape, inline, table
 from torchbandits.experiments.printable import literal
-from torchbandits.explanation import Explanation
 from torchbandits.figures import COLORS, tidy
 from torchbandits.files import write_text
 
@@ -23,7 +22,7 @@ MOST_COLUMNS, FEWEST_FEATURES = 14, 4
 MOST_PREDICTED = 1_000
 """Number of different measured rows above which their predictions are left out, since their cost is cubic in this number."""
 ENOUGH = 5
-"""Number of different measured rows below which no column is named as important."""
+"""Number of different measured rows below which their predictions are left out."""
 
 
 @dataclass(frozen=True)
@@ -170,43 +169,8 @@ def together(frame: pd.DataFrame, features: Collection[str] = ()) -> pd.DataFram
     return joined
 
 
-def within(mean: float, deviation: float) -> str:
-    """A number and its deviation as text, rounded to two digits of the deviation; nothing if they are not known."""
-    if not (math.isfinite(mean) and math.isfinite(deviation)):
-        return ""
-    digits = 1 - math.floor(math.log10(deviation)) if deviation > 0 else 99
-    if not -6 <= digits <= 6:
-        return f"{mean:.6g} ± {deviation:.2g}"
-    return " ± ".join(f"{round(value, digits):.{max(0, digits)}f}" for value in (mean, deviation))
-
-
 def cell(value: object) -> str:
     """A cell as text: numbers with six digits, an empty text for an empty cell."""
     if isinstance(value, (float, np.floating)):
         return "" if np.isnan(value) else f"{value:.6g}"
     return "" if value is None or value is pd.NaT else str(value)
-
-
-def tells_features(believed: Explanation) -> bool:
-    """Whether the model has lengthscales and enough rows were measured to name the relevant columns."""
-    return bool(believed.relevance.isfinite().all()) and believed.distinct >= ENOUGH
-
-
-def hope(believed: Explanation, sign: float) -> str:
-    """Whether other rows may be better than the recommended one. `sign` is −1 where the objective is minimised."""
-    if not believed.rivals:
-        return "By the model no other row can be better than the recommended one."
-    rows = "1 other row" if believed.rivals == 1 else f"{believed.rivals:,} other rows"
-    reach = f"{sign * believed.upper:.4g}"
-    return f"By the model {rows} may still be better than the recommended one; the most hopeful could reach {reach}."
-
-
-def sentences(believed: Explanation, objective: str) -> tuple[str, ...]:
-    """Beliefs of the model about columns and noise, in the user's own units."""
-    said = [f"One more measurement of a row would be off by about {believed.noise_std:.2g}, by the model."]
-    relevance = believed.relevance
-    if tells_features(believed):
-        order = relevance.argsort(descending=True).tolist()[:5]
-        named = ", ".join(f"{believed.names[j]} ({float(relevance[j]):.0%})" for j in order)
-        said.append(f"What changes {objective} fastest is {named}.")
-    return tuple(said)

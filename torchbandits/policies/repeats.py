@@ -84,12 +84,12 @@ def reason_for_repeats(sure: bool, noise: float, others: str = OTHERS) -> str:
         return f"by the model no other one can be better. Stop here, or {others}."
     if noise > NOISE_ALONE:
         return (
-            f"noise is {noise:.0%} of the variance over the pulled arms, so one pull gives little information. Tell the "
-            f"average of several evaluations as one reward, make the evaluation less noisy, or {others}."
+            f"noise is {noise:.0%} of the variance, so that a single evaluation gives little information. Average several "
+            f"evaluations, make the evaluation less noisy, or {others}."
         )
     return (
-        "it has the largest upper bound each time, because the uncertainty of the others does not make up for their lower "
-        f"means. Stop here if it is good enough, or {others}."
+        "it is the most promising one each time, because the uncertainty of the others does not make up for their worse means. "
+        f"Stop here if it is good enough, or {others}."
     )
 
 

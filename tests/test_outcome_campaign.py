@@ -14,11 +14,12 @@ import torch
 from problems import OFF_SCALE
 from scipy import stats
 from test_campaign import frame, yields
-from test_campaign_cli import plate, refused, run
+from test_campaign_cli import RUNNER, plate, refused, run
 
 import torchbandits as tb
 from torchbandits import outcomes
 from torchbandits.campaigns import outcome_campaign, outcome_page
+from torchbandits.cli import app
 from torchbandits.errors import ArgumentError, StateError, TorchBanditsError, UnsupportedError
 
 NAMES = ("yield", "cost", "toxicity")
@@ -402,6 +403,52 @@ def test_mistakes_are_named_and_nothing_is_learned(tmp_path: Path):
     assert "All 3 values of 'cost' so far are 1. Is it the right column?" in str(told)
 
 
+@pytest.mark.filterwarnings("ignore::torchbandits.errors.DiagnosticWarning")
+def test_deviations_are_not_to_be_relied_on_before_measurements_were_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(outcome_campaign, "auto", tb.auto)
+    rng = np.random.default_rng(0)
+    x = pd.DataFrame({"id": range(400), **{f"x{j}": rng.uniform(size=400) for j in range(3)}})
+    true = {}
+    for name, center in (("yield", 0.35), ("cost", 0.65)):
+        distance = ((x[["x0", "x1", "x2"]] - center) ** 2).sum(axis=1)
+        true[name] = (1 if name == "cost" else -1) * distance / distance.std()
+    columns = {f"x{j}": "number" for j in range(3)}
+    c = tb.OutcomeCampaign(x, ["yield", "cost"], minimize=["cost"], columns=columns)
+
+    def noisy(rows: pd.DataFrame, *names: str) -> pd.DataFrame:
+        return rows[["id"]].assign(**{name: true[name][rows["id"]].to_numpy() + rng.normal(size=len(rows)) for name in names})
+
+    def off() -> float:
+        """Error of the expected values of the front, in posterior deviations: the root of the mean square."""
+        best = c.front(measured=True)
+        errors = [(best[f"{n} expected"] - true[n][best["id"]].to_numpy()) / best[f"{n} deviation"] for n in true]
+        return float(np.sqrt(np.square(np.concatenate(errors)).mean()))
+
+    with pytest.raises(StateError, match="nothing was told yet"):
+        c.doubt()
+    c.tell(noisy(c.ask(4), "yield", "cost"))
+    assert c.doubt() == "", "too few rows"
+    for _ in range(6):
+        c.tell(noisy(c.ask(8), "yield", "cost"))
+    assert c.doubt().startswith("Do not rely on the deviations of yield and cost yet if measurements are noisy")
+    assert c.doubt() in c.report(tmp_path / "page.html").read_text()
+    before = off()
+    again = pd.concat([c.best(8)] * 10)[:16]
+    c.tell(noisy(again, "yield"))
+    assert "deviations of cost yet" in c.doubt()
+    c.tell(noisy(again, "cost"))
+    assert c.doubt() == ""
+    assert "Do not rely" not in c.report(tmp_path / "page.html").read_text()
+    for _ in range(3):
+        c.tell(noisy(c.ask(8), "yield", "cost"))
+    assert before > 4 > off()
+    known = tb.OutcomeCampaign(x, ["yield", "cost"], columns=columns, noise_std={"yield": 1.0, "cost": 1.0})
+    known.tell(noisy(known.ask(8), "yield", "cost"))
+    assert known.doubt() == ""
+    with pytest.raises(UnsupportedError, match="begin a campaign of this outcome alone"):
+        known.explain()
+
+
 # ---------------------------------------------------------------------- commands
 
 
@@ -419,6 +466,13 @@ def test_commands_from_the_table_to_the_front(tmp_path: Path, monkeypatch: pytes
     assert "15 measurements and 0 failed evaluations told." in said
     assert "torchbandits campaign front" in said
     assert "5 rows had been told before" in run("tell", "results.csv")
+    monkeypatch.setattr(tb.OutcomeCampaign, "doubt", lambda _: "Do not rely on them.")
+    assert "report. Do not rely on them.\n" in run("tell", "results.csv")
+    for command in ("front", "best"):
+        assert RUNNER.invoke(app, ["campaign", command]).stderr == "Do not rely on them.\n"
+    monkeypatch.undo()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(outcome_campaign, "auto", model)
     front = plate(run("front", "--measured"))
     assert {"id", "yield measured", "keeps limits", "on the front"} <= set(front.columns)
     assert set(front["id"]) <= set(rows["id"])

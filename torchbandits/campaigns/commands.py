@@ -160,7 +160,8 @@ def tell(
         for path in results:
             say(f"{path}: {campaign.tell(path, again=again, noise_var=variances)}")
         if isinstance(campaign, OutcomeCampaign) and len(campaign.objectives) > 1:
-            say("The best rows so far: torchbandits campaign front, or report.")
+            doubt = campaign.doubt() if bool((campaign.bandit.pulls > 0).any()) else ""
+            say(f"The best rows so far: torchbandits campaign front, or report.{f' {doubt}' if doubt else ''}")
         elif bool((campaign.bandit.pulls > 0).all()):
             best = campaign.best(1).iloc[0]
             # The last columns are the average measurement of each outcome, and the number of measurements.
@@ -179,8 +180,7 @@ def best(
     """Write the best rows measured so far, best first. If noise leaves open which is best, standard error says so."""
     with _opened(folder) as campaign:
         _write(_rounded(campaign.best(k), campaign), output)
-        if doubt := campaign.doubt():
-            typer.echo(printable(doubt), err=True)
+        _warn(campaign)
 
 
 @campaign_app.command()
@@ -198,6 +198,7 @@ def front(
         )
         assert isinstance(campaign, OutcomeCampaign)
         _write(_rounded(campaign.front(measured=measured), campaign), output)
+        _warn(campaign)
 
 
 @campaign_app.command()
@@ -383,6 +384,12 @@ def _check_unfilled(path: Path, outcomes: Sequence[str]) -> None:
     for name in outcomes:
         some = name in frame.columns and not frame[name].str.strip().isin(EMPTY).all()
         require(not some, f"{path} has values of {name!r}: tell them and {advice}.", StateError)
+
+
+def _warn(campaign: Campaign) -> None:
+    """Print the doubt of a campaign on standard error, if there is any."""
+    if doubt := campaign.doubt():
+        typer.echo(printable(doubt), err=True)
 
 
 def _rounded(frame: pd.DataFrame, campaign: Campaign) -> pd.DataFrame:

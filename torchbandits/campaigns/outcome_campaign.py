@@ -25,6 +25,7 @@ from torchbandits.checks import (
     check_dtype,
     check_flag,
     check_text,
+    check_told,
     check_whole,
     explains_keywords,
     is_finite,
@@ -34,6 +35,7 @@ from torchbandits.errors import StateError, UnsupportedError, nearest, require
 from torchbandits.journal import Journal, held
 from torchbandits.outcome_bandit import OutcomeBandit
 from torchbandits.policies import Policy, auto, per_cost
+from torchbandits.policies.from_data import REPEATS
 from torchbandits.policies.joint import Joint
 from torchbandits.policies.picking import marginals
 from torchbandits.sets import table_of
@@ -47,6 +49,8 @@ else:
     from torchbandits.campaigns.extras import outcome_page
 
 KEEPS, OPTIMAL = "keeps limits", "on the front"
+_FEW = 5
+"""Number of measured rows of an outcome below which nothing is said about its noise."""
 
 
 class OutcomeCampaign(Campaign):
@@ -262,7 +266,7 @@ class OutcomeCampaign(Campaign):
 
         For one objective these are the rows with the best posterior means that keep the limits; rows that keep them with a
         probability below 95 % follow, the most probable first. For several objectives they are the measured rows of the
-        `front`, in decreasing order of the probability to belong to it.
+        `front`, in decreasing order of the probability to belong to it. `doubt` says where their deviations may be too small.
 
         Returns:
             Rows of the table with their ids and, by outcome, `… expected` and `… deviation`, the posterior mean and standard
@@ -317,6 +321,33 @@ class OutcomeCampaign(Campaign):
         order = self._own(f"{names[0]} {EXPECTED}")
         return frame.sort_values(order, ascending=names[0] in small, kind="stable", ignore_index=True)
 
+    def doubt(self) -> str:
+        """A warning if the noise of an outcome has to be estimated, and too few measurements were repeated for that; else an
+        empty text.
+
+        Selected rows are rarely measured twice, and without repeats a model takes noise for differences between rows: the
+        posterior deviations may then be far too small. There is no warning for known noise (`noise_std`), for molecules, and
+        for outcomes measured in fewer than five rows.
+
+        Raises:
+            StateError: If nothing was measured yet.
+        """
+        check_told(self._bandit.pulls)
+        policy, state = self._bandit.policy, table_of(self._bandit.loop, "doubt()")
+        rule = policy.engine.from_data if isinstance(policy, Joint) else None
+        if rule is None or self.columns.molecules is not None:
+            return ""
+        told = zip(self.outcomes, rule.knows_noise(state).tolist(), self._results.outcomes, strict=True)
+        unsure = [name for name, known, own in told if not known and len(own.measured()) >= _FEW]
+        if not unsure:
+            return ""
+        *others, last = unsure
+        names = f"{', '.join(others)} and {last}" if others else last
+        return (
+            f"Do not rely on the deviations of {names} yet if measurements are noisy: until about {REPEATS} of them repeat an "
+            "earlier one, noise is taken for differences between rows. Measure some of the best rows again."
+        )
+
     def should_stop(self, *rules: Rule) -> Decision:
         """Whether to stop: a `Decision`, which is true if one of the rules stops the campaign; see
         `OutcomeBandit.should_stop`."""
@@ -363,6 +394,7 @@ class OutcomeCampaign(Campaign):
             shown={name: (self._own(f"{name} {EXPECTED}"), self._own(f"{name} {DEVIATION}")) for name in settings.outcomes},
             opened=self._described(self._open_rows()),
             columns=self.columns.to_pandas().reset_index(),
+            doubt=self.doubt(),
         )
         written = as_path("path", path)
         outcome_page.write_outcomes(whole, written)

@@ -35,6 +35,7 @@ class OutcomePage:
         front: Table of the front, or of the best rows under limits.
         shown: The columns of this table with the expected value and the deviation of each outcome.
         opened, columns: Tables of open rows and decisions.
+        doubt: A warning that is shown above the front.
     """
 
     title: str
@@ -49,6 +50,7 @@ class OutcomePage:
     shown: dict[str, tuple[str, str]]
     opened: pd.DataFrame
     columns: pd.DataFrame
+    doubt: str = ""
 
     def signed(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
         """The objectives of results, `n x m`, with signs so that larger is better; NaN where a result breaks a limit or was not
@@ -100,6 +102,7 @@ def html(page: OutcomePage) -> str:
         front += (
             f"<p>The first {MOST_FRONT} of {len(page.front):,} rows: front() has them all (torchbandits campaign front).</p>"
         )
+    front = (f"<p>{escape(page.doubt)}</p>" if page.doubt else "") + front
     figures = "".join(f'<img alt="{escape(alt)}" src="{inline(figure)}">' for alt, figure in pictures(page).items())
     parts = [
         f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{escape(page.title)}</title>',

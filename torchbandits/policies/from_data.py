@@ -35,7 +35,7 @@ _SETTLED = 256
 _REPLICATE_EVERY = 8
 # Number of repeated pulls that tell the noise, and the number that does if they differ by little: if their variance is at most
 # this share of that of the averages.
-_REPEATS, _FEW_REPEATS, _LITTLE = 10, 3, 0.05
+REPEATS, _FEW_REPEATS, _LITTLE = 10, 3, 0.05
 # Width on fingerprints, tuned on properties and libraries that do not appear in the documentation.
 _SIMILARITY_WIDTH = 1.0
 
@@ -99,12 +99,15 @@ class FromData:
         due = due.masked_fill(remaining <= 1, 0)
         if not bool(due.any()):
             return None
+        due = due.masked_fill(self.knows_noise(state), 0)
+        return due if bool(due.any()) else None
+
+    def knows_noise(self, state: TableState) -> Tensor:
+        """Whether there are enough repeated pulls to estimate the noise from them, `batch_shape` booleans on the host."""
         units = state.posterior.units
         assert units is not None
         repeats, noise_share = to_host(*units.repeats(state.statistics))
-        known = (repeats >= _REPEATS) | ((repeats >= _FEW_REPEATS) & (noise_share <= _LITTLE))
-        due = due.masked_fill(known, 0)
-        return due if bool(due.any()) else None
+        return (repeats >= REPEATS) | ((repeats >= _FEW_REPEATS) & (noise_share <= _LITTLE))
 
     def follow(self, state: TableState, before: ArmSource) -> None:
         """Widen the ranges of features after the arms have changed, for instance by a new context.

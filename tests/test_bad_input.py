@@ -13,6 +13,7 @@ from test_laws import same
 
 import torchbandits as tb
 from torchbandits import errors
+from torchbandits.testing.play import differences, everything
 
 pytestmark = pytest.mark.usefixtures("annotations_not_enforced")
 
@@ -187,10 +188,38 @@ def test_told_rewards_that_were_never_asked_for_are_history(bandit):
     index = torch.tensor([outside])
     selection = tb.Selection(PROBLEM.tensor[index], index, torch.ones(1, dtype=torch.bool))
     count = float(bandit.counts[outside])
-    report = bandit.tell(selection, torch.tensor([0.3], dtype=torch.float64))
+    with pytest.warns(errors.DiagnosticWarning, match="1 of the 1 pick of this selection"):
+        report = bandit.tell(selection, torch.tensor([0.3], dtype=torch.float64))
     assert float(bandit.counts[outside]) == count + 1
     assert int(report.pulls) == 13
+    assert int(bandit.tell(index, torch.tensor([0.3], dtype=torch.float64)).pulls) == 14, (
+        "indices are history without a warning"
+    )
     assert sorted(bandit.ask().index.tolist()) == pending
+
+
+def test_a_selection_that_is_told_again_warns(bandit):
+    selection = bandit.ask()
+    rewards = torch.full((len(selection),), 0.3, dtype=torch.float64)
+    bandit.tell(selection, rewards)
+    before, size = everything(bandit), len(selection)
+    with pytest.raises(errors.DiagnosticWarning, match=rf"{size} of the {size} pick.* tell their arm indices"):
+        bandit.tell(selection, rewards)
+    assert differences(everything(bandit), before) == [], "a warning that is an error undoes the tell"
+    with pytest.warns(errors.DiagnosticWarning, match="told or forgotten before"):
+        report = bandit.tell(selection, rewards)
+    assert int(report.unasked) == size
+    bandit.tell(selection.index, rewards)
+    # Of an open batch, a part was told and another one forgotten.
+    longer = bandit.ask(more=4)
+    bandit.tell(longer[:1], torch.zeros(1, dtype=torch.float64))
+    bandit.forget(longer[1:2])
+    with pytest.warns(errors.DiagnosticWarning, match=rf"2 of the {len(longer)} picks"):
+        bandit.tell(longer, torch.zeros(len(longer), dtype=torch.float64))
+    # A failed evaluation that is told again teaches nothing.
+    lost = bandit.ask()
+    for _ in range(2):
+        bandit.tell(lost, torch.full((len(lost),), torch.nan, dtype=torch.float64), failures="forget")
 
 
 # ------------------------------------------------------------------------- ask, forget, observe, posterior, state

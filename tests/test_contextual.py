@@ -189,7 +189,8 @@ def test_a_late_reward_of_many_contexts_that_are_gone():
     bandit = tb.ContextualBandit(tb.gp_ucb(rbf(), **COMMON), ARMS, CONTEXTS[:1], max_contexts=2)
     points = torch.cat([CONTEXTS[:9], ARMS[:9]], dim=-1)
     index = torch.arange(9)
-    report = bandit.tell(tb.Selection(points, index, index >= 0), torch.ones(9, dtype=torch.float64))
+    with pytest.warns(errors.DiagnosticWarning, match="9 of the 9 picks"):
+        report = bandit.tell(tb.Selection(points, index, index >= 0), torch.ones(9, dtype=torch.float64))
     assert float(report.pulls) == float(report.unasked) == 9
     assert torch.equal(bandit.posterior.statistics.points, points)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -95,6 +96,24 @@ def test_a_step_asks_no_more_of_a_device_than_its_limit(name: str):
     launches, waits, _ = counted(limit.make, 20_000)
     assert 20 < launches <= limit.launches
     assert 1 <= waits <= limit.waits
+
+
+def test_the_warning_of_a_selection_told_again_asks_nothing_of_the_device():
+    arms = torch.rand(1_500, 4, generator=generator(0), dtype=torch.float64)
+    with emulated_device() as asked:
+        bandit = tb.Bandit(tb.gp_ucb(rbf(2.0), **NOISE), arms.cuda(), generator=generator(1))
+        selection = bandit.ask(more=4)
+        rewards = torch.rand(4, generator=generator(2), dtype=torch.float64).cuda()
+        bandit.tell(selection, rewards)
+        spent = []
+        for selected in (False, True, False, True):
+            before = Asked(asked.launches, asked.waits)
+            with warnings.catch_warnings(record=True) as found:
+                warnings.simplefilter("always")
+                bandit._tell(selection, rewards, "error", None, selected=selected)
+            assert len(found) == selected
+            spent.append((asked.launches - before.launches, asked.waits - before.waits))
+    assert spent[2] == spent[3]
 
 
 @pytest.mark.parametrize("name", ["gp_ucb", "lin_ucb", "rff_ucb", "bkb", "batch_bkb"])
@@ -329,7 +348,8 @@ def test_pure_exploration_picks_on_a_device_what_it_picks_on_the_host(kernel: st
             found.append(beside.index.tolist())
             for one in (selection, beside):
                 rewards = torch.randn(one.index.shape, generator=g, dtype=torch.float64).to(device)
-                bandit.tell(one, torch.where(one.mask, rewards, torch.nan))
+                # The second selection contains the first one, which counts again.
+                bandit.tell(one.index, torch.where(one.mask, rewards, torch.nan))
         return found
 
     with emulated_device():

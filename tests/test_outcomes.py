@@ -171,6 +171,18 @@ def test_each_outcome_has_its_own_posterior(name):
     assert bandit.width.tolist() == WIDTHS.tolist()
 
 
+def test_a_selection_that_is_told_again_warns_and_an_outcome_that_comes_later_does_not():
+    bandit = tb.OutcomeBandit(POLICIES["constrained"](), PROBLEM.tensor)
+    selection = bandit.ask(exactly=3)
+    first, later = (torch.tensor(TRUTH[selection.index, part]) for part in (0, 1))
+    bandit.tell(selection, {NAMES[0]: first})
+    bandit.tell(selection, {NAMES[1]: later})
+    both = torch.stack([first, later], dim=-1)
+    with pytest.warns(errors.DiagnosticWarning, match="3 of the 3 picks of this selection"):
+        bandit.tell(selection, both)
+    bandit.tell(selection.index, both)
+
+
 def test_history_is_learned_for_every_outcome():
     play = Play(tb.OutcomeBandit(POLICIES["constrained"](), PROBLEM.tensor))
     n, sums = torch.tensor([2.0, 1.0, 3.0]), torch.tensor([[1.0, 2.0], [0.5, -1.0], [0.3, 4.0]])

@@ -106,7 +106,8 @@ def test_picks_that_the_caller_changed_are_told_as_what_they_are_now(write: Writ
     with pytest.raises(errors.ArmIndexError, match="999"):
         bandit.tell(selection, torch.ones(2))
     selection.index[:] = torch.tensor([5, 6])
-    report = bandit.tell(selection, torch.ones(2))
+    with pytest.warns(errors.DiagnosticWarning, match="2 of the 2 picks of this selection are not open"):
+        report = bandit.tell(selection, torch.ones(2))
     assert float(report.unasked) == 2
     assert bandit.counts.nonzero().squeeze(-1).tolist() == [5, 6]
 

@@ -196,6 +196,7 @@ class Bandit:
         Args:
             selection: A selection returned by `ask`, or a part of it (`selection[:3]`), or plain arm indices `batch_shape x q`.
                 Rewards of picks that were never asked for (such as earlier data) are learned too; `Report.unasked` counts them.
+                A selection that is told again counts again, with a warning.
             rewards: `batch_shape x q`, reward units; masked entries are ignored.
             failures: How to treat a NaN: `"error"` raises an error, `"forget"` takes it for a failed evaluation and forgets the
                 pick. A NaN is never learned.
@@ -212,7 +213,15 @@ class Bandit:
             ShapeError, NonFiniteError, ArmIndexError: On bad input, before anything is learned.
             UnsupportedError: For `noise_var` under a policy that does not weight rewards.
             NumericalError: If the posterior broke down numerically. The state is then as before the call.
+
+        Warns (`DiagnosticWarning`): If picks of a `Selection` are not open, because they were told or forgotten before or never
+        asked for. If a warning is an error, nothing is learned. Arm indices never warn: use them for an arm that was evaluated
+        again on purpose.
         """
+        return self._tell(selection, rewards, failures, noise_var, selected=isinstance(selection, Selection))
+
+    def _tell(self, selection: Any, rewards: Any, failures: str, noise_var: Any, *, selected: bool) -> Report:
+        """`tell`; `selected` is whether the user told a `Selection`."""
         loop = self.loop
         loop.recover_()
         opened, device = loop.open, loop.device
@@ -233,7 +242,8 @@ class Bandit:
         own = noise_var
         if own is not None:
             own = check_noise_var(own, index.shape, mask & ~given.isnan(), loop.device)
-        return self.recorder.tell(index, mask, given, forgets=failures == "forget", whole=whole, noise_var=own)
+        forgets = failures == "forget"
+        return self.recorder.tell(index, mask, given, forgets=forgets, whole=whole, selected=selected, noise_var=own)
 
     def observe(
         self,

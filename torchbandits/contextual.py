@@ -310,7 +310,8 @@ class ContextualBandit:
         if own is not None:
             self.loop.noise_variance()
         joint = self._inward(selection, index, mask, context)
-        return self.recorder.tell(joint, mask, given, forgets=failures == "forget", noise_var=own)
+        forgets, selected = failures == "forget", isinstance(selection, Selection)
+        return self.recorder.tell(joint, mask, given, forgets=forgets, selected=selected, noise_var=own)
 
     def observe(
         self,

@@ -268,13 +268,14 @@ class Loop:
 
     @without_gradients
     @step
-    def learn_(self, pulls: Pulls, remaining: Selection | None, unasked: Tensor) -> Report:
+    def learn_(self, pulls: Pulls, remaining: Selection | None, unasked: Tensor, selected: bool = False) -> Report:
         """Update the state with pulls, and set the open picks.
 
         Args:
             pulls: Pulls at arms or at points.
             remaining: The picks that are open afterwards.
             unasked: `batch_shape`, number of the pulls that were never asked for.
+            selected: As for `report_of`.
 
         Returns:
             The report after the update.
@@ -287,7 +288,7 @@ class Loop:
             heard = pulls.host or pulls
             self.state.add_told_(heard.counts if heard.numbers is None else heard.numbers)
         self.open, self._synced = remaining, False
-        return report_of(self.policy, self.state, pulls, unasked)
+        return report_of(self.policy, self.state, pulls, unasked, selected)
 
     @step
     def refit_(self, noise: bool, options: dict[str, Any]) -> FitReport:

@@ -159,7 +159,8 @@ class OutcomeBandit(Bandit):
             wanted = (*index.shape, len(self.outcomes))
             require(fits, f"noise_var must be one number, or {wanted}, got {tuple(own.shape)}.", ShapeError)
             noise_var = own if own.dim() == 0 else own.movedim(-1, -2)
-        return super().tell(self._spread(index, mask), values, failures="forget", noise_var=noise_var)
+        selected = isinstance(selection, Selection)
+        return self._tell(self._spread(index, mask), values, "forget", noise_var, selected=selected)
 
     def observe(
         self,

@@ -8,7 +8,8 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from torchbandits.errors import NumericalError
+from torchbandits.display import count
+from torchbandits.errors import NumericalError, issue
 from torchbandits.gradients import without_gradients
 from torchbandits.policies import Policy, State
 from torchbandits.transfers import to_device
@@ -40,12 +41,18 @@ def certificate(policy: Policy, state: State) -> Tensor:
 
 
 @without_gradients
-def report_of(policy: Policy, state: State, pulls: Pulls, unasked: Tensor) -> Report:
+def report_of(policy: Policy, state: State, pulls: Pulls, unasked: Tensor, selected: bool = False) -> Report:
     """Report of a state after an update with these pulls, of which `unasked` (`batch_shape`) were never asked for. It holds
     copies on the device of the arms, made by a single transfer.
 
+    Args:
+        policy, state, pulls, unasked: As above.
+        selected: Whether the pulls were told as a `Selection`, so that all of them should have been open.
+
     Raises:
         NumericalError: If the posterior is not finite.
+
+    Warns (`DiagnosticWarning`): If `selected`, and some pulls were not open.
     """
     gap, heard = certificate(policy, state), pulls.host or pulls
     told = (heard.counts if heard.numbers is None else heard.numbers).sum(dim=-1)
@@ -53,7 +60,27 @@ def report_of(policy: Policy, state: State, pulls: Pulls, unasked: Tensor) -> Re
     size = state.process.dictionary_size if state.tabulated else torch.zeros_like(distinct)
     gained = 0.5 * sums["log_det"] if state.tabulated else torch.full_like(gap, torch.nan)
     if device.type == "cpu":
+        if selected:
+            _warn_of_closed(policy, told, unasked)
         width = policy.width(state).clone()
         return Report(sums["told"].clone(), told, distinct.clone(), size.clone(), width, gained, gap, unasked)
-    numbers = (sums["told"], told, distinct, size, policy.width_on_host(state), gained, gap, unasked)
-    return Report(*to_device(device, *(own.cpu() for own in numbers)))
+    here = [own.cpu() for own in (sums["told"], told, distinct, size, policy.width_on_host(state), gained, gap, unasked)]
+    if selected:
+        _warn_of_closed(policy, here[1], here[-1])
+    return Report(*to_device(device, *here))
+
+
+def _warn_of_closed(policy: Policy, told: Tensor, unasked: Tensor) -> None:
+    """Warn if picks of a selection were not open; their numbers are `batch_shape`, on the host."""
+    if policy.outcomes:
+        # The outcomes share their picks. An outcome that is measured later may be told alone, as a further reward.
+        told, unasked = told.amax(dim=-1), unasked.amin(dim=-1)
+    closed, every = round(float(unasked.sum())), round(float(told.sum()))
+    if closed:
+        issue(
+            [
+                f"{closed:,} of the {count(every, 'pick')} of this selection are not open (told or forgotten before, or never "
+                "asked for), and count as further evaluations: if they were evaluated again on purpose, tell their arm indices "
+                "(selection.index) instead, or use observe()."
+            ]
+        )

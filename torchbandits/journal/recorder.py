@@ -197,6 +197,7 @@ class Recorder:
         *,
         forgets: bool,
         whole: bool = False,
+        selected: bool = False,
         noise_var: Tensor | None = None,
     ) -> Report:
         """Learn rewards, all on the device of the arms or all on the host.
@@ -207,6 +208,7 @@ class Recorder:
             rewards: `batch_shape x q`, float64; NaN where an evaluation failed.
             forgets: Whether rewards may be NaN.
             whole: Whether these are all open picks, in their places.
+            selected: Whether the user told a `Selection`, so that picks that are not open are worth a warning.
             noise_var: `batch_shape x q`, noise variance of each reward; None for the noise variance of the policy.
         """
         loop, device = self.loop, self.loop.device
@@ -228,7 +230,7 @@ class Recorder:
         if forgets:
             remaining, _ = loop.settled(remaining, index.to(device), (mask & ~kept).to(device))
         pulls = pulls if rewards.device == device else pulls.to(device)
-        work = partial(loop.learn_, pulls, remaining, unasked)
+        work = partial(loop.learn_, pulls, remaining, unasked, selected and not whole)
         note = (
             None if self.journal is None else lambda report: tell_record(index, mask, given, noise_var) | self._reported(report)
         )

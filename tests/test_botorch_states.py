@@ -18,7 +18,7 @@ from torch import Tensor
 
 from torchbandits import gp_bucb
 from torchbandits.botorch import BanditModel, PolicyAcquisition
-from torchbandits.errors import ArgumentError, NumericalError, ShapeError
+from torchbandits.errors import ArgumentError, DiagnosticWarning, NumericalError, ShapeError
 from torchbandits.widths import Constant
 
 D = 2
@@ -97,7 +97,8 @@ def test_known_noise_follows_the_outcome_transform_that_is_loaded():
     first = BanditModel(X, Y, variance, kernel=kernel, outcome_transform=Standardize(1))
     other = BanditModel(X2, 10 * Y2, variance, kernel=kernel, outcome_transform=Standardize(1))
     other.load_state_dict(first.state_dict())
-    noise = other.posterior(T, observation_noise=True).variance - other.posterior(T).variance
+    with pytest.warns(DiagnosticWarning, match="outcomes differ"):  # whose scale is ten times that of the state
+        noise = other.posterior(T, observation_noise=True).variance - other.posterior(T).variance
     torch.testing.assert_close(noise, variance.mean().expand_as(noise), atol=1e-9, rtol=0)
 
 
@@ -228,7 +229,8 @@ def test_a_dictionary_is_drawn_anew_after_a_fit_whatever_was_done_before():
     X, Y = make(19, 60)
     kernel = gpytorch.kernels.RBFKernel().double().initialize(lengthscale=0.05)
     model = BanditModel(X, Y, kernel=kernel, noise_std=0.1, dictionary="leverage")
-    model.posterior(X)
+    with pytest.warns(DiagnosticWarning, match="lengthscale is far shorter"):
+        model.posterior(X)
     assert model.process().dictionary.sum() > 50
     model = pickle.loads(pickle.dumps(model))  # keeps the drawn dictionary, but no posterior
     fit_gpytorch_mll(gpytorch.mlls.ExactMarginalLogLikelihood(model.likelihood, model))

@@ -8,8 +8,8 @@ import warnings
 from collections.abc import Iterable
 from typing import Any
 
-# jaxtyping and beartype check shapes in tests.
-_INSIDE = {"torchbandits", "torch", "jaxtyping", "beartype"}
+# BoTorch and GPyTorch call models of this package; jaxtyping and beartype check shapes in tests.
+_INSIDE = {"torchbandits", "torch", "botorch", "gpytorch", "jaxtyping", "beartype"}
 
 
 class TorchBanditsError(Exception):
@@ -95,7 +95,8 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 
 def issue(found: Iterable[str]) -> None:
-    """Issue texts as `DiagnosticWarning`, attributed to the first caller outside this package and torch's decorators."""
+    """Issue texts as `DiagnosticWarning`, attributed to the first caller outside this package, BoTorch, GPyTorch and torch's
+    decorators."""
     frame, level = sys._getframe(), 1
     while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] in _INSIDE:
         frame, level = frame.f_back, level + 1

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import math
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
@@ -41,16 +40,18 @@ from torchbandits.botorch.data import (
     twins,
 )
 from torchbandits.botorch.parts import check_transform, kernel_of, likelihood_of, mean_of
+from torchbandits.botorch.scale import advice_on_fit, warn_of_scale
 from torchbandits.botorch.table import Tabulated
 from torchbandits.checks import at_least, check_flag, check_whole, own_copy, positive
 from torchbandits.embeddings import FiniteEmbedding
-from torchbandits.errors import DiagnosticWarning, NumericalError, UnsupportedError, require
+from torchbandits.errors import NumericalError, UnsupportedError, issue, require
 from torchbandits.fitting import fit_kernel_
 from torchbandits.kernels import kernel_diagonal, shaped_like
 from torchbandits.policies import AdaptiveUCB, Composed, State
 from torchbandits.policies.base import Policy
 from torchbandits.policies.composed import noise_share
 from torchbandits.policies.phased import Phased
+from torchbandits.policies.scale import ScaleWatch
 from torchbandits.policies.state import TableState
 from torchbandits.posteriors import GaussianProcess
 from torchbandits.posteriors.conditional import Conditional
@@ -112,6 +113,9 @@ class BanditModel(GPyTorchModel, gpytorch.models.GP, FantasizeMixin):
     Raises:
         BotorchTensorDimensionError, InputDataError, UnsupportedError: BoTorch's own, for shapes, NaNs and several outcomes.
         ArgumentError: For options out of their range.
+
+    Warns (`DiagnosticWarning`): At the first prediction with eight observations or more, and again after a fit, if outcomes,
+        features or noise are on a scale far from that of the kernel and the prior mean; no finding is repeated.
 
     Cost: O(u³) for u distinct points, O(u m²) with a dictionary, once, when first needed.
     Source: Calandriello et al. 2019, eq. 4–5, for the posterior with a dictionary.
@@ -175,6 +179,8 @@ class BanditModel(GPyTorchModel, gpytorch.models.GP, FantasizeMixin):
         self._posterior: Conditional | None = None
         self._table: Tabulated | None = None
         self._arms: Tensor | None = None  # of a bandit with batch rows, which are not tabulated
+        # Shared with the models conditioned from this one; None for the model of a bandit, which has made its own checks.
+        self.scale_watch: ScaleWatch | None = ScaleWatch()
         self.register_load_state_dict_post_hook(_weighed_anew)
         self.to(train_X.device).eval()
 
@@ -339,6 +345,7 @@ class BanditModel(GPyTorchModel, gpytorch.models.GP, FantasizeMixin):
         check_asked(observation_noise, posterior_transform)
         self.eval()
         X = self._promoted(X)
+        self._check_scale()
         known = self._looked_up(X)
         x = self.transform_inputs(X)
         mvn = self._normal(x, known)
@@ -389,6 +396,7 @@ class BanditModel(GPyTorchModel, gpytorch.models.GP, FantasizeMixin):
         """Mean and variance of f at `... x n x d` points (not transformed), `... x n` each, in the space of the transformed
         outcomes. Differentiable. Cost O(m²) a point, or nothing for arms that are tabulated."""
         X = self._promoted(X)
+        self._check_scale()
         known = self._looked_up(X)
         if known is None:
             known = self._conditional().marginals(self.transform_inputs(X).double())
@@ -513,18 +521,19 @@ class BanditModel(GPyTorchModel, gpytorch.models.GP, FantasizeMixin):
         noise, share = self.fits_noise and process.batch_shape.numel() == 1, 1 / self._share
         try:
             prior = getattr(self.likelihood.noise_covar, "noise_prior", None)
-            fit_kernel_(process, noise=noise, noise_share=share, noise_prior=prior)
+            fit_kernel_(process, noise=noise, noise_share=share, noise_prior=prior, advice=advice_on_fit)
         except NumericalError as error:
             if not noise:
                 raise
             message = f"{error} The noise is kept at a standard deviation of {self.noise_std:g}."
-            warnings.warn(message, DiagnosticWarning, stacklevel=2)
-            fit_kernel_(process, noise=False, noise_share=share)
+            issue([message])
+            fit_kernel_(process, noise=False, noise_share=share, advice=advice_on_fit)
         kernel = copy.deepcopy(process.kernel)
         for name, parameter in kernel.named_parameters():
             parameter.requires_grad_(name in process.fitted)
         self.covar_module = kernel
         self._posterior = self._drawn = None  # a dictionary is drawn anew
+        self._check_scale_anew()
         if noise:
             with torch.no_grad():
                 self.likelihood.noise = torch.tensor(process.regularization * share, dtype=torch.float64)
@@ -549,6 +558,26 @@ class BanditModel(GPyTorchModel, gpytorch.models.GP, FantasizeMixin):
             return posterior.joint(points)[1].to(dtype).expand(*mean.shape, q)
 
         return MultivariateNormal(mean, LazyCovariance(variance, evaluate=evaluate))
+
+    @torch.no_grad()
+    def _check_scale(self) -> None:
+        """Compare the scales of the data with those of the kernel, at the first prediction after a fit and whenever the number
+        of observations has become four times as large."""
+        watch, n = self.scale_watch, sum(block.Y.shape[-1] for block in self._blocks)
+        if watch is None or n < watch.next_size:
+            return
+        self._conditional()  # draws the dictionary
+        process, (*_, weights) = self.process(), self._observed()
+        noise_variance = self._noise_variance
+        # A kernel of variance 1 leaves a fit nothing but the noise to explain larger outcomes.
+        if self.fits_noise and bool((kernel_diagonal(self.covar_module, process.statistics.points) == 1).all()):
+            noise_variance = min(noise_variance, _NOISE_STD**2)
+        warn_of_scale(watch, process, noise_variance, weights.mean(dim=-1))
+        watch.next_size = max(watch.next_size, 4 * n)
+
+    def _check_scale_anew(self) -> None:
+        """Check the scales again with other hyper-parameters, without repeating what was said."""
+        self.scale_watch = None if self.scale_watch is None else ScaleWatch(said=self.scale_watch.said)
 
     def _looked_up(self, X: Tensor) -> tuple[Tensor, Tensor] | None:
         """Mean and variance of tabulated arms, shaped like the points; None for other points."""
@@ -680,6 +709,7 @@ class BanditModel(GPyTorchModel, gpytorch.models.GP, FantasizeMixin):
         # A fit gives each batch row a separate kernel.
         self.covar_module = shaped_like(self.covar_module, state_dict, prefix + "covar_module.")
         self._posterior = self._drawn = None
+        self._check_scale_anew()
         super()._load_from_state_dict(state_dict, prefix, *args)
 
     def train(self, mode: bool = True) -> BanditModel:
@@ -744,7 +774,7 @@ def model_of_run(policy: Policy, state: State) -> BanditModel:
     )
     for name, parameter in model.covar_module.named_parameters():
         parameter.requires_grad_(name in process.fitted)
-    model._blocks = (Block(X, Y, weights=weights),)
+    model._blocks, model.scale_watch = (Block(X, Y, weights=weights),), None
     model._finite = (copy.deepcopy(process.finite),)
     if process.sparse:
         rows, mask = process.dictionary_rows()

@@ -49,5 +49,6 @@ def models_of_outcomes(policy: Joint, state: TableState) -> ModelList:
             dictionary=dictionary,
             prior_mean=process.prior_mean,
         )
+        model.scale_watch = None  # the bandit has checked its scales
         models.append(model.tabulate_(arms[j] if arms.dim() > 2 else arms))
     return ModelList(*models)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import gpytorch
 import numpy as np
@@ -31,6 +31,7 @@ def fit_kernel_(
     dictionary_size: int = 300,
     restarts: Sequence[float] = (0.1, 0.3, 1.0, 3.0, 10.0),
     max_iterations: int = 30,
+    advice: Callable[[Climb, bool], str] | None = None,
 ) -> FitReport:
     r"""Fit the kernel of a posterior, in place, by maximising the evidence times the kernel's priors.
 
@@ -65,6 +66,8 @@ def fit_kernel_(
         dictionary_size: Number of dictionary points of that bound, chosen greedily.
         restarts: Factors of all lengthscales; 1 is the current kernel.
         max_iterations: Largest number of iterations of each ascent.
+        advice: Function of a degenerate fit, and of whether the noise is fitted, that says how it was treated and what to do;
+            by default in the words of a bandit.
 
     Returns:
         The report. A row keeps its kernel, and is not `accepted`, if its evidence did not rise, its factorisations failed, it
@@ -94,7 +97,8 @@ def fit_kernel_(
         elif bool(chosen[place]):
             fit.run(max_exact, dictionary_size, restarts, max_iterations)
         if fit.degenerate:
-            found.append(_advice(fit, place, own, noise))
+            row = f"batch row {place[0] if len(place) == 1 else place}: " if place else ""
+            found.append(f"{row}the fit is degenerate: {fit.reason}. {(advice or _of_bandit)(fit, noise)}")
         kernels.append(fit.kernel)
         regularized = fit.degenerate and fit.accepted
         fits.append((fit.before, fit.after, fit.accepted, fit.iterations, left_out, fit.jitter, fit.misfit, regularized))
@@ -117,22 +121,33 @@ def fit_kernel_(
     return report
 
 
-def _advice(fit: Climb, place: tuple[int, ...], noise_variance: float, noise: bool) -> str:
-    """Message on a degenerate fit of a batch row: its treatment, and the remedy."""
-    row = f"batch row {place[0] if len(place) == 1 else place}: " if place else ""
-    done = (
-        "weak priors on signal, noise and lengthscales were added, and the kernel fitted with them is used"
-        if fit.accepted
-        else "the fit is rejected, and the kernel is unchanged"
+def treatment(fit: Climb) -> str:
+    """How a degenerate fit was treated, in words."""
+    if fit.accepted:
+        return "weak priors on signal, noise and lengthscales were added, and the kernel fitted with them is used"
+    return "the fit is rejected, and the kernel is unchanged"
+
+
+def smaller_noise(fit: Climb) -> str:
+    """The beginning of a remedy for a given noise that exceeds the spread of the averages; empty if it does not."""
+    spread, noise_std = math.sqrt(float(fit.averages.residuals.var())), math.sqrt(fit.noise_variance)
+    if noise_std <= spread:
+        return ""
+    return (
+        f"the noise was given a standard deviation of {noise_std:.3g}, and the average rewards have one of {spread:.3g}: give "
+        "a smaller noise_std, "
     )
-    spread = math.sqrt(float(fit.averages.residuals.var()))
-    fix = "fit again when more rewards are told (refit_every=), or register priors with the kernel"
-    if not noise and noise_variance > spread**2:
-        fix = (
-            f"the noise was given a standard deviation of {math.sqrt(noise_variance):.3g}, and the average rewards have one of "
-            f"{spread:.3g}: give a smaller noise_std, or fit it with noise=True"
-        )
-    return f"{row}the fit is degenerate: {fit.reason}. To keep the bandit exploring, {done}. What to do: {fix}."
+
+
+def _of_bandit(fit: Climb, noise: bool) -> str:
+    """Treatment of a degenerate fit of a bandit's kernel, and the remedy."""
+    fix = "" if noise else smaller_noise(fit)
+    fix = (
+        f"{fix}or fit it with noise=True"
+        if fix
+        else ("fit again when more rewards are told (refit_every=), or register priors with the kernel")
+    )
+    return f"To keep the bandit exploring, {treatment(fit)}. What to do: {fix}."
 
 
 def _told(

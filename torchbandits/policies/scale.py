@@ -10,7 +10,7 @@ from torch import Tensor
 
 from torchbandits.arms import ArmTable
 from torchbandits.errors import issue
-from torchbandits.kernels import kernel_among
+from torchbandits.kernels import kernel_among, kernel_diagonal, kernel_matrix
 from torchbandits.posteriors import GaussianProcess
 from torchbandits.transfers import to_device, to_host
 
@@ -28,6 +28,39 @@ _FAR_MEAN, _FAR_SPREAD, _SMALL_SPREAD, _MISFIT = 5.0, 3.0, 30.0, 5.0
 _LOUD = 0.25
 # Thresholds on ratios of variances.
 _ISOLATED, _IDENTICAL, _COLLAPSED = 1e-2, 1e-4, 1e-3
+# Nearest points with a smaller correlation say nothing about each other.
+_UNRELATED = 0.05
+
+
+@dataclass(frozen=True)
+class Words:
+    """The remedies of an interface, one per kind of finding, and its name for rewards. By default those of a bandit.
+
+    Attributes:
+        rewards: What the values are called.
+        noise, collapsed: The noise is far larger than the spread of the values, or than the variance of the kernel.
+        mean, large, small: The values are far from the prior mean, or their spread is far from that of the kernel; `large` may
+            name the variance as `{variance}`.
+        wide, narrow: The lengthscale is far too long, or far too short.
+        data_alone: Whether the findings are about a model of data, whose lengthscales are compared with the points in place of
+            the arms. If the kernel can be fitted, its variance excuses less of the distance of the values from the prior mean.
+    """
+
+    rewards: str = "rewards"
+    noise: str = (
+        "Give the standard deviation of one evaluation repeated at one arm as noise_std, fit it (fit_kernel_(noise=True)), or "
+        "use tb.auto()."
+    )
+    collapsed: str = "Give the standard deviation of one evaluation repeated at one arm as noise_std, or use tb.auto()."
+    mean: str = 'give prior_mean="estimate" or a number, standardise the rewards, or use tb.auto().'
+    large: str = "wrap the kernel in a ScaleKernel of outputscale {variance}, standardise the rewards, or use tb.auto()."
+    small: str = "Wrap the kernel in a ScaleKernel of a smaller outputscale, standardise the rewards, or use tb.auto()."
+    wide: str = "Give a shorter one, fit it (fit_kernel_ or refit_every=), scale the features, or use tb.auto()."
+    narrow: str = "Standardise the features, give a longer lengthscale, or use tb.auto()."
+    data_alone: bool = False
+
+
+_OF_BANDIT = Words()
 
 
 @dataclass
@@ -70,26 +103,39 @@ class ScaleWatch:
 
         Warns (`DiagnosticWarning`): Once per kind of finding, with the remedy. Cost of a check: O(A + u + 32² d).
         """
+        issue(self.found(posterior, table, noise_share, weight))
+
+    def found(
+        self,
+        posterior: GaussianProcess,
+        table: ArmTable | None,
+        noise_share: float,
+        weight: Tensor | None = None,
+        words: Words = _OF_BANDIT,
+    ) -> list[str]:
+        """The texts of the findings of a check as in `look`, without those of a kind that was found before."""
         size = posterior.statistics.size
         # The policy's memory has dropped every pull.
         if size == 0:
-            return
+            return []
         while self.next_size <= size:
             self.next_size *= _GROWTH
         while self.next_tells <= self.tells:
             self.next_tells *= _GROWTH
         # The scales are estimated from the data.
         if posterior.units is not None:
-            return
+            return []
         one = torch.ones(posterior.batch_shape, dtype=torch.float64) if weight is None else to_host(weight)[0]
         one = one.expand(posterior.batch_shape)
-        found = dict(_findings(posterior, table, (noise_share * posterior.regularization / one).sqrt(), one))
+        found = dict(_findings(posterior, table, (noise_share * posterior.regularization / one).sqrt(), one, words))
         new = {kind: text for kind, text in found.items() if kind not in self.said}
         self.said |= set(new)
-        issue(new.values())
+        return list(new.values())
 
 
-def _findings(posterior: GaussianProcess, table: ArmTable | None, noise: Tensor, weight: Tensor) -> Iterator[tuple[str, str]]:
+def _findings(
+    posterior: GaussianProcess, table: ArmTable | None, noise: Tensor, weight: Tensor, words: Words
+) -> Iterator[tuple[str, str]]:
     """The kind and the text of each finding, given the noise standard deviation of a pull and its weight, `batch_shape`."""
     statistics = posterior.statistics
     # Only the kernel is evaluated on the device. Everything else would take a hundred small operations there.
@@ -107,9 +153,8 @@ def _findings(posterior: GaussianProcess, table: ArmTable | None, noise: Tensor,
         yield (
             "noise",
             f"{_where(row)}the noise, standard deviation {_at(noise, row)}, is far larger than the whole spread of the "
-            f"rewards, {_at(spread, row)}: they are taken for noise alone, and a fit of the kernel collapses. Give the "
-            "standard deviation of one evaluation repeated at one arm as noise_std, fit it (fit_kernel_(noise=True)), or use "
-            "tb.auto().",
+            f"{words.rewards}, {_at(spread, row)}: they are taken for noise alone, and a fit of the kernel collapses. "
+            f"{words.noise}",
         )
 
     sample = (torch.arange(_SAMPLE) * points.unsqueeze(-1)) // _SAMPLE
@@ -128,29 +173,31 @@ def _findings(posterior: GaussianProcess, table: ArmTable | None, noise: Tensor,
         yield (
             "noise",
             f"{_where(row)}the kernel's variance {_at(prior, row)} is less than a thousandth of the noise's, "
-            f"{_at(noise.square(), row)}: rewards are taken for noise alone, as after a fit that has collapsed. Give the "
-            "standard deviation of one evaluation repeated at one arm as noise_std, or use tb.auto().",
+            f"{_at(noise.square(), row)}: {words.rewards} are taken for noise alone, as after a fit that has collapsed. "
+            f"{words.collapsed}",
         )
     observed = y.var(dim=-1, correction=0).sqrt()
     shrunk = noise**2 * counts.reciprocal().mean(dim=-1)
     whole = (prior + shrunk).sqrt()
     distance = (mean - centre).abs()
-    if (row := _first(told & (distance > _FAR_MEAN * whole) & (distance > 2 * spread))) is not None:
+    far = (distance > _FAR_MEAN * whole) & (distance > 2 * spread)
+    if words.data_alone and posterior.fitted:
+        far = far | (varied & (distance > _FAR_MEAN * spread) & (distance > 2 * whole))
+    if (row := _first(told & far)) is not None:
         yield (
             "mean",
-            f"{_where(row)}the rewards have mean {_at(mean, row)}, far from the prior mean {_at(centre, row)} for a kernel of "
-            f'standard deviation {_at(prior.sqrt(), row)}: give prior_mean="estimate" or a number, standardise the rewards, or '
-            "use tb.auto().",
+            f"{_where(row)}the {words.rewards} have mean {_at(mean, row)} and standard deviation {_at(spread, row)}, far from "
+            f"the prior mean {_at(centre, row)} for a kernel of standard deviation {_at(prior.sqrt(), row)}: {words.mean}",
         )
     many = points >= _FIRST
     some = told & (points >= _FEW)
     wild = some & (observed > _FAR_SPREAD * whole)
-    if (row := _first(wild)) is not None:
+    # The remedy of a model's mean is that of its spread.
+    if (row := _first(wild & ~far if words.data_alone else wild)) is not None:
         yield (
             "large",
-            f"{_where(row)}the rewards differ by a standard deviation of {_at(observed, row)}, while kernel and noise expect "
-            f"{_at(whole, row)} at most: wrap the kernel in a ScaleKernel of outputscale {_at(observed.square(), row)}, "
-            "standardise the rewards, or use tb.auto().",
+            f"{_where(row)}the {words.rewards} differ by a standard deviation of {_at(observed, row)}, while kernel and noise "
+            f"expect {_at(whole, row)} at most: {words.large.format(variance=_at(observed.square(), row))}",
         )
     if not own:
         return
@@ -158,17 +205,24 @@ def _findings(posterior: GaussianProcess, table: ArmTable | None, noise: Tensor,
     if (row := _first(many & varied & ~below & (observed * _SMALL_SPREAD < expected))) is not None:
         yield (
             "small",
-            f"{_where(row)}the rewards differ by a standard deviation of {_at(observed, row)}, while the kernel expects "
-            f"{_at(expected, row)}: exploration will last far longer than needed. Wrap the kernel in a ScaleKernel of a "
-            "smaller outputscale, standardise the rewards, or use tb.auto().",
+            f"{_where(row)}the {words.rewards} differ by a standard deviation of {_at(observed, row)}, while the kernel "
+            f"expects {_at(expected, row)}: exploration will last far longer than needed. {words.small}",
         )
     if (row := _first(some & ~wild & (observed > _MISFIT * expected))) is not None:
         yield (
             "wide",
-            f"{_where(row)}the rewards differ by a standard deviation of {_at(observed, row)}, while the kernel and the noise "
-            f"allow {_at(expected, row)} at these points: the lengthscale is far too long for the features. Give a shorter "
-            "one, fit it (fit_kernel_ or refit_every=), scale the features, or use tb.auto().",
+            f"{_where(row)}the {words.rewards} differ by a standard deviation of {_at(observed, row)}, while the kernel and "
+            f"the noise allow {_at(expected, row)} at these points: the lengthscale is far too long for the features. "
+            f"{words.wide}",
         )
+    if words.data_alone:
+        if (row := _first(many & (_nearest_correlation(posterior, x, sample) < _UNRELATED))) is not None:
+            yield (
+                "narrow",
+                f"{_where(row)}few of the {int(points[row])} distinct points are informative about another: the lengthscale "
+                f"is far shorter than the distance between neighbouring points. {words.narrow}",
+            )
+        return
     yield from _of_arms(posterior, table, noise, pulls, points)
 
 
@@ -216,6 +270,19 @@ def _of_arms(
             f"{_at(apart.clamp_min(0).sqrt(), row)}, less than the noise of {_at(noise, row)}. The lengthscale is far too long "
             "for the features: standardise the features, give a shorter one, fit it (fit_kernel_), or use tb.auto().",
         )
+
+
+def _nearest_correlation(posterior: GaussianProcess, x: Tensor, sample: Tensor) -> Tensor:
+    """The median over sampled points of the largest prior correlation with another point, `batch_shape`, on the host."""
+    statistics = posterior.statistics
+    own = torch.where(statistics.mask.unsqueeze(-1), statistics.points, statistics.points[..., :1, :])
+    K, there, here = to_host(
+        kernel_matrix(posterior.kernel, x, own), kernel_diagonal(posterior.kernel, own), kernel_diagonal(posterior.kernel, x)
+    )
+    correlation = K.abs() / (here.unsqueeze(-1) * there.unsqueeze(-2)).clamp_min(1e-300).sqrt()
+    index = torch.arange(own.shape[-2])
+    itself = (index == sample.unsqueeze(-1)) | ~statistics.mask_on_host.unsqueeze(-2)
+    return correlation.masked_fill(itself, 0.0).amax(dim=-1).median(dim=-1).values
 
 
 def _least_ratio(pulls: Tensor) -> Tensor:

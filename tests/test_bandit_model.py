@@ -94,7 +94,7 @@ def test_law_6_batches(case):
     acqf = acquisition(bandit, waiting.points)
     batch = bandit.ask(more=6)
     own = batch.index[len(waiting) :].tolist()
-    assert optimize_arms(acqf, X_ARMS, 6)[2].tolist() == own
+    assert optimize_arms(acqf, X_ARMS, 6, unique=False)[2].tolist() == own
     assert torch.equal(optimize_acqf_discrete(acqf, 6, X_ARMS, unique=False)[0], X_ARMS[own])
 
 
@@ -106,7 +106,7 @@ def test_law_6_batches_that_the_rule_ends(make, ratio_threshold):
         acqf, batch = acquisition(bandit, frozen_dictionary=True), bandit.ask(limit=25)
         picks = optimize_acqf_discrete(acqf, len(batch), X_ARMS, unique=False)[0]
         assert torch.equal(picks, batch.points)
-        assert optimize_arms(acqf, X_ARMS, len(batch))[2].tolist() == batch.index.tolist()
+        assert optimize_arms(acqf, X_ARMS, len(batch), unique=False)[2].tolist() == batch.index.tolist()
         bandit.tell(batch, PROBLEM.rewards(int(bandit.pulls), batch.index))
 
 
@@ -235,7 +235,7 @@ def test_law_6_of_batch_rows(score):
         torch.testing.assert_close(values.T, ranked(bandit), rtol=1e-7, atol=1e-7)
         waiting = bandit.ask(limit=1)
         acqf = acquisition(bandit, waiting.points)
-        assert torch.equal(optimize_arms(acqf, given, 3)[2], bandit.ask(more=3).index[:, 1:])
+        assert torch.equal(optimize_arms(acqf, given, 3, unique=False)[2], bandit.ask(more=3).index[:, 1:])
 
 
 def test_law_6_on_other_arms_and_in_a_box():

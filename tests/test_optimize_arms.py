@@ -105,7 +105,7 @@ def test_picks_are_those_of_botorch(score, noise_std, q):
 def test_lazy_picks_when_few_or_all_arms_compete(width):
     arms = torch.cat([ARMS, ARMS + 1e-9, ARMS[:50]])  # nearly equal and equal ones
     acqf = PolicyAcquisition(fixed_model(), ucb(width=width))
-    _, values, index = optimize_arms(acqf, arms, 40)
+    _, values, index = optimize_arms(acqf, arms, 40, unique=False)
     acqf.set_X_pending(None)
     for pick in range(40):
         own = acqf(arms.unsqueeze(-2))
@@ -119,7 +119,7 @@ def test_lazy_picks_when_few_or_all_arms_compete(width):
 def test_equal_arms_go_to_the_lowest_index():
     arms = torch.cat([ARMS[:20], ARMS[:20], ARMS[:20]])
     for size in (2048, 13):
-        index = optimize_arms(PolicyAcquisition(fixed_model(), ucb()), arms, 6, max_batch_size=size)[2]
+        index = optimize_arms(PolicyAcquisition(fixed_model(), ucb()), arms, 6, unique=False, max_batch_size=size)[2]
         assert int(index.max()) < 20
     assert int(optimize_arms(q_ucb(fixed_model()), arms)[2]) < 20
     without = torch.ones(60, dtype=torch.bool)
@@ -168,8 +168,8 @@ def test_other_models_and_functions_of_botorch():
         ours, best, _ = optimize_arms(acqf, ARMS)
         assert torch.equal(ours, theirs)
         torch.testing.assert_close(best.squeeze(), value)
-    theirs, values = optimize_acqf_discrete(q_ucb(gp), 3, ARMS, unique=True)
-    assert torch.equal(optimize_arms(q_ucb(gp), ARMS, 3, unique=True)[0], theirs)
+    theirs, values = optimize_acqf_discrete(q_ucb(gp), 3, ARMS)
+    assert torch.equal(optimize_arms(q_ucb(gp), ARMS, 3)[0], theirs), "the defaults are the same"
     path = PathwiseThompsonSampling(fixed_model())
     values = path(ARMS.unsqueeze(-2))
     assert int(optimize_arms(path, ARMS)[2]) == int(values.argmax())
@@ -235,8 +235,8 @@ def test_bad_input_is_named(annotations_not_enforced):
     with pytest.raises(ArgumentError, match="only 0 can be selected"):
         optimize_arms(acqf, ARMS, available=torch.zeros(300, dtype=torch.bool))
     with pytest.raises(ArgumentError, match="4 different arms"):
-        optimize_arms(acqf, ARMS[:3], 4, unique=True)
-    assert optimize_arms(acqf, ARMS[:3], 4)[2].shape == (4,)
+        optimize_arms(acqf, ARMS[:3], 4)
+    assert optimize_arms(acqf, ARMS[:3], 4, unique=False)[2].shape == (4,)
     for q in (0, 1.5):
         with pytest.raises(ArgumentError, match="q must be"):
             optimize_arms(acqf, ARMS, q)
@@ -270,9 +270,9 @@ def test_functions_of_several_models():
 def test_a_batch_of_gp_bucb_over_arms_and_in_chunks():
     policy = tb.gp_bucb(rbf(), regularization=NOISE_STD**2, **BASE)
     acqf = PolicyAcquisition(fixed_model(), policy)
-    whole = optimize_arms(acqf, ARMS, 8)
+    whole = optimize_arms(acqf, ARMS, 8, unique=False)
     for size in (1, 17, 299):
-        assert torch.equal(optimize_arms(acqf, ARMS, 8, max_batch_size=size)[2], whole[2])
+        assert torch.equal(optimize_arms(acqf, ARMS, 8, unique=False, max_batch_size=size)[2], whole[2])
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -283,5 +283,5 @@ def test_an_arm_beside_itself_warns_of_nothing(seed):
     candidates = torch.rand(50, 3, dtype=torch.float64, generator=generator)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        index = optimize_arms(qLogExpectedImprovement(model, model.train_targets.max()), candidates, q=3)[2]
+        index = optimize_arms(qLogExpectedImprovement(model, model.train_targets.max()), candidates, q=3, unique=False)[2]
     assert index.shape == (3,)

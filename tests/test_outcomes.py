@@ -852,7 +852,7 @@ def test_botorch_finds_the_best_arm_of_its_hypervolume_improvement(name):
         sampler=get_sampler(model.posterior(PROBLEM.tensor[:1]), torch.Size([16]), seed=0),
         objective=signed,
     )
-    assert optimize_arms(noisy, PROBLEM.tensor[:8], 2, unique=True)[2].unique().numel() == 2
+    assert optimize_arms(noisy, PROBLEM.tensor[:8], 2)[2].unique().numel() == 2
 
 
 @pytest.mark.parametrize("name", ["chebyshev", "constrained", "improvement", "growth"])

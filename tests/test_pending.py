@@ -123,7 +123,7 @@ def test_each_further_pick_is_the_best_under_what_the_posterior_shows(name):
         assert float(scores[pick]) >= float(scores.max()) - 1e-9
     twin = settled(name, problem)
     acqf = PolicyAcquisition(twin.model(), twin.policy)
-    assert optimize_arms(acqf, problem.tensor, 6)[2].tolist() == bandit.ask().index.tolist()
+    assert optimize_arms(acqf, problem.tensor, 6, unique=False)[2].tolist() == bandit.ask().index.tolist()
 
 
 @every_sparse

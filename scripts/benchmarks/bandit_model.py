@@ -185,7 +185,7 @@ def batch(way: str, t: int, num_arms: int) -> dict[str, Any]:
     def picks() -> list[int]:
         acquisition = PolicyAcquisition(ours(X, Y), policy)
         if way.endswith("optimize_arms"):
-            return optimize_arms(acquisition, arms, q=10)[-1].tolist()
+            return optimize_arms(acquisition, arms, q=10, unique=False)[-1].tolist()
         points, _ = optimize_acqf_discrete(acquisition, q=10, choices=arms, unique=False)
         return [int((arms == point).all(-1).nonzero()[0]) for point in points]
 

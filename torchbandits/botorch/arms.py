@@ -26,14 +26,14 @@ def optimize_arms(
     arms: Tensor,
     q: int = 1,
     *,
-    unique: bool = False,
+    unique: bool = True,
     available: Tensor | None = None,
     max_batch_size: int = 2048,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Maximise any BoTorch acquisition function over finitely many arms; q arms one after the other.
 
-    The picks are those of `botorch.optim.optimize_acqf_discrete`, except that arms may be picked again, the lowest index wins
-    among equal values, arms may be taken off offer by a mask, and indices are returned. Every pick is pending for the next ones
+    The picks are those of `botorch.optim.optimize_acqf_discrete`, except that the lowest index wins among equal values, arms
+    may be taken off offer by a mask, and indices are returned. Every pick is pending for the next ones
     (`X_pending`); afterwards the earlier pending points are restored, also after an error.
 
     For a `PolicyAcquisition` whose score only falls as points become pending, all arms are scored once. Stale values are upper
@@ -43,7 +43,8 @@ def optimize_arms(
         acq_function: Any acquisition function except one-shot ones. For q > 1 it must take pending points.
         arms: `A x d`, or `batch_shape x A x d` for a model with that batch shape: then each batch row picks for itself.
         q: Number of picks.
-        unique: Whether an arm may be picked once only.
+        unique: Whether an arm may be picked once only. With False an arm may be picked again, as in the batches of `Bandit.ask`
+            and in their theory: repeats measure a noisy arm more precisely.
         available: `A` or `batch_shape x A` booleans, arms on offer; all of them by default.
         max_batch_size: Number of arms that are scored at once, which bounds the memory.
 

@@ -67,5 +67,5 @@ class ArmAcquisition(Acquisition):
         arms = arms[evaluate_feasibility(arms.unsqueeze(-2), inequality_constraints, equality_constraints)]
         if not len(arms):
             raise SearchSpaceExhausted("no combination of the parameters' values satisfies the constraints.")
-        candidates, values, _ = optimize_arms(self.acqf, arms, n)
+        candidates, values, _ = optimize_arms(self.acqf, arms, n, unique=False)
         return candidates, values, torch.ones(n, dtype=self.dtype)

@@ -193,6 +193,7 @@ BY_NAME: dict[str, Make] = {
     "exactly": given(2),
     "leaders": given(50),
     "labels": given(torch.arange(30) % 3),
+    "values": given(torch.arange(30.0)),
     "picks": given(THREE),
     "offered": given(torch.ones(30, dtype=torch.bool)),
     "count": given(2),
@@ -303,6 +304,7 @@ BY_FUNCTION: dict[str, dict[str, Make]] = {  # includes optional arguments that 
     "OutcomeBandit.observe": {"sums": given(torch.zeros(len(THREE), 2))},
     "OutcomeBandit.pareto_set": {"epsilon": given({"yield": 0.1, "cost": 0.1}), "minimize": given(["cost"])},
     "OutcomeBandit.tell": {"rewards": given(torch.zeros(len(THREE), 2))},
+    "constraints.Total": {"at_most": given(90.0)},
     "outcomes.constrained": {"maximize": given("yield"), "at_most": given({"cost": 1.0})},
     "outcomes.epal": {"epsilon": given({"yield": 0.1, "cost": 0.1})},
     "outcomes.fidelity": {

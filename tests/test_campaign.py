@@ -887,6 +887,25 @@ def test_constraints_name_columns_of_the_table_and_are_those_of_the_bandit():
     assert new["id"].is_unique
 
 
+def test_a_plate_has_a_limit_on_its_sum():
+    table = heated().assign(price=[float(10 + 90 * (row % 5 > 2)) for row in range(len(heated()))])
+    c = campaign(table, columns=HIDDEN | {"price": "ignore"})
+    within = [tb.constraints.Distinct(), tb.constraints.Total("price", 500.0)]
+    plate = c.ask(10, within=within)
+    assert plate["price"].sum() <= 500
+    longer = c.ask(12, within=within)
+    assert longer["price"].sum() <= 500
+    with pytest.raises(ArgumentError, match="open already and break Total"):
+        c.ask(13, within=tb.constraints.Total("price", 100.0))
+    with pytest.raises(ArgumentError, match="Total allows a sum of at most 500"):
+        c.ask(60, within=within)
+    gap = table.assign(price=table["price"].where(table["id"] != table["id"][3]))
+    with pytest.raises(ArgumentError, match="column 'price': a number is missing"):
+        campaign(gap, columns=HIDDEN | {"price": "ignore"}).ask(2, within=within)
+    with pytest.raises(ArgumentError, match=r"within: .*'supplier'"):
+        c.ask(14, within=tb.constraints.Total("supplier", 100.0))
+
+
 def test_constraints_that_cannot_be_kept_are_refused_and_nothing_is_asked_for():
     table = heated()
     c = campaign(table, columns=HIDDEN)

@@ -309,3 +309,11 @@ def test_plates_noise_and_when_to_stop(folder: Path, monkeypatch: pytest.MonkeyP
     assert "give at least one of --within, --price and --measurements" in refused("stop")
     assert "--at-most takes NAME=COUNT" in refused("ask", "--at-most", "dry")
     assert "no column 'wet'" in refused("ask", "--same", "wet", "-n", "9")
+    assert "--total takes NAME=NUMBER" in refused("ask", "--total", "temp")
+    assert "--total takes a number" in refused("ask", "--total", "temp=much")
+    assert "column 'solvent'" in refused("ask", "--total", "solvent=9", "-n", "9")
+    assert "Total allows a sum of at most 1" in refused("ask", "--total", "temp=1", "-n", "9")
+    least = pd.read_csv("candidates.csv")["temp"].nsmallest(9).sum()
+    rows = plate(run("ask", "-n", "9", "--distinct", "--total", f"temp={1.2 * least}"))
+    assert len(rows) == 9
+    assert rows["temp"].sum() <= 1.2 * least

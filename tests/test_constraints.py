@@ -17,7 +17,7 @@ from problems import BOUNDED, COMMON, DELTA, NOISE_STD, Problem, generator, rbf
 from torch import Tensor
 
 import torchbandits as tb
-from torchbandits import errors
+from torchbandits import constraints, errors
 from torchbandits.constraints import AtMost, Constraint, Distinct, Groups, Same
 from torchbandits.testing.play import differences, everything
 
@@ -219,6 +219,103 @@ def test_groups_that_can_t_be_filled_give_way_to_others(tmp_path: Path) -> None:
     with pytest.raises(errors.ArgumentError, match="leave no arm"):
         again.ask(more=3, within=within)
     assert torch.equal(again.ask().index, picks), "what is open stays"
+
+
+def cheapest(prices: list[float], count: int, distinct: bool) -> float:
+    return sum(sorted(prices)[:count]) if distinct else count * min(prices)
+
+
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("distinct", [True, False])
+def test_a_sum_is_kept_and_a_batch_that_is_possible_is_filled(seed: int, distinct: bool) -> None:
+    rng = np.random.default_rng(seed)
+    arms = torch.from_numpy(rng.random((15, 2)))
+    values = rng.choice([0.1, 0.3, 2.0, 7.0, 40.0], 15) * rng.integers(1, 4, 15) if seed % 2 else rng.lognormal(1.0, 1.5, 15)
+    values = values - (1.0 if seed == 7 else 0.0)  # refunds
+    count, offered = int(rng.integers(2, 7)), torch.from_numpy(rng.random(15) < 0.8)
+    least = cheapest(values[offered.numpy()].tolist(), count, distinct)
+    once = [Distinct()] if distinct else []
+    for policy in (tb.gp_ucb(rbf(), **COMMON), tb.thompson_sampling(rbf(), **COMMON)):
+        for slack in (0.0, 0.3, 5.0):
+            at_most = least + slack * abs(least)
+            bandit = tb.Bandit(policy, arms, generator=[generator(seed), generator(seed + 1)])
+            picks = bandit.ask(
+                exactly=count, within=[*once, constraints.Total(torch.from_numpy(values), at_most)], available=offered
+            ).index
+            for row in picks.tolist():
+                assert len(row) == count
+                assert sum(values[row]) <= at_most + 1e-8 * abs(at_most)
+                assert len(set(row)) == count or not distinct
+                assert bool(offered[row].all())
+        few = constraints.Total(torch.from_numpy(values), least - 0.01 * abs(least) - 1e-6)
+        bandit = tb.Bandit(policy, arms)
+        with pytest.raises(errors.ArgumentError, match="Total allows a sum of at most"):
+            bandit.ask(exactly=count, within=[*once, few], available=offered)
+        assert bandit.loop.open is None
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_sum_beside_other_constraints(seed: int) -> None:
+    """By the cheapest sets of arms that satisfy the others: a plate of one value is filled wherever that is possible, and
+    others where the limit leaves some freedom."""
+    rng = np.random.default_rng(seed)
+    arms, values = torch.from_numpy(rng.random((16, 2))), rng.lognormal(1.0, 1.0, 16)
+    plate, supplier = torch.arange(16) % 3, torch.from_numpy(rng.integers(4, size=16))
+    sets = [list(chosen) for chosen in itertools.combinations(range(16), 3)]
+    rules: dict[str, tuple[list[Constraint], Any]] = {
+        "same": ([Same(plate)], lambda chosen: len(set(plate[chosen].tolist())) == 1),
+        "at most": ([AtMost(supplier, 1)], lambda chosen: len(set(supplier[chosen].tolist())) == 3),
+        "groups": ([Groups(plate, 2)], lambda chosen: len(set(plate[chosen].tolist())) == 2),
+    }
+    for name, (within, fits) in rules.items():
+        least = min(sum(values[chosen]) for chosen in sets if fits(chosen))
+        bandit = tb.Bandit(tb.gp_ucb(rbf(), **COMMON), arms)
+        most = (1.0 if name == "same" else 3.0) * float(least)
+        total = constraints.Total(torch.from_numpy(values), most)
+        picks = bandit.ask(exactly=3, within=[total, Distinct(), *within]).index.tolist()
+        assert sum(values[picks]) <= most * (1 + 1e-8)
+        assert len(set(picks)) == 3
+        assert fits(picks)
+
+
+def test_a_sum_counts_open_picks_and_names_how_many_can_be_had() -> None:
+    arms = torch.linspace(0, 1, 12, dtype=torch.float64).unsqueeze(-1)
+    values = torch.tensor([100.0, 200, 300] * 4)
+    bandit = tb.Bandit(tb.gp_ucb(rbf(), **COMMON), arms)
+    limit = [Distinct(), constraints.Total(values, 1_000.0)]
+    with pytest.raises(errors.ArgumentError, match=r"at most 1,000, and 8 picks have at least 1,200: at most 7 can be had"):
+        bandit.ask(exactly=8, within=limit)
+    first = bandit.ask(exactly=3, within=limit).index
+    spent = float(values[first].sum())
+    with pytest.raises(errors.ArgumentError, match=rf"picks more beside the open ones, whose sum is {spent:g}, have at least"):
+        bandit.ask(more=9, within=limit)
+    bandit.forget(bandit.ask())
+    bandit.ask(exactly=2, within=limit)
+    assert float(values[bandit.ask(more=3, within=limit).index].sum()) <= 1_000
+    with pytest.raises(errors.ArgumentError, match="not even one pick"):
+        tb.Bandit(tb.gp_ucb(rbf(), **COMMON), arms).ask(exactly=2, within=constraints.Total(values, 50.0))
+    # Ten times 0.1 are at most 1, whatever their rounding.
+    tenths = constraints.Total(torch.full((12,), 0.1, dtype=torch.float64), 1.0)
+    assert len(tb.Bandit(tb.gp_ucb(rbf(), **COMMON), arms).ask(exactly=10, within=[Distinct(), tenths])) == 10
+
+
+@pytest.mark.usefixtures("annotations_not_enforced")
+def test_wrong_sums_are_refused() -> None:
+    for values, at_most, error in (
+        (torch.tensor([1.0, torch.nan]), 3.0, errors.NonFiniteError),
+        (torch.tensor([1.0, torch.inf]), 3.0, errors.NonFiniteError),
+        (torch.zeros(2, 2), 3.0, errors.ShapeError),
+        (torch.zeros(2), float("nan"), errors.NonFiniteError),
+        (torch.zeros(2), "4", errors.NonFiniteError),
+        ("", 3.0, errors.ArgumentError),
+    ):
+        with pytest.raises(error):
+            constraints.Total(values, at_most)
+    bandit = tb.Bandit(tb.gp_ucb(rbf(), **COMMON), PROBLEM.tensor)
+    with pytest.raises(errors.ShapeError, match="one number per arm, 40, got 39"):
+        bandit.ask(exactly=3, within=constraints.Total(torch.ones(39), 3.0))
+    with pytest.raises(errors.ArgumentError, match="names the column 'price'"):
+        bandit.ask(exactly=3, within=constraints.Total("price", 3.0))
 
 
 class Spread(Constraint):

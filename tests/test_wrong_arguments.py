@@ -47,7 +47,7 @@ REASONS: dict[str, tuple[str, ...]] = {
             f"ingredients.{name}.__call__"
             for name in ("UCB", "LogEI", "LogPI", "PerCost", "Score", "Straddle", "TopBoundary", "MostProbable")
         ),
-        *(f"constraints.{name}.{method}" for name in tb.constraints.__all__ for method in ("allowed", "instead")),
+        *(f"constraints.{name}.{method}" for name in tb.constraints.__all__ for method in ("allowed", "for_batch", "instead")),
         *("widths.RandomWidth.draw", "widths.ShiftedExponential.draw", "widths.Explored.draw"),
         *(f"stopping.{name}.{call}" for name in tb.stopping.__all__ if name != "Decision" for call in ("decide", "see")),
         *(f"widths.{name}.__call__" for name in tb.widths.__all__ if name not in ("matern_regularization", "RandomWidth")),
@@ -91,9 +91,11 @@ FINE: dict[str, tuple[Any, ...]] = {  # values among those tried below that are 
     "History.record.seconds": (math.nan,),
     # the name of a column
     **dict.fromkeys((f"constraints.{name}.labels" for name in ("AtMost", "Groups", "Same")), ("nonsense",)),
+    "constraints.Total.values": ("nonsense",),
     "environments.BlackBox.noise_std": (math.nan,),
 }
 NEGATIVE = {
+    "constraints.Total.at_most",
     "History.record.seconds",
     "baseline",
     "environments.rosenbrock.a",

@@ -38,7 +38,7 @@ from torchbandits.checks import (
     picks_on_host,
     same_device,
 )
-from torchbandits.constraints import Constraint, Distinct, check_within
+from torchbandits.constraints import Constraint, Distinct, Total, allowed_by, check_possible, check_within, given_up
 from torchbandits.display import Shown, count, numbers, pairs
 from torchbandits.errors import ArgumentError, UnsupportedError, issue, require
 from torchbandits.explanation import Explanation, explain
@@ -610,15 +610,22 @@ class Bandit:
         own = self.loop.state.rows.offered(offered)
         free = torch.ones(shape, dtype=torch.bool, device=self.device) if own is None else own.expand(shape)
         once = any(isinstance(constraint, Distinct) for constraint in constraints)
-        whole = count + (0 if self.loop.open is None else self.loop.open.index.shape[-1])
+        opened = self.loop.open
+        before = (
+            torch.zeros(*self.batch_shape, 0, dtype=torch.int64, device=self.device)
+            if opened is None
+            else opened.index.masked_fill(~opened.mask, -1)
+        )
+        whole = count + before.shape[-1]
+        constraints = tuple(constraint.for_batch(whole) for constraint in constraints)
+        for constraint in constraints:
+            if isinstance(constraint, Total):
+                check_possible(constraint, before, free, count, once=once)
 
         left_out = torch.zeros_like(free)
 
         def allowed(picks: Tensor) -> Tensor:
-            left, room = free & ~left_out, whole - picks.shape[-1] if once else 1
-            for constraint in constraints:
-                left = left & constraint.allowed(picks, free, room)
-            return left
+            return allowed_by(constraints, picks, free, free & ~left_out, whole - picks.shape[-1] if once else 1)
 
         dead_end: NoArmLeft | None = None
         while True:
@@ -626,9 +633,7 @@ class Bandit:
                 return self.recorder.fill(count, allowed)
             except NoArmLeft as error:
                 dead_end = dead_end or error
-                further = torch.zeros_like(free)
-                for constraint in constraints:
-                    further |= constraint.instead(error.picks, free) & error.stuck.unsqueeze(-1)
+                further = given_up(constraints, before, error.picks, free, free & ~left_out) & error.stuck.unsqueeze(-1)
                 # Each attempt excludes more arms in every stuck row, so that the number of attempts is finite.
                 if not bool((further & ~left_out).any(dim=-1)[error.stuck].all()):
                     raise dead_end from None

@@ -8,16 +8,16 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from torchbandits.checks import as_tensor, check_instance, check_whole
-from torchbandits.errors import ShapeError, require
+from torchbandits.checks import as_tensor, check_instance, check_whole, is_finite
+from torchbandits.errors import ArgumentError, NonFiniteError, ShapeError, require
 
-__all__ = ["AtMost", "Constraint", "Distinct", "Groups", "Same"]
+__all__ = ["AtMost", "Constraint", "Distinct", "Groups", "Same", "Total"]
 
 
 class Constraint(ABC):
@@ -45,6 +45,11 @@ class Constraint(ABC):
             `batch_shape x A` booleans.
         """
         return torch.zeros_like(offered)
+
+    def for_batch(self, count: int) -> Constraint:
+        """The constraint for a batch of `count` picks of each row, picks that were open before included. By default the
+        constraint itself; one that depends on the number of picks returns a copy that knows it."""
+        return self
 
 
 def counts_of(picks: Tensor, size: int) -> Tensor:
@@ -173,12 +178,181 @@ class Groups(_Labelled):
         return (self._used(picks[..., -1:], ranks) > 0).gather(-1, ranks.expand(offered.shape))
 
 
-def check_within(within: Any, labels_of: Callable[[str], Tensor] | None = None) -> tuple[Constraint, ...]:
+@dataclass(frozen=True, eq=False)
+class Total(Constraint):
+    """The sum of a column over the picks of a batch stays within a limit, such as the price of a plate.
+
+    Enough is kept for the remaining picks: an arm is allowed only if its value, the values of the picks so far and the smallest
+    values that the remaining picks can have are within the limit together. Arms that `Distinct`, `Same` or `AtMost` exclude are
+    not counted on. Alone, with `Distinct` or with one `Same`, a batch is therefore filled wherever this is possible. With other
+    constraints it may come to an end early; it is then selected again without the arms of the largest values, and refused if
+    that fails too.
+
+    Args:
+        values: `A` values, one for each arm, in any unit, finite; for a `Campaign`, the name of a column of numbers.
+        at_most: Largest sum, in the unit of the values. A sum may exceed it by rounding, a part in 10⁹.
+    """
+
+    values: Tensor | str
+    at_most: float
+    _count: int | None = field(default=None, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        require(is_finite(self.at_most), f"at_most must be a finite number, got {self.at_most!r}.", NonFiniteError)
+        object.__setattr__(self, "at_most", float(self.at_most))
+        if isinstance(self.values, str):
+            require(bool(self.values), "values must be one number per arm, or the name of a column, got an empty text.")
+            return
+        values = as_tensor("values", self.values, torch.float64)
+        require(
+            values.dim() == 1 and values.numel() > 0,
+            f"values must be one number per arm, got {tuple(values.shape)}.",
+            ShapeError,
+        )
+        message = "values must be finite: give every arm a number; one above at_most excludes an arm."
+        require(bool(values.isfinite().all()), message, NonFiniteError)
+        object.__setattr__(self, "values", values)
+
+    def for_batch(self, count: int) -> Total:
+        """A copy that keeps enough for the remaining ones of `count` picks."""
+        sized = replace(self)
+        object.__setattr__(sized, "_count", count)
+        return sized
+
+    def allowed(self, picks: Tensor, offered: Tensor, room: int) -> Tensor:
+        """The arms with which the remaining picks can stay within the limit. Cost: O(A)."""
+        values, room_left = self._of(offered), self._limit() - self._spent(picks)
+        left = self._left(picks, offered, room)
+        remaining = room if self._count is None else max(self._count - picks.shape[-1], 1)
+        if room == 1:
+            reserve = (remaining - 1) * left.amin(dim=-1, keepdim=True)
+            return values + reserve <= room_left
+        if remaining > left.shape[-1]:
+            return torch.zeros_like(offered)
+        # An arm takes the place of the last of the smallest values, unless it is among them.
+        smallest = left.topk(remaining, dim=-1, largest=False).values
+        return smallest[..., :-1].sum(dim=-1, keepdim=True) + torch.maximum(values, smallest[..., -1:]) <= room_left
+
+    def instead(self, picks: Tensor, offered: Tensor) -> Tensor:
+        """The arms whose values are in the upper half of the range from the smallest value on offer to the largest one of the
+        picks, or above it."""
+        values = self._of(offered)
+        if not picks.shape[-1]:
+            return torch.zeros_like(offered)
+        largest = torch.where(picks >= 0, values[picks.clamp_min(0)], -torch.inf).amax(dim=-1, keepdim=True)
+        least = torch.where(offered, values, torch.inf).amin(dim=-1, keepdim=True)
+        return offered & (values > (least + largest) / 2)
+
+    def _of(self, offered: Tensor) -> Tensor:
+        """The values. Raises `ShapeError` unless there is one per arm."""
+        size = offered.shape[-1]
+        assert isinstance(self.values, Tensor)
+        require(len(self.values) == size, f"values must be one number per arm, {size}, got {len(self.values)}.", ShapeError)
+        return self.values.to(offered.device)
+
+    def _left(self, picks: Tensor, offered: Tensor, room: int) -> Tensor:
+        """The values of the arms on offer, infinite for others; with room for several, without those that were picked."""
+        left = offered & (counts_of(picks, offered.shape[-1]) == 0) if room > 1 else offered
+        return torch.where(left, self._of(offered), torch.inf)
+
+    def _spent(self, picks: Tensor) -> Tensor:
+        """The sum of the values of the picks, `batch_shape x 1`."""
+        assert isinstance(self.values, Tensor)
+        values = self.values.to(picks.device)
+        return torch.where(picks >= 0, values[picks.clamp_min(0)], 0.0).sum(dim=-1, keepdim=True)
+
+    def _limit(self) -> float:
+        return self.at_most + 1e-9 * abs(self.at_most)
+
+
+def check_possible(total: Total, picks: Tensor, offered: Tensor, count: int, *, once: bool) -> None:
+    """Refuse a number of further picks whose smallest values exceed the limit: names the number that does not.
+
+    Args:
+        total: The limit.
+        picks: `batch_shape x j`, the open picks.
+        offered: `batch_shape x A`, arms on offer.
+        count: Number of further picks of each row.
+        once: Whether no arm may be picked again.
+    """
+    left = total._left(picks, offered, 2 if once else 1)
+    if once:
+        smallest = left.topk(min(count, left.shape[-1]), dim=-1, largest=False).values
+    else:
+        smallest = left.amin(dim=-1, keepdim=True).expand(*left.shape[:-1], count)
+    # Rows with too few arms are refused elsewhere.
+    sums = smallest.masked_fill(smallest.isinf(), 0.0).cumsum(dim=-1) + total._spent(picks)
+    fits = sums <= total._limit()
+    if bool(fits[..., -1].all()):
+        return
+    most = int((fits * torch.arange(1, fits.shape[-1] + 1, device=fits.device)).amax(dim=-1).min())
+    least = float(sums[..., -1].max())
+    beside = ""
+    if bool((picks >= 0).any()):
+        beside = f" more beside the open ones, whose sum is {float(total._spent(picks).max()):,.10g},"
+    raise ArgumentError(
+        f"Total allows a sum of at most {total.at_most:,.10g}, and {count:,} picks{beside} have at least {least:,.10g}: at "
+        f"most {most:,} can be had, so ask for fewer, or raise the limit."
+        if most
+        else f"Total allows a sum of at most {total.at_most:,.10g}, which not even one pick{beside} keeps: raise the limit."
+    )
+
+
+def allowed_by(constraints: Sequence[Constraint], picks: Tensor, offered: Tensor, left: Tensor, room: int) -> Tensor:
+    """Those arms of `left`, `batch_shape x A`, that all constraints allow; `picks`, `offered` and `room` as for
+    `Constraint.allowed`."""
+    later = left
+    for constraint in sorted(constraints, key=lambda one: isinstance(one, Total)):
+        if isinstance(constraint, Total):
+            left = left & _affordable(constraint, constraints, picks, later, room)
+            continue
+        fits = constraint.allowed(picks, offered, room)
+        left = left & fits
+        # A sum counts on the arms that later picks may have. Other constraints, such as `Groups`, may allow an arm later.
+        if isinstance(constraint, Distinct | Same | AtMost):
+            later = later & fits
+    return left
+
+
+def _affordable(total: Total, constraints: Sequence[Constraint], picks: Tensor, offered: Tensor, room: int) -> Tensor:
+    """The arms that a limit on a sum allows, `batch_shape x A`. Before the first pick, each value of a `Same` has its own
+    smallest values."""
+    same = next((constraint for constraint in constraints if isinstance(constraint, Same)), None)
+    if same is None or bool((picks >= 0).any(dim=-1).all()):
+        return total.allowed(picks, offered, room)
+    ranks = same._ranks(offered)
+    found = torch.zeros_like(offered)
+    for label in ranks[offered.reshape(-1, len(ranks)).any(dim=0)].unique():
+        own = offered & (ranks == label)
+        found |= own & total.allowed(picks, own, room)
+    return found
+
+
+def given_up(constraints: Sequence[Constraint], opened: Tensor, picks: Tensor, offered: Tensor, left: Tensor) -> Tensor:
+    """The arms to exclude, `batch_shape x A`, where no arm of `left` was allowed after these picks, beside the open ones: where
+    only a sum was too large, those of large values, and otherwise those that the other constraints name."""
+    totals = [constraint for constraint in constraints if isinstance(constraint, Total)]
+    others = [constraint for constraint in constraints if not isinstance(constraint, Total)]
+    named = torch.zeros_like(offered)
+    for constraint in others:
+        named |= constraint.instead(picks, offered)
+    if not totals:
+        return named
+    dear = torch.zeros_like(offered)
+    for total in totals:
+        dear |= total.instead(picks, left)
+    whole = torch.cat([opened, picks], dim=-1)
+    blamed = allowed_by(others, whole, offered, left, 1).any(dim=-1, keepdim=True) & (dear & left).any(dim=-1, keepdim=True)
+    return torch.where(blamed, dear, named)
+
+
+def check_within(within: Any, cells_of: Callable[[str, bool], Tensor] | None = None) -> tuple[Constraint, ...]:
     """One constraint or several, as a tuple.
 
     Args:
         within: As given.
-        labels_of: Function from the name of a column to the labels of all arms; None if there is no table.
+        cells_of: Function from the name of a column, and whether its cells are numbers, to the numbers or labels of all arms;
+            None if there is no table.
     """
     given = tuple(within) if isinstance(within, Sequence) and not isinstance(within, str) else (within,)
     found = []
@@ -186,11 +360,14 @@ def check_within(within: Any, labels_of: Callable[[str], Tensor] | None = None) 
         check_instance(
             "within", constraint, Constraint, "one of torchbandits.constraints, such as constraints.Distinct(), or a list"
         )
-        name = getattr(constraint, "labels", None)
-        if isinstance(constraint, _Labelled) and isinstance(name, str):
+        name = constraint.values if isinstance(constraint, Total) else getattr(constraint, "labels", None)
+        if isinstance(constraint, _Labelled | Total) and isinstance(name, str):
             message = f"within names the column {name!r}, and arms have none: pass one value per arm, or make a Campaign."
-            require(labels_of is not None, message)
-            assert labels_of is not None
-            constraint = replace(constraint, labels=labels_of(name))
+            require(cells_of is not None, message)
+            assert cells_of is not None
+            if isinstance(constraint, Total):
+                constraint = replace(constraint, values=cells_of(name, True))
+            else:
+                constraint = replace(constraint, labels=cells_of(name, False))
         found.append(constraint)
     return tuple(found)

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from torchbandits.bandit import Bandit
-from torchbandits.campaigns.conditions import labels_of, on_offer
+from torchbandits.campaigns.conditions import labels_of, on_offer, values_of
 from torchbandits.campaigns.results import Record, Results, Told, check_known, check_same_rows, read_results, record_of
 from torchbandits.campaigns.settings import Settings, begin, check_pair, history
 from torchbandits.checks import as_path, check_dtype, check_flag, check_text, check_whole, explains_keywords, positive
@@ -605,9 +605,10 @@ class Campaign(Readable):
         failed = int(np.isnan(values).sum())
         return Told(len(rows) - failed, failed, unasked=round(float(report.unasked)))
 
-    def _labels(self, column: str) -> Tensor:
-        """The labels of all rows in a column, for constraints. Rows that the model can't distinguish must agree."""
-        labels, first = labels_of("within", self._table, column), self._bandit.loop.state.rows.first
+    def _labels(self, column: str, numbers: bool = False) -> Tensor:
+        """The labels of all rows in a column, or its numbers, for constraints. Rows that the model can't distinguish must
+        agree."""
+        labels, first = (values_of if numbers else labels_of)("within", self._table, column), self._bandit.loop.state.rows.first
         if first is not None and bool((other := labels != labels[first.cpu()]).any()):
             row = int(other.byte().argmax())
             pair = np.array([int(first.cpu()[row]), row])

@@ -22,7 +22,7 @@ from rich.table import Table as RichTable
 from torchbandits.campaigns.campaign import MEASURED, TIMES, Campaign
 from torchbandits.campaigns.outcome_campaign import OutcomeCampaign
 from torchbandits.campaigns.settings import read_settings
-from torchbandits.constraints import AtMost, Constraint, Distinct, Same
+from torchbandits.constraints import AtMost, Constraint, Distinct, Same, Total
 from torchbandits.errors import ConfigError, DataError, StateError, require
 from torchbandits.experiments.printable import plain, printable
 from torchbandits.files import prepare_folder, write_atomically
@@ -125,6 +125,10 @@ def ask(
         list[str] | None,
         typer.Option(help="Maximum number of rows with the same value of a column: supplier=4. Repeat it for several columns."),
     ] = None,
+    total: Annotated[
+        list[str] | None,
+        typer.Option(help="Maximum sum of a column over the rows: price=4000. Repeat it for several columns."),
+    ] = None,
     output: Annotated[Path | None, typer.Option(help="A CSV file; standard output by default.")] = None,
     folder: Folder = HERE,
 ) -> None:
@@ -135,6 +139,7 @@ def ask(
         within: list[Constraint] = [Distinct()] if once else []
         within += [Same(column) for column in same or ()]
         within += [AtMost(*_limit(text)) for text in at_most or ()]
+        within += [Total(*_sum(text)) for text in total or ()]
         plate = campaign.ask(n, where=where, repeats=not fresh, within=within)
         for name in campaign.outcomes:
             plate[name] = ""
@@ -372,6 +377,13 @@ def _limit(text: str) -> tuple[str, int]:
     good = bool(equals and name and count.isdecimal() and int(count) > 0)
     require(good, f"--at-most takes NAME=COUNT, such as supplier=4, got {text!r}.", ConfigError)
     return name, int(count)
+
+
+def _sum(text: str) -> tuple[str, float]:
+    """Parse `--total NAME=NUMBER`."""
+    name, equals, number = text.rpartition("=")
+    require(bool(equals and name and number), f"--total takes NAME=NUMBER, such as price=4000, got {text!r}.", ConfigError)
+    return name, _number("--total", "price=4000", number)
 
 
 def _check_unfilled(path: Path, outcomes: Sequence[str]) -> None:

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from torchbandits.errors import ArgumentError, nearest, require
-from torchbandits.tabular.columns import as_texts, is_text
+from torchbandits.tabular.columns import as_texts, is_text, no_number, survey
+from torchbandits.tabular.encoding import numbers
 from torchbandits.tabular.tables import Table
 
 if TYPE_CHECKING:
@@ -79,6 +80,32 @@ def labels_of(name: str, table: Table, column: str) -> Tensor:
     _check_columns(name, table, [column])
     cells = pd.concat([batch.column(0).to_pandas() for batch in table.batches([column])], ignore_index=True)
     return torch.from_numpy(pd.factorize(cells, use_na_sentinel=False)[0].astype(np.int64))
+
+
+def values_of(name: str, table: Table, column: str) -> Tensor:
+    """The numbers of a column, `A`, float64.
+
+    Args:
+        name: The argument, for messages.
+        table: The candidates.
+        column: A name of one of its columns.
+
+    Raises:
+        ArgumentError: If there is no such column, or a cell is empty or no number: names the row.
+
+    Cost: two passes over the column.
+    """
+    _check_columns(name, table, [column])
+    found = survey(table, [column])[column]
+    require(found.numeric, f"{name}: {no_number(found)}")
+    values = numbers(table, column)
+    bad = np.flatnonzero(~np.isfinite(values))
+    if len(bad):
+        raise ArgumentError(
+            f"{name}: {table.name}, {table.where(int(bad[0]))}, column {column!r}: a number is missing ({len(bad):,} such "
+            "rows): fill it in; a number above the limit excludes a row."
+        )
+    return torch.from_numpy(values)
 
 
 def _column(table: Table, column: str) -> Any:

@@ -641,7 +641,7 @@ def test_bad_results_are_refused_and_nothing_is_lost(tmp_path: Path):
         assert c.open == plate["id"].tolist()
         assert int(c.bandit.pulls) == 0
 
-    said(results.rename(columns={"yield": "Yeild"}), "has no column 'yield'", "Did you mean 'Yeild'?")
+    said(results.rename(columns={"yield": "Yeild"}), "has no column 'yield'", "rename 'Yeild' to 'yield'. Nothing was told.")
     said(results.rename(columns={"id": "name"}), "has no column 'id'")
     said(results[:0], "has no rows")
     said(results.assign(**{"yield": np.nan}), "has a value in column 'yield': nothing was told")

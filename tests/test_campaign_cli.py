@@ -55,6 +55,7 @@ def plate(text: str) -> pd.DataFrame:
 def test_a_campaign_from_the_table_to_the_report(folder: Path):
     said = run("new", "candidates.csv", "--objective", "yield", "--column", "dry=ignore", "--candidates", "temp < 110")
     assert "The campaign is in campaign." in said
+    assert f"candidates.csv has {len(pd.read_csv('candidates.csv'))} rows, one per candidate." in said
     assert all(word in said for word in ("log", "3 different texts", "as told", "torchbandits campaign ask -n 8 > plate.csv"))
     first = run("ask", "-n", "4")
     assert run("ask", "-n", "4") == first  # repeating the command changes nothing

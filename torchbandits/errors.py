@@ -89,9 +89,15 @@ class ConfigError(TorchBanditsError, ValueError):
 
 def nearest(name: str, known: Iterable[str]) -> str:
     """Return `" Did you mean 'x'?"` for the closest known name, or an empty string."""
+    close = closest(name, known)
+    return "" if close is None else f" Did you mean {close!r}?"
+
+
+def closest(name: str, known: Iterable[str]) -> str | None:
+    """The known name that is most similar to a name, or None if none is similar."""
     folded = {candidate.casefold(): candidate for candidate in known}
     close = difflib.get_close_matches(str(name).casefold(), list(folded), n=1, cutoff=0.5)
-    return f" Did you mean {folded[close[0]]!r}?" if close else ""
+    return folded[close[0]] if close else None
 
 
 def issue(found: Iterable[str]) -> None:

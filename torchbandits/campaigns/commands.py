@@ -23,6 +23,7 @@ from torchbandits.campaigns.campaign import MEASURED, TIMES, Campaign
 from torchbandits.campaigns.outcome_campaign import OutcomeCampaign
 from torchbandits.campaigns.settings import read_settings
 from torchbandits.constraints import AtMost, Constraint, Distinct, Same, Total
+from torchbandits.display import count
 from torchbandits.errors import ConfigError, DataError, StateError, require
 from torchbandits.experiments.printable import plain, printable
 from torchbandits.files import prepare_folder, write_atomically
@@ -105,10 +106,11 @@ def new(
     made = kind(source, journal=folder / JOURNAL, **options)
     _print_table(made.columns.to_pandas().reset_index())
     where = "" if folder == HERE else f" --folder {folder}"
-    told, names = made.bandit.pulls.sum(), made.objective
+    told, names, rows = made.bandit.pulls.sum(), made.objective, made.bandit.loop.num_arms
     say(f"{folder} holds this campaign already: nothing has changed." if began else f"The campaign is in {folder}.")
+    say(f"{candidates.name} has {count(rows, 'row')}, one per candidate.")
     say(f"{int(told):,} values of {names} are known." if told else f"No value of {names} is known yet.")
-    say(f"Next: torchbandits campaign ask -n 8{where} > plate.csv")
+    say(f"Next: torchbandits campaign ask -n {min(8, rows)}{where} > plate.csv")
 
 
 @campaign_app.command()

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from torchbandits.errors import ArgumentError, nearest, require
+from torchbandits.errors import ArgumentError, closest, nearest, require
 from torchbandits.journal import Journal, held
 from torchbandits.tabular.ids import Ids
 from torchbandits.tabular.spreadsheets import EMPTY, read_texts
@@ -87,7 +87,9 @@ def read_results(measured: Any, ids: Ids, objectives: Sequence[str], noise_var: 
     told = [column for column in objectives if column in names] or [objectives[0]]
     needed = [(id_name, "the ids"), *((column, "what was measured") for column in told)]
     for column, what in needed:
-        message = f"{name} has no column {column!r} for {what}; it has {', '.join(names[:30])}.{nearest(column, names)}"
+        other = closest(column, (own for own in names if own not in (id_name, *objectives)))
+        mend = f"the column must be called {column!r}" if other is None else f"rename {other!r} to {column!r}"
+        message = f"{name} has no column {column!r} for {what}; it has {', '.join(names[:30])}: {mend}. Nothing was told."
         require(column in names, message)
     # An id may be a word that means an empty cell elsewhere, such as NA.
     empty = _empty(frame).assign(**{id_name: frame[id_name].isna() | (frame[id_name].astype(str).str.strip() == "")})
@@ -113,7 +115,7 @@ def noise_variances(results: Results, column: str) -> NDArray[np.float64]:
     """
     names = list(results.frame.columns)
     lacks = f"{results.name} has no column {column!r} for the variance of the noise; it has {', '.join(names[:30])}."
-    require(column in names, f"{lacks}{nearest(column, names)}")
+    require(column in names, f"{lacks}{nearest(column, names)} Nothing was told.")
     cells = results.frame[column]
     empty = _empty(cells.to_frame())[column].to_numpy()
     own = _values(results.name, cells, empty, results.rows, column, results.decimal)

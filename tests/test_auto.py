@@ -24,7 +24,7 @@ from torchbandits.policies.repeats import most_repeated, reason_for_repeats, rec
 from torchbandits.posteriors import Units
 from torchbandits.posteriors.averages import Averages
 from torchbandits.posteriors.units import normal_scores
-from torchbandits.types import Pulls
+from torchbandits.types import Marginals, Pulls
 
 
 def table(arms: int = 400, dim: int = 3, seed: int = 0) -> tuple[Tensor, Tensor]:
@@ -108,6 +108,28 @@ def test_batch_rows_have_units_of_their_own():
     for row in range(3):
         alone, _ = units_of(rewards[row])
         assert torch.equal(together.to_model(rewards)[row], alone.to_model(rewards[row]))
+
+
+def test_deviations_are_quantiles_over_no_less_than_one_and_a_half_units():
+    # The averages 1.99 and 2 are neighbours, so that g is steep there.
+    rewards = torch.cat([torch.linspace(-2, 1.8, 40, dtype=torch.float64), torch.tensor([1.99, 2.0], dtype=torch.float64)])
+    units, _ = units_of(rewards)
+    units.rescale_(torch.tensor(3.0))
+    mean = units.to_model(torch.tensor([-1.0, 0.3, 1.995], dtype=torch.float64))
+
+    def deviations(std: float) -> Tensor:
+        return units.marginals(Marginals(mean, torch.full_like(mean, std**2))).variance.sqrt()
+
+    def half(std: float) -> Tensor:
+        return (units.to_rewards(mean + std) - units.to_rewards(mean - std)) / 2
+
+    for std in (4.5, 6.0, 20.0):
+        torch.testing.assert_close(deviations(std), half(std))
+    for std in (1e-3, 0.1, 4.0):
+        torch.testing.assert_close(deviations(std), half(4.5) * std / 4.5)
+    assert half(0.01)[2] < 0.1 * deviations(0.01)[2], "the slope between two neighbours is not that of the map"
+    median = units.marginals(Marginals(mean, torch.ones_like(mean))).mean
+    torch.testing.assert_close(median, units.to_rewards(mean))
 
 
 # ------------------------------------------------------------------------- the whole, against dense numpy

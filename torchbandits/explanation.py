@@ -29,7 +29,7 @@ from torchbandits.policies.repeats import (
 from torchbandits.policies.state import RECENT, TableState
 from torchbandits.posteriors import GaussianProcess
 from torchbandits.sources import ArmSource
-from torchbandits.types import Recommendation
+from torchbandits.types import Marginals, Recommendation
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -361,8 +361,8 @@ def _noise_std(posterior: GaussianProcess, variance: float, place: tuple[int, ..
     """Standard deviation, in reward units, of rewards with this variance around a mean, both in model units."""
     if posterior.units is None:
         return variance**0.5
-    ends = posterior.units.scale.new_tensor([at - variance**0.5, at + variance**0.5]).expand(*posterior.batch_shape, 2)
-    return float(posterior.units.to_rewards(ends).diff(dim=-1)[place]) / 2
+    mean, own = (posterior.units.scale.new_tensor([x]).expand(*posterior.batch_shape, 1) for x in (at, variance))
+    return float(posterior.units.marginals(Marginals(mean, own)).variance[place]) ** 0.5
 
 
 def _relevance(posterior: GaussianProcess, arms: Tensor, place: tuple[int, ...]) -> Tensor:

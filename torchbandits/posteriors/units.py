@@ -24,6 +24,8 @@ _EQUAL = 64
 # exceeds them by a few standard deviations does not count: refits at thresholds of 3 and of 20 raised the regret on tables that
 # are not among the reported ones.
 _FAR = 50.0
+# Smallest distance on both sides of a mean over which the slope of the map is taken, in units of the scores.
+_SLOPE = 1.5
 
 
 class Units(Buffered):
@@ -77,10 +79,16 @@ class Units(Buffered):
 
     def marginals(self, model: Marginals) -> Marginals:
         """The reward at points with the model's mean and variance, `batch_shape x n`, differentiable: its median, and the
-        square of half the distance between its 16 % and 84 % quantiles. For a linear g these are mean and variance."""
+        square of half the distance between its 16 % and 84 % quantiles. For a linear g these are mean and variance.
+
+        If the standard deviation is less than 1.5 units of the scores, the distance is that of the quantiles at ±1.5 units,
+        reduced in proportion: over shorter distances the slope of g depends on the noise of two or three averages.
+        """
         mean, std = model.mean.double(), model.variance.double().clamp_min(1e-300).sqrt()
-        median, above, below = (self.to_rewards(mean + sign * std) for sign in (0, 1, -1))
-        return Marginals(median.to(model.mean.dtype), ((above - below).square() / 4).to(model.mean.dtype))
+        wide = torch.maximum(std, _SLOPE * self.scale.unsqueeze(-1))
+        median, above, below = (self.to_rewards(mean + sign * wide) for sign in (0, 1, -1))
+        deviation = (above - below) * std / (2 * wide)
+        return Marginals(median.to(model.mean.dtype), deviation.square().to(model.mean.dtype))
 
     def far_off(self, statistics: Statistics) -> Tensor:
         """Whether the highest average lies far beyond the scores of the last fit, `batch_shape`. Without a new fit its arm

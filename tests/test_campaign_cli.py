@@ -6,6 +6,7 @@ import io
 import re
 import shlex
 import shutil
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from typer.testing import CliRunner
 
 import torchbandits as tb
 from torchbandits.cli import app
+from torchbandits.errors import DiagnosticWarning
 
 RUNNER = CliRunner()
 
@@ -303,7 +305,10 @@ def test_plates_noise_and_when_to_stop(folder: Path, monkeypatch: pytest.MonkeyP
     assert rows["dry"].value_counts().max() <= 4
     assert rows["id"].is_unique
     rows.assign(**{"yield": yields(rows), "v": 0.04}).to_csv("results.csv", index=False)
-    assert "6 measurements" in run("tell", "results.csv", "--noise-var", "v")
+    with warnings.catch_warnings():
+        # Six results may be too few to fit a kernel to, which depends on the rows that were drawn.
+        warnings.filterwarnings("ignore", "the fit is degenerate", DiagnosticWarning)
+        assert "6 measurements" in run("tell", "results.csv", "--noise-var", "v")
     goes_on = RUNNER.invoke(app, ["campaign", "stop", "--measurements", "7", "--within", "1e-6"])
     assert (goes_on.exit_code, goes_on.stdout) == (1, "Go on.\n")
     assert run("stop", "--measurements", "6").startswith("Stop: 6 pulls were told")

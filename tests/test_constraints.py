@@ -118,6 +118,29 @@ def test_every_policy_keeps_constraints(case: Case):
     assert len(set(labels[again.index].tolist())) == 1
 
 
+@pytest.mark.parametrize("name", ["gp_ucb", "auto", "thompson_sampling"])
+def test_a_policy_selects_again_only_where_a_pick_is_not_allowed_or_drawn(name: str, monkeypatch: pytest.MonkeyPatch):
+    arms, kernel = torch.rand(60, 3, generator=generator(1), dtype=torch.float64), rbf(0.4)
+    policies = {"gp_ucb": lambda: tb.gp_ucb(kernel), "auto": tb.auto, "thompson_sampling": lambda: tb.thompson_sampling(kernel)}
+    bandit = tb.Bandit(policies[name](), arms, generator=generator(2))
+    bandit.tell(torch.arange(8), arms[:8].sum(dim=-1))
+    selected, select = [], bandit.loop.select
+
+    def counting(*given: Any) -> Any:
+        found = select(*given)
+        selected.append(found[0].index.shape[-1])
+        return found
+
+    monkeypatch.setattr(bandit.loop, "select", counting)
+    picks = bandit.ask(exactly=12, within=Distinct()).index.tolist()
+    assert len(set(picks)) == 12
+    if name == "thompson_sampling":
+        assert selected == [12] + 12 * [1]  # what was drawn together is dropped
+    else:
+        assert selected[0] == 12
+        assert sum(selected) < 3 * 12
+
+
 @pytest.mark.parametrize("name", ["gp_ucb", "thompson_sampling", "uniform"])
 def test_exactly_without_constraints_is_the_policy_s_own_extension(name):
     one, other = Case(name, "").bandit(), Case(name, "").bandit()

@@ -262,7 +262,7 @@ class Campaign(Readable):
             where: A further condition on new rows, for example those that can be evaluated at present: a comparison, or a
                 dictionary of columns to values, such as the current context, `{"machine": "B"}`.
             repeats: Whether the policy may select a row again; if False, only rows that are neither measured nor open are
-                selected, which takes a sweep over all rows for each of them.
+                selected.
             within: Constraints on the rows returned, open rows included, which name columns of the table:
                 `[constraints.Distinct(), constraints.Same("temperature"), constraints.AtMost("supplier", 4)]`. Empty cells
                 count as equal values.
@@ -287,7 +287,7 @@ class Campaign(Readable):
         widen = "" if left is None else ", or widen the condition"
         said = f"{count:,} of {self._table.name} can be selected: ask for fewer{widen}."
         require(n - before <= count, f"n: {n - before:,} more rows are asked for, and {said}")
-        if constraints:
+        if constraints or not repeats:
             self._check_open(constraints, n)
             if waiting < n:
                 once = () if repeats else (Distinct(),)
@@ -295,8 +295,7 @@ class Campaign(Readable):
                 waiting = n
         # More than one step where the first picks of a policy come as a batch of their own.
         while waiting < n:
-            left = offer if repeats else self._unseen(offer)
-            self._bandit.ask(more=n - waiting if repeats else 1, available=left)
+            self._bandit.ask(more=n - waiting, available=left)
             rows = self._open_rows()
             if len(rows) == waiting:
                 self._give_up(rows[before:])

@@ -150,7 +150,10 @@ class Recorder:
         return selection, duplicate(selection)
 
     def fill(self, count: int, allowed: Callable[[Tensor], Tensor]) -> Selection:
-        """Open exactly `count` further picks per row, one after the other, each with all picks before it as pending.
+        """Open exactly `count` further picks per row, each with all picks before it as pending.
+
+        A policy without draws selects several at a time, of which those before the first one that is not allowed are kept: they
+        are what it would have selected one by one, because a pick that is on offer remains the best where others are not.
 
         Args:
             count: Number of picks of each row, in addition to the open ones.
@@ -169,18 +172,25 @@ class Recorder:
         def work() -> Selection:
             none = torch.zeros(*loop.batch_shape, 0, dtype=torch.int64, device=loop.device)
             picks = none if loop.open is None else loop.open.index.masked_fill(~loop.open.mask, -1)
-            before = picks.shape[-1]
-            for _ in range(count):
+            before, most = picks.shape[-1], count
+            while (missing := count - (picks.shape[-1] - before)) > 0:
                 left = allowed(picks)
                 stuck = ~left.any(dim=-1)
                 if not bool(stuck.any()):
-                    selection, drawn = loop.select(None, left, 1)
+                    first = loop.policy.opens(loop.state)
+                    selection, drawn = loop.select(None, left, min(missing, most))
+                    if drawn and most > 1 and not first:
+                        # To draw until the constraints agree would favour the arms that they allow.
+                        most = 1
+                        selection, drawn = loop.select(None, left, 1)
                     stuck = ~selection.mask.any(dim=-1)
                 if bool(stuck.any()):
                     raise NoArmLeft(picks[..., before:], stuck, count)
-                loop.open_(selection, drawn)
+                kept = _allowed(selection.index, picks, allowed)
+                points, index, mask = selection.points[..., :kept, :], selection.index[..., :kept], selection.mask[..., :kept]
+                loop.open_(Selection(points, index, mask), drawn)
                 states.append(drawn)
-                picks = torch.cat([picks, selection.index], dim=-1)
+                picks = torch.cat([picks, index], dim=-1)
             picks = picks[..., before:]
             return Selection(loop.points(picks), picks, picks >= 0)
 
@@ -660,6 +670,19 @@ def ask_record(limit: Tensor | None, offered: Tensor | None, exactly: int | None
         "offered": pack(offered),
         "index": pack(selection.index),
     } | where
+
+
+def _allowed(index: Picks, before: Picks, allowed: Callable[[Tensor], Tensor]) -> int:
+    """The number of these picks, `batch_shape x q`, before the first one that is not allowed after those before it; at least
+    1."""
+    kept = 1
+    while kept < index.shape[-1]:
+        following = index[..., kept : kept + 1]
+        left = allowed(torch.cat([before, index[..., :kept]], dim=-1))
+        if not bool(((following >= 0) & left.gather(-1, following.clamp_min(0))).all()):
+            break
+        kept += 1
+    return kept
 
 
 def fill_record(selection: Selection, drawn: Sequence[Sequence[Tensor]], box: bool) -> Record:

@@ -268,7 +268,7 @@ class Composed(Policy[TableState | BoxState]):
         picker = Picker(state, self.score, rule, width)
         again = None
         if self.from_data is not None and not self._draws_picks:
-            again = self.from_data.replicates(state, remaining)
+            again = self.from_data.replicates(state, remaining, offered)
         if again is not None:
             again = picker.recommended(offered, again)
             remaining = remaining - (again >= 0).sum(dim=-1).cpu()

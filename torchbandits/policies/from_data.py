@@ -81,9 +81,9 @@ class FromData:
         """The width that is used on the arms of a state, where `width` is the policy's width."""
         return width if self.own_width or tanimoto_scale(state.posterior.kernel) is None else Constant(_SIMILARITY_WIDTH)
 
-    def replicates(self, state: TableState, remaining: Tensor) -> Tensor | None:
+    def replicates(self, state: TableState, remaining: Tensor, offered: Tensor | None = None) -> Tensor | None:
         """How many of the next `remaining` picks evaluate the recommended arm again, `batch_shape` each, on the host; None if
-        none does.
+        none does, and if no pulled arm is on offer (`offered`, `batch_shape x A`; None for all arms).
 
         Without repeated pulls, a model cannot tell noise from a function that varies over short distances, and tends to explain
         one as the other. There are no replicates once repeated pulls tell the noise; none if picks are made one by one, because
@@ -100,6 +100,8 @@ class FromData:
         if not bool(due.any()):
             return None
         due = due.masked_fill(self.knows_noise(state), 0)
+        if offered is not None and not state.rows.sharded:
+            due = due.masked_fill(~to_host((offered & (state.rows.row_of_arm >= 0)).any(dim=-1))[0], 0)
         return due if bool(due.any()) else None
 
     def knows_noise(self, state: TableState) -> Tensor:

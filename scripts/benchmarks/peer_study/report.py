@@ -145,7 +145,7 @@ def coverage(records: pd.DataFrame, budget: str) -> str:
     number = f"{least} to {most} seeds" if least < most else "one seed" if most == 1 else f"{most} seeds"
     words = f"{names.nunique()} tables, {number} each. The methods are compared on the runs that all of them have."
     if len(rest):
-        words += " These have not been run on all tables and are left out of the next two tables: "
+        words += " These have too few runs and are left out of the next two tables: "
         words += ", ".join(f"`{m}` ({line['size']:.0f} runs, {line['mean']:.0f} s each)" for m, line in rest.iterrows()) + "."
     return words + "\n"
 

@@ -12,15 +12,17 @@ LEVEL = 0.95
 def paired(records: pd.DataFrame, budget: str, measure: str) -> pd.DataFrame:
     """One row per table and seed, one column per method, for the runs that all methods have.
 
-    A method is included if it has at least one seed of every recorded table. Rows that any included method lacks are left out.
+    A method is included if it has at least a quarter of the seeds of every recorded table, and one. Rows that any included
+    method lacks are left out.
 
     Raises:
         ValueError: If no table and seed is common to the methods.
     """
     runs = records[records["budget"] == budget]
     wide = runs.pivot_table(index=["table", "seed"], columns="method", values=measure)
-    tables = wide.index.get_level_values("table").nunique()
-    whole = [m for m in wide.columns if wide[m].dropna().index.get_level_values("table").nunique() == tables]
+    made = wide.notna().groupby(level="table").sum()
+    needed = (made.max(axis=1) / 4).clip(lower=1)
+    whole = [m for m in wide.columns if (made[m] >= needed).all()]
     common = wide[whole].dropna()
     if common.empty:
         raise ValueError(f"The methods {', '.join(whole)} share no table and seed of the {budget} budget: run the same seeds.")

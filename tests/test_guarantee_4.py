@@ -63,7 +63,7 @@ def play(policy: Policy, problem: Functions, pulls: int) -> Iterator[tuple[tb.Ba
             yield bandit, nothing.long(), nothing
         error = NOISE * (2 * torch.rand(selection.index.shape, generator=noise, dtype=torch.float64) - 1)
         rewards = problem.means.gather(-1, selection.index.clamp_min(0)) + error
-        bandit.tell(selection, rewards)
+        bandit.tell(selection.index, rewards)  # one pick was forgotten, and is evaluated all the same
         yield bandit, selection.index, rewards
 
 

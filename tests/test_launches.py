@@ -107,13 +107,14 @@ def test_the_warning_of_a_selection_told_again_asks_nothing_of_the_device():
         bandit.tell(selection, rewards)
         spent = []
         for selected in (False, True, False, True):
+            picks = selection if selected else selection.index
             before = Asked(asked.launches, asked.waits)
             with warnings.catch_warnings(record=True) as found:
                 warnings.simplefilter("always")
-                bandit._tell(selection, rewards, "error", None, selected=selected)
+                bandit.tell(picks, rewards)
             assert len(found) == selected
             spent.append((asked.launches - before.launches, asked.waits - before.waits))
-    assert spent[2] == spent[3]
+    assert spent[3] <= spent[2]
 
 
 @pytest.mark.parametrize("name", ["gp_ucb", "lin_ucb", "rff_ucb", "bkb", "batch_bkb"])

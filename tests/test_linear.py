@@ -472,9 +472,7 @@ def test_a_shrink_changes_no_other_row():
     ]
     for arm in range(10, 18):
         index = torch.tensor([[arm], [-1]])
-        bandit.tell(
-            tb.Selection(bandit.loop.state.rows.points(index), index, index >= 0), torch.tensor([[0.3], [math.nan]]).double()
-        )
+        bandit.tell(index, torch.tensor([[0.3], [math.nan]]).double())
     loss = bandit.posterior.sketch.loss
     assert loss[0] > 0
     assert loss[1] == 0

@@ -218,10 +218,7 @@ class Bandit:
         asked for. If a warning is an error, nothing is learned. Arm indices never warn: use them for an arm that was evaluated
         again on purpose.
         """
-        return self._tell(selection, rewards, failures, noise_var, selected=isinstance(selection, Selection))
-
-    def _tell(self, selection: Any, rewards: Any, failures: str, noise_var: Any, *, selected: bool) -> Report:
-        """`tell`; `selected` is whether the user told a `Selection`."""
+        selected = isinstance(selection, Selection)
         loop = self.loop
         loop.recover_()
         opened, device = loop.open, loop.device

@@ -159,8 +159,9 @@ class OutcomeBandit(Bandit):
             wanted = (*index.shape, len(self.outcomes))
             require(fits, f"noise_var must be one number, or {wanted}, got {tuple(own.shape)}.", ShapeError)
             noise_var = own if own.dim() == 0 else own.movedim(-1, -2)
-        selected = isinstance(selection, Selection)
-        return self._tell(self._spread(index, mask), values, "forget", noise_var, selected=selected)
+        spread = self._spread(index, mask)
+        picks = Selection(self.loop.points(spread), spread, spread >= 0) if isinstance(selection, Selection) else spread
+        return super().tell(picks, values, failures="forget", noise_var=noise_var)
 
     def observe(
         self,

@@ -79,8 +79,8 @@ def _warn_of_closed(policy: Policy, told: Tensor, unasked: Tensor) -> None:
     if closed:
         issue(
             [
-                f"{closed:,} of the {count(every, 'pick')} of this selection are not open (told or forgotten before, or never "
-                "asked for), and count as further evaluations: if they were evaluated again on purpose, tell their arm indices "
-                "(selection.index) instead, or use observe()."
+                f"{closed:,} of the {count(every, 'pick')} of this selection {'is' if closed == 1 else 'are'} not open (told "
+                "or forgotten before, or never asked for): rewards that were told before count again. If these are further "
+                "evaluations, tell arm indices (selection.index) instead, or use observe()."
             ]
         )

@@ -264,8 +264,8 @@ class Campaign(Readable):
             repeats: Whether the policy may select a row again; if False, only rows that are neither measured nor open are
                 selected.
             within: Constraints on the rows returned, open rows included, which name columns of the table:
-                `[constraints.Distinct(), constraints.Same("temperature"), constraints.AtMost("supplier", 4)]`. Empty cells
-                count as equal values.
+                `[constraints.Distinct(), constraints.Same("temperature"), constraints.AtMost("supplier", 4),
+                constraints.Total("price", 4_000)]`. Empty cells count as equal values.
 
         Returns:
             Rows of the table with their ids; `expected` and `deviation`, the posterior mean and standard deviation of the

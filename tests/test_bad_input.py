@@ -203,7 +203,7 @@ def test_a_selection_that_is_told_again_warns(bandit):
     rewards = torch.full((len(selection),), 0.3, dtype=torch.float64)
     bandit.tell(selection, rewards)
     before, size = everything(bandit), len(selection)
-    with pytest.raises(errors.DiagnosticWarning, match=rf"{size} of the {size} pick.* tell their arm indices"):
+    with pytest.raises(errors.DiagnosticWarning, match=rf"{size} of the {size} pick.* tell arm indices"):
         bandit.tell(selection, rewards)
     assert differences(everything(bandit), before) == [], "a warning that is an error undoes the tell"
     with pytest.warns(errors.DiagnosticWarning, match="told or forgotten before"):

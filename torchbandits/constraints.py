@@ -287,14 +287,15 @@ def check_possible(total: Total, picks: Tensor, offered: Tensor, count: int, *, 
         return
     most = int((fits * torch.arange(1, fits.shape[-1] + 1, device=fits.device)).amax(dim=-1).min())
     least = float(sums[..., -1].max())
-    beside = ""
+    beside, more = "", ""
     if bool((picks >= 0).any()):
-        beside = f" more beside the open ones, whose sum is {float(total._spent(picks).max()):,.10g},"
+        beside, more = f" beside the open ones, whose sum is {float(total._spent(picks).max()):,.10g},", " more"
+    allowed = f"Total allows a sum of at most {total.at_most:,.10g}"
     raise ArgumentError(
-        f"Total allows a sum of at most {total.at_most:,.10g}, and {count:,} picks{beside} have at least {least:,.10g}: at "
-        f"most {most:,} can be had, so ask for fewer, or raise the limit."
+        f"{allowed}, and {count:,} picks{more}{beside} have at least {least:,.10g}: at most {most:,} can be had, so ask for "
+        "fewer, or raise the limit."
         if most
-        else f"Total allows a sum of at most {total.at_most:,.10g}, which not even one pick{beside} keeps: raise the limit."
+        else f"{allowed}, and not even one pick{beside} keeps to it: raise the limit."
     )
 
 

@@ -109,16 +109,9 @@ def run(
             were told; the error contains the history and the bandit.
         KeyboardInterrupt: On Ctrl-C; with a journal, the message names the file of the run.
     """
-    known = isinstance(environment, Environment)
-    require(known, f"environment must be one of torchbandits.environments, got {type(environment).__name__}.")
-    check_whole("num_rounds", num_rounds)
+    callbacks = _checked(environment, num_rounds, callbacks, observed)
     check_function("clock", clock)
     check_parallel(executor, workers, retries, timeout, failures, asynchronous)
-    listed = isinstance(callbacks, Iterable)
-    callbacks = tuple(callbacks) if listed else ()
-    require(listed and all(map(callable, callbacks)), f"callbacks must be a list of functions, got {callbacks!r}.")
-    good = observed is None or (isinstance(observed, Sequence) and len(observed) in (3, 4))
-    require(good, f"observed must be (points_or_index, counts, sums), as for Bandit.observe, got {type(observed).__name__}.")
     bandit = _bandit(policy, environment, generator, journal)
     rules = copy.deepcopy(() if isinstance(stop, tuple) and not stop else check_rules(stop, "stop"))
     with _closed_where_it_fails(bandit):
@@ -137,11 +130,7 @@ def run(
         if bandit.journal is not None:
             bandit.journal.ride(noise, _regrets(environment, policy))
             _catch_up(bandit.journal, steps, money, rounds, bandit.device, rules, exclude=exclude)
-        evaluator: Evaluator = LocalEvaluator(environment, noise)
-        if executor is not None or retries or failures != "raise" or environment.one_by_one:
-            hands, most = (Inline(), 1) if executor is None else (executor, workers)
-            evaluations = Evaluations(hands, workers=most, retries=retries, timeout=timeout, patient=failures != "raise")
-            evaluator = ExecutorEvaluator(environment, noise, evaluations, whole=not asynchronous)
+        evaluator = _evaluator(environment, noise, executor, workers, retries, timeout, failures, asynchronous)
         try:
             if asynchronous and (out := rounds.again()) is not None:
                 evaluator.submit(out)
@@ -171,6 +160,39 @@ def run(
                     return steps.history(rounds.stopped)
         finally:
             evaluator.cancel()
+
+
+def _checked(
+    environment: Any, num_rounds: Any, callbacks: Any, observed: Any
+) -> tuple[Callable[[Bandit, Selection, Tensor, Report], bool | None], ...]:
+    """Check these arguments of `run`, and return the callbacks."""
+    known = isinstance(environment, Environment)
+    require(known, f"environment must be one of torchbandits.environments, got {type(environment).__name__}.")
+    check_whole("num_rounds", num_rounds)
+    listed = isinstance(callbacks, Iterable)
+    given = tuple(callbacks) if listed else ()
+    require(listed and all(map(callable, given)), f"callbacks must be a list of functions, got {callbacks!r}.")
+    good = observed is None or (isinstance(observed, Sequence) and len(observed) in (3, 4))
+    require(good, f"observed must be (points_or_index, counts, sums), as for Bandit.observe, got {type(observed).__name__}.")
+    return given
+
+
+def _evaluator(
+    environment: Environment,
+    noise: Sequence[torch.Generator],
+    executor: Executor | None,
+    workers: int | None,
+    retries: int,
+    timeout: float | None,
+    failures: str,
+    asynchronous: bool,
+) -> Evaluator:
+    """The evaluator of a run; the arguments are those of `run`."""
+    if executor is None and not retries and failures == "raise" and not environment.one_by_one:
+        return LocalEvaluator(environment, noise)
+    hands, most = (Inline(), 1) if executor is None else (executor, workers)
+    evaluations = Evaluations(hands, workers=most, retries=retries, timeout=timeout, patient=failures != "raise")
+    return ExecutorEvaluator(environment, noise, evaluations, whole=not asynchronous)
 
 
 def _bandit(

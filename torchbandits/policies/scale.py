@@ -133,97 +133,172 @@ class ScaleWatch:
         return list(new.values())
 
 
+@dataclass(frozen=True)
+class _Scales:
+    """Scales of rewards, noise and kernel, `batch_shape` each, on the host.
+
+    Attributes:
+        pulls, points: Numbers of pulls and of distinct points.
+        mean, spread: Mean and standard deviation of all rewards; `spread` includes noise and repeats.
+        centre: Prior mean.
+        noise: Noise standard deviation of a pull.
+        observed: Standard deviation of the average rewards of 32 sampled points.
+        shrunk: Noise variance of these averages.
+        prior, within: Average prior variance of these points, and average covariance of two of them (0 for finite features).
+        x, sample: The points, `batch_shape x 32 x d` on their device, and their places, `batch_shape x 32`.
+    """
+
+    pulls: Tensor
+    points: Tensor
+    mean: Tensor
+    spread: Tensor
+    centre: Tensor
+    noise: Tensor
+    observed: Tensor
+    shrunk: Tensor
+    prior: Tensor
+    within: Tensor
+    x: Tensor
+    sample: Tensor
+
+    @classmethod
+    def of(cls, posterior: GaussianProcess, noise: Tensor, weight: Tensor) -> _Scales:
+        """The scales of a posterior, given the noise standard deviation of a pull and its weight, `batch_shape`."""
+        statistics = posterior.statistics
+        # Only the kernel is evaluated on the device. Everything else would take a hundred small operations there.
+        totals, centre = to_host(statistics.totals, posterior.estimated_prior_mean)
+        points = statistics.num_rows
+        n, sums, squares = totals.unbind(dim=-1)
+        pulls = n.sum(dim=-1) / weight
+        total = weight * pulls.clamp_min(1)
+        mean = sums.sum(dim=-1) / total
+        spread = (squares.sum(dim=-1) / total - mean.square()).clamp_min(0).sqrt()
+        sample = (torch.arange(_SAMPLE) * points.unsqueeze(-1)) // _SAMPLE
+        counts = (n.gather(-1, sample) / weight.unsqueeze(-1)).clamp_min(1)
+        y = sums.gather(-1, sample) / (weight.unsqueeze(-1) * counts)
+        x = statistics.at(to_device(statistics.points.device, sample)[0])
+        if posterior.finite is None:
+            (K,) = to_host(kernel_among(posterior.kernel, x))
+            prior, within = K.diagonal(dim1=-2, dim2=-1).mean(dim=-1), K.mean(dim=(-2, -1))
+        else:
+            (prior,) = to_host(posterior.finite.diagonal(x).double().mean(dim=-1))
+            within = torch.zeros_like(prior)
+        observed, shrunk = y.var(dim=-1, correction=0).sqrt(), noise**2 * counts.reciprocal().mean(dim=-1)
+        return cls(pulls, points, mean, spread, centre, noise, observed, shrunk, prior, within, x, sample)
+
+    @property
+    def told(self) -> Tensor:
+        """Whether there are enough pulls to judge."""
+        return self.pulls >= _FIRST
+
+    @property
+    def varied(self) -> Tensor:
+        """Whether rewards differ by more than rounding."""
+        return self.spread > 1e-9 * self.mean.abs()
+
+    @property
+    def below(self) -> Tensor:
+        """Whether the spread of the rewards is far below the noise."""
+        return self.told & self.varied & (self.spread < self.noise * _least_ratio(self.pulls))
+
+    @property
+    def whole(self) -> Tensor:
+        """Standard deviation that kernel and noise expect of an average reward."""
+        return (self.prior + self.shrunk).sqrt()
+
+    @property
+    def wild(self) -> Tensor:
+        """Whether averages differ by far more than kernel and noise expect."""
+        return self.told & (self.points >= _FEW) & (self.observed > _FAR_SPREAD * self.whole)
+
+
 def _findings(
     posterior: GaussianProcess, table: ArmTable | None, noise: Tensor, weight: Tensor, words: Words
 ) -> Iterator[tuple[str, str]]:
     """The kind and the text of each finding, given the noise standard deviation of a pull and its weight, `batch_shape`."""
-    statistics = posterior.statistics
-    # Only the kernel is evaluated on the device. Everything else would take a hundred small operations there.
-    totals, centre = to_host(statistics.totals, posterior.estimated_prior_mean)
-    points = statistics.num_rows
-    n, sums, squares = totals.unbind(dim=-1)
-    pulls = n.sum(dim=-1) / weight
-    total = weight * pulls.clamp_min(1)
-    mean = sums.sum(dim=-1) / total
-    spread = (squares.sum(dim=-1) / total - mean.square()).clamp_min(0).sqrt()
-    told, varied = pulls >= _FIRST, spread > 1e-9 * mean.abs()
+    scales = _Scales.of(posterior, noise, weight)
+    yield from _of_noise(scales, words)
+    yield from _of_rewards(scales, words, fitted=bool(posterior.fitted))
+    if posterior.finite is not None:
+        return
+    yield from _of_differences(scales, words)
+    if words.data_alone:
+        yield from _of_points(posterior, scales, words)
+    else:
+        yield from _of_arms(posterior, table, noise, scales.pulls, scales.points)
 
-    below = told & varied & (spread < noise * _least_ratio(pulls))
-    if (row := _first(below)) is not None:
+
+def _of_noise(scales: _Scales, words: Words) -> Iterator[tuple[str, str]]:
+    """Findings about the noise, beside the spread of the rewards and the variance of the kernel."""
+    noise, prior = scales.noise, scales.prior
+    if (row := _first(scales.below)) is not None:
         yield (
             "noise",
             f"{_where(row)}the noise, standard deviation {_at(noise, row)}, is far larger than the whole spread of the "
-            f"{words.rewards}, {_at(spread, row)}: they are taken for noise alone, and a fit of the kernel collapses. "
+            f"{words.rewards}, {_at(scales.spread, row)}: they are taken for noise alone, and a fit of the kernel collapses. "
             f"{words.noise}",
         )
-
-    sample = (torch.arange(_SAMPLE) * points.unsqueeze(-1)) // _SAMPLE
-    counts = (n.gather(-1, sample) / weight.unsqueeze(-1)).clamp_min(1)
-    y = sums.gather(-1, sample) / (weight.unsqueeze(-1) * counts)
-    x = statistics.at(to_device(statistics.points.device, sample)[0])
-    own = posterior.finite is None
-    if own:
-        (K,) = to_host(kernel_among(posterior.kernel, x))
-        prior, within = K.diagonal(dim1=-2, dim2=-1).mean(dim=-1), K.mean(dim=(-2, -1))
-    else:
-        assert posterior.finite is not None
-        (prior,) = to_host(posterior.finite.diagonal(x).double().mean(dim=-1))
-        within = torch.zeros_like(prior)
-    if (row := _first(told & (prior < _COLLAPSED * noise**2))) is not None:
+    if (row := _first(scales.told & (prior < _COLLAPSED * noise**2))) is not None:
         yield (
             "noise",
             f"{_where(row)}the kernel's variance {_at(prior, row)} is less than a thousandth of the noise's, "
             f"{_at(noise.square(), row)}: {words.rewards} are taken for noise alone, as after a fit that has collapsed. "
             f"{words.collapsed}",
         )
-    observed = y.var(dim=-1, correction=0).sqrt()
-    shrunk = noise**2 * counts.reciprocal().mean(dim=-1)
-    whole = (prior + shrunk).sqrt()
-    distance = (mean - centre).abs()
+
+
+def _of_rewards(scales: _Scales, words: Words, *, fitted: bool) -> Iterator[tuple[str, str]]:
+    """Findings about the mean and the spread of the rewards, beside those of kernel and noise."""
+    mean, spread, whole, observed = scales.mean, scales.spread, scales.whole, scales.observed
+    distance = (mean - scales.centre).abs()
     far = (distance > _FAR_MEAN * whole) & (distance > 2 * spread)
-    if words.data_alone and posterior.fitted:
-        far = far | (varied & (distance > _FAR_MEAN * spread) & (distance > 2 * whole))
-    if (row := _first(told & far)) is not None:
+    if words.data_alone and fitted:
+        far = far | (scales.varied & (distance > _FAR_MEAN * spread) & (distance > 2 * whole))
+    if (row := _first(scales.told & far)) is not None:
         yield (
             "mean",
             f"{_where(row)}the {words.rewards} have mean {_at(mean, row)} and standard deviation {_at(spread, row)}, far from "
-            f"the prior mean {_at(centre, row)} for a kernel of standard deviation {_at(prior.sqrt(), row)}: {words.mean}",
+            f"the prior mean {_at(scales.centre, row)} for a kernel of standard deviation {_at(scales.prior.sqrt(), row)}: "
+            f"{words.mean}",
         )
-    many = points >= _FIRST
-    some = told & (points >= _FEW)
-    wild = some & (observed > _FAR_SPREAD * whole)
     # The remedy of a model's mean is that of its spread.
-    if (row := _first(wild & ~far if words.data_alone else wild)) is not None:
+    if (row := _first(scales.wild & ~far if words.data_alone else scales.wild)) is not None:
         yield (
             "large",
             f"{_where(row)}the {words.rewards} differ by a standard deviation of {_at(observed, row)}, while kernel and noise "
             f"expect {_at(whole, row)} at most: {words.large.format(variance=_at(observed.square(), row))}",
         )
-    if not own:
-        return
-    expected = (prior - within + shrunk).clamp_min(0).sqrt()
-    if (row := _first(many & varied & ~below & (observed * _SMALL_SPREAD < expected))) is not None:
+
+
+def _of_differences(scales: _Scales, words: Words) -> Iterator[tuple[str, str]]:
+    """Findings about the differences between average rewards, beside those that the kernel expects at their points."""
+    observed, points = scales.observed, scales.points
+    expected = (scales.prior - scales.within + scales.shrunk).clamp_min(0).sqrt()
+    some = scales.told & (points >= _FEW)
+    if (row := _first((points >= _FIRST) & scales.varied & ~scales.below & (observed * _SMALL_SPREAD < expected))) is not None:
         yield (
             "small",
             f"{_where(row)}the {words.rewards} differ by a standard deviation of {_at(observed, row)}, while the kernel "
             f"expects {_at(expected, row)}: exploration will last far longer than needed. {words.small}",
         )
-    if (row := _first(some & ~wild & (observed > _MISFIT * expected))) is not None:
+    if (row := _first(some & ~scales.wild & (observed > _MISFIT * expected))) is not None:
         yield (
             "wide",
             f"{_where(row)}the {words.rewards} differ by a standard deviation of {_at(observed, row)}, while the kernel and "
             f"the noise allow {_at(expected, row)} at these points: the lengthscale is far too long for the features. "
             f"{words.wide}",
         )
-    if words.data_alone:
-        if (row := _first(many & (_nearest_correlation(posterior, x, sample) < _UNRELATED))) is not None:
-            yield (
-                "narrow",
-                f"{_where(row)}few of the {int(points[row])} distinct points are informative about another: the lengthscale "
-                f"is far shorter than the distance between neighbouring points. {words.narrow}",
-            )
-        return
-    yield from _of_arms(posterior, table, noise, pulls, points)
+
+
+def _of_points(posterior: GaussianProcess, scales: _Scales, words: Words) -> Iterator[tuple[str, str]]:
+    """Findings about the lengthscales from the points, where there are no arms."""
+    related = _nearest_correlation(posterior, scales.x, scales.sample)
+    if (row := _first((scales.points >= _FIRST) & (related < _UNRELATED))) is not None:
+        yield (
+            "narrow",
+            f"{_where(row)}few of the {int(scales.points[row])} distinct points are informative about another: the lengthscale "
+            f"is far shorter than the distance between neighbouring points. {words.narrow}",
+        )
 
 
 def _of_arms(

@@ -279,7 +279,10 @@ def test_replicates_end_when_the_noise_is_known(noise_std: float):
     assert bandit.policy.from_data.replicates(state, remaining) is None
     noisy = tb.Bandit(tb.auto(batch_size=8), x, generator=generator(1))
     play(noisy, f, 30, noise_std=float(f.std()))
-    assert int(noisy.policy.from_data.replicates(noisy.loop.state, remaining)) == 1
+    replicates, state, unseen = noisy.policy.from_data.replicates, noisy.loop.state, noisy.counts == 0
+    assert int(replicates(state, remaining)) == 1
+    assert replicates(state, remaining, unseen) is None, "no pulled arm is on offer"
+    assert int(replicates(state, remaining, unseen | (noisy.counts > 0))) == 1
 
 
 def test_the_variance_of_repeats_is_that_of_numpy():

@@ -200,6 +200,18 @@ def test_without_repeats_every_row_is_asked_for_once():
         c.ask(1, repeats=False)
 
 
+def test_a_plate_without_repeats_leaves_no_mask_of_all_rows_in_the_journal(tmp_path: Path):
+    sizes = {}
+    for rows in (200, 20_000):
+        table = pd.DataFrame({"id": range(rows), "x": np.linspace(0, 1, rows)})
+        c = campaign(table, journal=tmp_path / str(rows))
+        before = (tmp_path / str(rows)).stat().st_size
+        c.ask(8, repeats=False)
+        sizes[rows] = (tmp_path / str(rows)).stat().st_size - before
+        c.close()
+    assert sizes[20_000] < sizes[200] + 200, "a mask of 20,000 rows takes 2,500 bytes"
+
+
 def test_equal_rows_share_what_is_known_and_those_on_offer_are_asked():
     table = pd.concat([frame(10), frame(10).assign(id=lambda t: "b" + t["id"])], ignore_index=True)
     table["supplier"] = ["A"] * 10 + ["B"] * 10

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -186,27 +187,27 @@ class _Scales:
         observed, shrunk = y.var(dim=-1, correction=0).sqrt(), noise**2 * counts.reciprocal().mean(dim=-1)
         return cls(pulls, points, mean, spread, centre, noise, observed, shrunk, prior, within, x, sample)
 
-    @property
+    @cached_property
     def told(self) -> Tensor:
         """Whether there are enough pulls to judge."""
         return self.pulls >= _FIRST
 
-    @property
+    @cached_property
     def varied(self) -> Tensor:
         """Whether rewards differ by more than rounding."""
         return self.spread > 1e-9 * self.mean.abs()
 
-    @property
+    @cached_property
     def below(self) -> Tensor:
         """Whether the spread of the rewards is far below the noise."""
         return self.told & self.varied & (self.spread < self.noise * _least_ratio(self.pulls))
 
-    @property
+    @cached_property
     def whole(self) -> Tensor:
         """Standard deviation that kernel and noise expect of an average reward."""
         return (self.prior + self.shrunk).sqrt()
 
-    @property
+    @cached_property
     def wild(self) -> Tensor:
         """Whether averages differ by far more than kernel and noise expect."""
         return self.told & (self.points >= _FEW) & (self.observed > _FAR_SPREAD * self.whole)

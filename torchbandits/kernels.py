@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -38,6 +38,8 @@ _FEW_THREADS = 2
 # Largest squared norm, in length-scales from the centre of the points, for which |x|² + |y|² − 2xᵀy is trusted: an error of
 # 1e-13 (float32: 1e-6) in the squared distance. Beyond it, distances are summed from differences.
 _TRUSTED = {torch.float64: 100.0, torch.float32: 4.0}
+# Bytes of the differences of coordinates that are held at once on a device.
+_DIFFERENCES = 256 << 20
 
 
 # ---------------------------------------------------------------------------------- any kernel
@@ -170,11 +172,19 @@ class Stationary:
         """The factor of r² in the argument of `decay_`."""
         return -0.5 if self.nu is None else 1.0
 
+    @cached_property
+    def _zero(self) -> Tensor:
+        return self.lengthscale.new_zeros(())
+
     def decay_(self, argument: Tensor) -> Tensor:
         """k/s from `sign` · r². The argument is overwritten."""
+        return _exp_(argument) if self.nu is None else self.decay_at_(_sqrt_(argument.clamp_min_(0)))
+
+    def decay_at_(self, r: Tensor) -> Tensor:
+        """k/s from r, which is overwritten."""
         if self.nu is None:
-            return _exp_(argument)
-        r = _sqrt_(argument.clamp_min_(0))
+            # In one operation.
+            return _exp_(torch.addcmul(self._zero, r, r, value=-0.5, out=r))
         if self.nu == 0.5:
             return _exp_(r.neg_())
         decay = _exp_(-r)
@@ -203,8 +213,7 @@ class Stationary:
 
     def between_scaled(self, left: Points, right: Points) -> Tensor:
         """`between` for points in units of the lengthscale, that is, multiplied by `scale`."""
-        r = torch.cdist(left, right, compute_mode="donot_use_mm_for_euclid_dist")
-        K = self.decay_(r.square_().mul_(self.sign))
+        K = self.decay_at_(distances(left, right))
         return K if self.outputscale is None else K.mul_(self.outputscale[..., None, None])
 
 
@@ -269,15 +278,17 @@ class StationaryBlocks:
         """k(points, arms) for arms `n x d` or `batch_shape x n x d`, written to `out`, `batch_shape x m x n`. O(n m d)."""
         x = (arms - self._centre) * self._scale
         norms = x.square().sum(dim=-1, keepdim=True)
+        decay_: Callable[[Tensor], Tensor] = self._form.decay_
         if self._trusted and bool((norms <= _TRUSTED[x.dtype]).all()):
             right = torch.cat([x, torch.ones_like(norms), self._form.sign * norms], dim=-1)
             torch.matmul(self._left, right.mT, out=out)
         else:
-            out.copy_(torch.cdist(self._points, x, compute_mode="donot_use_mm_for_euclid_dist")).square_().mul_(self._form.sign)
+            distances(self._points, x, out)
+            decay_ = self._form.decay_at_
         line = out.shape[:-2].numel() * out.shape[-1] * out.element_size()
         group = max(1, _GROUP_BYTES // max(1, line)) if out.device.type == "cpu" else max(1, out.shape[-2])
         for block in out.split(group, dim=-2):
-            self._form.decay_(block)
+            decay_(block)
         return out if self._outputscale is None else out.mul_(self._outputscale)
 
 
@@ -287,6 +298,29 @@ def kernel_among(kernel: gpytorch.kernels.Kernel, points: Points) -> Square:
     if Stationary.of(kernel) is None:
         return evaluate_kernel(kernel, x, x).double()
     return StationaryBlocks(x, kernel)(x, x.new_empty(*x.shape[:-1], x.shape[-2]))
+
+
+def distances(left: Points, right: Points, out: Tensor | None = None) -> Tensor:
+    """|x − y| from differences, `batch_shape x n x n'`, written to `out` if it is given. Cost O(n n' d).
+
+    On a device the differences are written to memory, in pieces, because `torch.cdist` takes tens of times as long there.
+    """
+    if left.device.type == "cpu":
+        r = torch.cdist(left, right, compute_mode="donot_use_mm_for_euclid_dist")
+        return r if out is None else out.copy_(r)
+    shape, n, other = broadcast_shapes(left.shape[:-2], right.shape[:-2]), left.shape[-2], right.shape[-2]
+    x, y = left.unsqueeze(-1), right.mT.unsqueeze(-3)
+    pairs = _DIFFERENCES // max(1, shape.numel() * left.shape[-1] * left.element_size())
+    if out is None and n * other <= pairs:
+        return torch.linalg.vector_norm(x - y, dim=-2)
+    out = left.new_empty(*shape, n, other) if out is None else out
+    columns = max(1, min(other, pairs // max(1, n)))
+    rows = max(1, pairs // columns)
+    for i in range(0, n, rows):
+        for j in range(0, other, columns):
+            own, part = x[..., i : i + rows, :, :], slice(j, j + columns)
+            torch.linalg.vector_norm(own - y[..., part], dim=-2, out=out[..., i : i + rows, part])
+    return out
 
 
 def _by_numpy(values: Tensor) -> bool:

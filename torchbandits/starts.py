@@ -19,6 +19,7 @@ from torchbandits.arms import ArmRows, ArmTable, best_arm
 from torchbandits.arms.rows import Summed
 from torchbandits.checks import check_whole, positive
 from torchbandits.errors import ArgumentError, UnsupportedError, require
+from torchbandits.kernels import distances
 from torchbandits.posteriors import GaussianProcess, Statistics
 from torchbandits.sources.ranges import or_one, spans_with
 from torchbandits.transfers import to_host
@@ -173,12 +174,8 @@ def _drawn(opening: Opening, count: Sequence[int]) -> Tensor:
 def _medoids(points: Tensor, given: Tensor, count: int) -> Tensor:
     """Choose `count` of the points (`n x d`) greedily so that, with the given points (`g x d`), the mean distance is
     smallest."""
-
-    def distances(to: Tensor) -> Tensor:
-        return torch.cdist(points, to, compute_mode="donot_use_mm_for_euclid_dist")
-
-    nearest = distances(given).amin(dim=-1) if len(given) else torch.full_like(points[:, 0], torch.inf)
-    each, chosen = distances(points), []
+    nearest = distances(points, given).amin(dim=-1) if len(given) else torch.full_like(points[:, 0], torch.inf)
+    each, chosen = distances(points, points), []
     taken = torch.zeros_like(nearest, dtype=torch.bool)
     for _ in range(count):
         total = torch.minimum(each, nearest).sum(dim=-1).masked_fill(taken, torch.inf)

@@ -6,9 +6,10 @@ import gpytorch
 import numpy as np
 import pytest
 import torch
+from emulated_device import emulated_device
 
 from torchbandits import kernels
-from torchbandits.kernels import StationaryBlocks, evaluate_kernel
+from torchbandits.kernels import StationaryBlocks, distances, evaluate_kernel
 
 F64 = torch.float64
 PROFILES = {
@@ -101,3 +102,26 @@ def test_other_kernels_are_left_to_gpytorch() -> None:
         gpytorch.kernels.RBFKernel() + gpytorch.kernels.MaternKernel(1.5),
     ):
         assert not StationaryBlocks.supports(kernel)
+
+
+@pytest.mark.parametrize("pieces", [1 << 28, 4_000, 100], ids=["one piece", "pieces of arms", "pieces of both"])
+@pytest.mark.parametrize("shape", [(), (3,)], ids=["one", "rows"])
+@pytest.mark.parametrize("name", PROFILES)
+def test_a_device_sums_differences_in_bounded_pieces(
+    monkeypatch: pytest.MonkeyPatch, name: str, shape: tuple[int, ...], pieces: int
+) -> None:
+    monkeypatch.setattr(kernels, "_DIFFERENCES", pieces)
+    points, arms = cloud(3)
+    form = kernels.Stationary.of(make(name, 0.4, 2.0))
+    assert form is not None
+    expected = form.between(points, arms)
+    with emulated_device() as asked:
+        there = kernels.Stationary.of(make(name, 0.4, 2.0).cuda())
+        left, right, out = points.expand(*shape, 40, 5).cuda(), arms.cuda(), torch.empty(*shape, 40, 140, dtype=F64).cuda()
+        K = there.between(left, right).cpu()
+        before, pieces_of_one = asked.launches, 40 * 140 * 5 * 8 * (3 if shape else 1) <= pieces
+        distances(left, right)
+        assert (asked.launches - before == 2) == pieces_of_one
+        r = distances(left, right, out).cpu()
+    torch.testing.assert_close(K, expected.expand(*shape, 40, 140), rtol=1e-13, atol=1e-15)
+    torch.testing.assert_close(r, distances(points, arms).expand(*shape, 40, 140), rtol=1e-14, atol=0)

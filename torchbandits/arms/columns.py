@@ -123,7 +123,10 @@ class KernelColumns:
         source = self._rows.source
         if self._scaled is None and source.device.type != "cpu" and isinstance(source, InMemory):
             form = Stationary.of(self._kernel())
-            self._scaled = None if form is None else (form, source.arms * form.scale.to(source.dtype))
+            if form is not None:
+                # Features first in memory, so that sums run along the arms.
+                scaled = (source.arms.mT * form.scale.to(source.dtype).mT).contiguous()
+                self._scaled = (form, scaled.mT)
         return self._scaled
 
     def _of(self, points: Points, arms: Points) -> Tensor:

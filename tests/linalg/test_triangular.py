@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from emulated_device import emulated_device
 
 from torchbandits.linalg import staircase_product
 
@@ -25,3 +26,23 @@ def test_the_product(m: int, dense: int, spare: int, batch: tuple[int, ...]) -> 
     torch.testing.assert_close(product, weights @ columns, rtol=1e-12, atol=1e-12)
     assert bool(out[..., 17:].isnan().all())
     assert product.data_ptr() == out.data_ptr()
+
+
+@pytest.mark.parametrize("batch", [(), (3,)], ids=["one", "rows"])
+@pytest.mark.parametrize("dense", [0, 1, 70])
+@pytest.mark.parametrize(("m", "products"), [(1, 1), (256, 1), (257, 2), (512, 2), (900, 4)])
+def test_few_products_on_a_device(m: int, products: int, dense: int, batch: tuple[int, ...]) -> None:
+    generator = torch.Generator().manual_seed(m)
+    starts = torch.randperm(m + 5, generator=generator)[:m].sort().values
+    weights = torch.randn(*batch, dense + m, m + 5, generator=generator, dtype=F64)
+    weights[..., dense:, :] *= torch.arange(m + 5) >= starts.unsqueeze(-1)
+    columns = torch.randn(*batch, m + 5, 10, generator=generator, dtype=F64)
+    with emulated_device() as asked:
+        out = torch.full((*batch, dense + m, 14), torch.nan, dtype=F64).cuda()
+        own, there = weights.cuda(), columns.cuda()
+        before = asked.launches
+        staircase_product(own, there, out[..., :10], dense, starts.tolist())
+        assert asked.launches - before == products
+        product = out.cpu()
+    torch.testing.assert_close(product[..., :10], weights @ columns, rtol=1e-12, atol=1e-12)
+    assert bool(product[..., 10:].isnan().all())

@@ -17,7 +17,7 @@ from torchbandits.arms.rows import ArmRows
 from torchbandits.budget import halved
 from torchbandits.embeddings import Spectrum
 from torchbandits.kernels import Stationary, StationaryBlocks, StationaryColumns, evaluate_kernel, kernel_diagonal
-from torchbandits.linalg import LEAF, staircase_product
+from torchbandits.linalg import LEAF, STRIPE, staircase_product
 from torchbandits.posteriors import GaussianProcess, SweepFactors
 from torchbandits.shapes import broadcast_shapes
 from torchbandits.sources import InMemory
@@ -278,7 +278,8 @@ class KernelColumns:
         """
         m, kept = rows.shape[-1], self._kept
         slots = None if kept is None else kept.found(rows, self._posterior.rows_on_host)
-        starts = None if dense is None or m <= LEAF or rows.dim() > 2 else list(range(m))
+        least = LEAF if rows.device.type == "cpu" else STRIPE
+        starts = None if dense is None or m <= least or rows.dim() > 2 else list(range(m))
         # Consecutive slots can be sliced without a copy.
         together = _together(slots) if slots is not None and slots.device.type == "cpu" else None
         A, step = self._rows.num_arms, step or self.step(rows)

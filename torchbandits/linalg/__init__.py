@@ -11,11 +11,12 @@ from torchbandits.linalg.low_rank import LowRankPrecision
 from torchbandits.linalg.precision import Precision, shrinkage_root
 from torchbandits.linalg.roots import InverseRoot, append_row, cholesky, covariance_root, inverse_root, solve_lower
 from torchbandits.linalg.sobol import sobol_points
-from torchbandits.linalg.triangular import LEAF, staircase_product
+from torchbandits.linalg.triangular import LEAF, STRIPE, staircase_product
 
 __all__ = [
     "LEAF",
     "MOST_UNEVEN",
+    "STRIPE",
     "Graded",
     "InverseRoot",
     "LowRankPrecision",

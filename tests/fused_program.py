@@ -29,6 +29,11 @@ CASES = [
         KERNELS, ((5, 1), (32, 2), (77, 1)), (True, False), (torch.float64, torch.float32)
     )
 ]
+# Several blocks of columns and of channels, and a full matrix.
+CASES += [
+    ("matern 5/2", m, c, lower, dtype)
+    for (m, c), lower, dtype in product(((150, 1), (260, 20)), (True, False, None), (torch.float64, torch.float32))
+]
 
 
 def dense(kernel: gpytorch.kernels.Kernel, x: Tensor, y: Tensor) -> Tensor:
@@ -43,14 +48,14 @@ def dense(kernel: gpytorch.kernels.Kernel, x: Tensor, y: Tensor) -> Tensor:
     return value * kernel.outputscale if base is not kernel else value
 
 
-def check(name: str, m: int, c: int, lower: bool, dtype: torch.dtype, device: str, A: int = 150) -> None:
+def check(name: str, m: int, c: int, lower: bool | None, dtype: torch.dtype, device: str, A: int = 300) -> None:
     """Raise AssertionError if the kernel and dense columns with dense products differ by more than the table says."""
     g = torch.Generator().manual_seed(m)
     kernel = KERNELS[name]().double().requires_grad_(False)
     arms = torch.rand(A, 3, generator=g, dtype=torch.float64).to(dtype)
     points = arms[torch.randperm(A, generator=g)[:m]].double()
     triangle = 0.1 * torch.randn(m, m, generator=g, dtype=torch.float64)
-    N = triangle.triu() if lower else triangle.tril()
+    N = triangle if lower is None else triangle.triu() if lower else triangle.tril()
     a = torch.randn(m, c, generator=g, dtype=torch.float64)
     K = dense(kernel, points, arms.double())
     explained, means = (N.T @ K).square().sum(dim=0), a.T @ K

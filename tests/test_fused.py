@@ -65,7 +65,7 @@ def test_it_is_used_where_columns_are_not_kept_on_a_device_and_elsewhere_the_gen
 
 
 @pytest.mark.cuda
-@pytest.mark.parametrize("place", range(60))
+@pytest.mark.parametrize("place", range(72))
 def test_the_kernel_computes_on_a_card_what_dense_products_do(place: int):
     pytest.importorskip("triton", reason="PyTorch brings Triton on Linux with CUDA; here it is not")
     import fused_program  # noqa: PLC0415 - imports Triton

@@ -28,8 +28,10 @@ from torchbandits.threads import MANY_PRODUCTS, side_by_side
 from torchbandits.transfers import to_device
 from torchbandits.types import Picks, Points
 
-# Whether sweeps on a device use one fused kernel where possible. Off by default: that kernel has not run on a GPU yet.
-FUSED = os.environ.get("TORCHBANDITS_FUSED") == "1" and importlib.util.find_spec("triton") is not None
+# Whether sweeps on a device use one fused kernel where possible.
+FUSED = os.environ.get("TORCHBANDITS_FUSED") != "0" and importlib.util.find_spec("triton") is not None
+# Largest number of features for which it is used: it evaluates each kernel column m/128 times.
+FUSED_FEATURES = 64
 # Size of a block of columns that stays in cache while it is multiplied and squared.
 _CHUNK_BYTES = 8 << 20
 # Size of such a block on a GPU, where kernel launches should be few and large.
@@ -365,10 +367,12 @@ class KernelColumns:
         ):
             return False
         form = Stationary.of(kernel)
-        if form is None or not factors.rows.shape[-1]:
+        if form is None or not factors.rows.shape[-1] or source.dim > FUSED_FEATURES:
             return False
-        from torchbandits.arms.fused import fused_sweep  # noqa: PLC0415 - Triton, which takes a second to load
+        from torchbandits.arms.fused import compiles, fused_sweep  # noqa: PLC0415 - Triton, which takes a second to load
 
+        if not compiles(factors.rows.device):
+            return False
         own = self._posterior.statistics.at(factors.rows)
         fused_sweep(source.arms, own, form, factors, prior.expand(leverage.shape), leverage, channels)
         return True

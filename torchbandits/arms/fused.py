@@ -10,11 +10,14 @@ run on a GPU yet**: it is tested in Triton's interpreter on the CPU, against den
 
 from __future__ import annotations
 
+import subprocess
+from functools import cache
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from torchbandits.errors import issue
 from torchbandits.kernels import Stationary
 from torchbandits.posteriors import SweepFactors
 from torchbandits.types import Arms, Points
@@ -31,24 +34,28 @@ except ImportError:
         return function
 
 
-_ARMS, _POINTS = 64, 32
+_ARMS, _POINTS = 128, 32
 """Number of arms per program, and of dictionary points per block."""
+_COLUMNS = 128
+"""Largest number of columns of N per block. A block of kernel columns is evaluated once for each of these."""
+_CHANNELS = 16
+"""Number of channels per block, at least that of the smallest product of Triton."""
 
 
 @jit
 def _columns(  # type: ignore[no-untyped-def]
-    arms, points, scale, place, inside, j, outputscale,
-    D: tl.constexpr, M: tl.constexpr, ORDER: tl.constexpr, POINTS: tl.constexpr, ARMS: tl.constexpr,
+    arms, points, scale, place, inside, j, M, outputscale,
+    D: tl.constexpr, ORDER: tl.constexpr, POINTS: tl.constexpr, ARMS: tl.constexpr,
 ):  # fmt: skip
-    """k between a block of points and a block of arms, POINTS x ARMS, from coordinate differences; 0 beyond the last point.
+    """k between a block of arms and a block of points, ARMS x POINTS, from coordinate differences; 0 beyond the last point.
     ORDER is 2ν of a Matérn kernel, or 0 for RBF."""
     row = j + tl.arange(0, POINTS)
     real = row < M
-    squared = tl.zeros([POINTS, ARMS], dtype=points.dtype.element_ty)
+    squared = tl.zeros([ARMS, POINTS], dtype=points.dtype.element_ty)
     for feature in range(D):
         x = tl.load(arms + place * D + feature, mask=inside, other=0.0) * tl.load(scale + feature)
         y = tl.load(points + row * D + feature, mask=real, other=0.0)
-        difference = y[:, None] - x[None, :]
+        difference = x[:, None] - y[None, :]
         squared += difference * difference
     if ORDER == 0:
         value = tl.exp(-0.5 * squared)
@@ -59,42 +66,76 @@ def _columns(  # type: ignore[no-untyped-def]
             value = value * (1.0 + r)
         if ORDER == 5:
             value = value * (1.0 + r + squared / 3.0)
-    return tl.where(real[:, None], value * tl.load(outputscale), 0.0)
+    return tl.where(real[None, :], value * tl.load(outputscale), 0.0)
 
 
 @jit
 def _sweep(  # type: ignore[no-untyped-def]
-    arms, points, scale, N, a, prior, step_of_prior, outputscale, leverage, channels, A,
-    D: tl.constexpr, M: tl.constexpr, C: tl.constexpr, ORDER: tl.constexpr, LOWER: tl.constexpr, POINTS: tl.constexpr,
-    ARMS: tl.constexpr,
+    arms, points, scale, N, a, prior, step_of_prior, outputscale, leverage, channels, A, M, C,
+    D: tl.constexpr, ORDER: tl.constexpr, SHAPE: tl.constexpr, PRECISION: tl.constexpr, CHANNELS: tl.constexpr,
+    COLUMNS: tl.constexpr, POINTS: tl.constexpr, ARMS: tl.constexpr,
 ):  # fmt: skip
-    """leverage = prior − |Nᵀk|² and channels = aᵀk of one block of arms."""
+    """leverage = prior − |Nᵀk|² and channels = aᵀk of one block of arms. N is stored transposed, column after column. SHAPE is
+    1 if N is lower triangular, −1 if it is upper triangular, and 0 if it is full."""
     place = tl.program_id(0).to(tl.int64) * ARMS + tl.arange(0, ARMS)
     inside = place < A
-    explained = tl.zeros([ARMS], dtype=points.dtype.element_ty)
-    for i in range(0, M, POINTS):
-        row = i + tl.arange(0, POINTS)
-        product = tl.zeros([POINTS, ARMS], dtype=points.dtype.element_ty)
-        # Nᵀ is triangular: blocks of zeros are left out.
-        first = 0 if LOWER else i
-        last = i + POINTS if LOWER else M
-        for j in range(first, last, POINTS):
-            K = _columns(arms, points, scale, place, inside, j, outputscale, D, M, ORDER, POINTS, ARMS)
-            column = j + tl.arange(0, POINTS)
-            real = (row[:, None] < M) & (column[None, :] < M)
-            W = tl.load(N + column[None, :] * M + row[:, None], mask=real, other=0.0)
-            product += tl.dot(W, K, input_precision="ieee", out_dtype=points.dtype.element_ty)
-        explained += tl.sum(product * product, axis=0)
+    explained = tl.zeros([ARMS], dtype=tl.float64)
+    for i in range(0, M, COLUMNS):
+        column = i + tl.arange(0, COLUMNS)
+        product = tl.zeros([ARMS, COLUMNS], dtype=points.dtype.element_ty)
+        # Blocks of zeros are left out.
+        first = i if SHAPE == 1 else 0
+        last = i + COLUMNS if SHAPE == -1 else M
+        for j in range(first, tl.minimum(last, M), POINTS):
+            K = _columns(arms, points, scale, place, inside, j, M, outputscale, D, ORDER, POINTS, ARMS)
+            row = j + tl.arange(0, POINTS)
+            real = (column[:, None] < M) & (row[None, :] < M)
+            W = tl.load(N + column[:, None] * M + row[None, :], mask=real, other=0.0)
+            product = tl.dot(K, tl.trans(W), product, input_precision=PRECISION, out_dtype=points.dtype.element_ty)
+        explained += tl.sum(product * product, axis=1).to(tl.float64)
     own = tl.load(prior + place * step_of_prior, mask=inside, other=0.0)
-    tl.store(leverage + place, own - explained.to(tl.float64), mask=inside)
-    for channel in range(C):
-        mean = tl.zeros([ARMS], dtype=points.dtype.element_ty)
+    tl.store(leverage + place, own - explained, mask=inside)
+    for c in range(0, C, CHANNELS):
+        channel = c + tl.arange(0, CHANNELS)
+        mean = tl.zeros([ARMS, CHANNELS], dtype=points.dtype.element_ty)
         for j in range(0, M, POINTS):
-            K = _columns(arms, points, scale, place, inside, j, outputscale, D, M, ORDER, POINTS, ARMS)
-            column = j + tl.arange(0, POINTS)
-            w = tl.load(a + column * C + channel, mask=column < M, other=0.0)
-            mean += tl.sum(w[:, None] * K, axis=0)
-        tl.store(channels + channel * A + place, mean.to(tl.float64), mask=inside)
+            K = _columns(arms, points, scale, place, inside, j, M, outputscale, D, ORDER, POINTS, ARMS)
+            row = j + tl.arange(0, POINTS)
+            real = (row[:, None] < M) & (channel[None, :] < C)
+            w = tl.load(a + row[:, None] * C + channel[None, :], mask=real, other=0.0)
+            mean = tl.dot(K, w, mean, input_precision=PRECISION, out_dtype=points.dtype.element_ty)
+        there = inside[:, None] & (channel[None, :] < C)
+        tl.store(channels + channel[None, :].to(tl.int64) * A + place[:, None], mean.to(tl.float64), mask=there)
+
+
+def _precision(arms: Arms) -> str:
+    """How Triton multiplies: float32 numbers as three products of TF32 numbers, which has the accuracy of float32, on cards
+    with tensor cores for them."""
+    split = arms.dtype == torch.float32 and torch.version.cuda is not None and arms.is_cuda
+    return "tf32x3" if split and torch.cuda.get_device_capability(arms.device) >= (8, 0) else "ieee"
+
+
+@jit
+def _nothing(out) -> None:  # type: ignore[no-untyped-def]
+    tl.store(out, 0.0)
+
+
+@cache
+def compiles(device: torch.device) -> bool:
+    """Whether Triton can compile for a device, for which it needs a C compiler on this machine; if not, a warning says why."""
+    try:
+        _nothing[1,](torch.empty(1, device=device))
+    except torch.OutOfMemoryError:
+        raise
+    except (RuntimeError, OSError, subprocess.SubprocessError) as error:
+        issue(
+            [
+                f"Triton cannot compile the kernel of a sweep ({error}); PyTorch's own operations are used, which take longer. "
+                "Triton needs a C compiler and Python's headers; TORCHBANDITS_FUSED=0 in the environment turns it off."
+            ]
+        )
+        return False
+    return True
 
 
 def fused_sweep(
@@ -117,11 +158,11 @@ def fused_sweep(
     scale = form.scale.to(dtype).reshape(-1).expand(d).contiguous()
     one = torch.ones(1, dtype=dtype, device=arms.device)
     outputscale = one if form.outputscale is None else form.outputscale.to(dtype).reshape(1)
-    order = 0 if form.nu is None else round(2 * form.nu)
-    N, a = (x.to(dtype).contiguous() for x in (factors.N, factors.a))
+    N, a = factors.N.mT.to(dtype).contiguous(), factors.a.to(dtype).contiguous()
     own = (points.to(dtype) * scale).contiguous()
-    grid = (triton.cdiv(A, _ARMS),)
-    _sweep[grid](
-        arms.contiguous(), own, scale, N, a, prior, prior.stride(0), outputscale, leverage, channels, A,
-        D=d, M=m, C=c, ORDER=order, LOWER=factors.lower, POINTS=_POINTS, ARMS=_ARMS,
+    shape = 0 if factors.lower is None else -1 if factors.lower else 1
+    _sweep[triton.cdiv(A, _ARMS),](
+        arms.contiguous(), own, scale, N, a, prior, prior.stride(0), outputscale, leverage, channels, A, m, c,
+        D=d, ORDER=0 if form.nu is None else round(2 * form.nu), SHAPE=shape, PRECISION=_precision(arms),
+        CHANNELS=_CHANNELS, COLUMNS=_COLUMNS, POINTS=_POINTS, ARMS=_ARMS, num_warps=8,
     )  # fmt: skip

@@ -6,6 +6,7 @@ dictionary as its inducing points. BBKB picks a batch per update, all other meth
 
 from __future__ import annotations
 
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -26,9 +27,10 @@ from torchbandits.posteriors import GaussianProcess
 from torchbandits.transfers import to_host
 
 _WIDTH = 2.0  # width of the upper bound, in posterior standard deviations
-_CHUNK = 2048  # arms that the other methods score at a time, since their A x t blocks would not fit otherwise
-# GPyTorch evaluates the covariance among the points that it predicts (gpytorch#2736); this was SingleTaskGP's fastest chunk.
-_BOTORCH_CHUNK = 256
+_CHUNK = 2048  # arms that scikit-learn scores at a time, since its A x t blocks would not fit otherwise
+# Chunks of arms of which the fastest one is used. GPyTorch evaluates the covariance among the points that it predicts
+# (gpytorch#2736), so that on a CPU small chunks are fastest.
+_CHUNKS = (256, 1_024, 4_096, 16_384)
 
 
 @dataclass(frozen=True)
@@ -108,28 +110,59 @@ class SparseTable(Contender):
         return int((lookahead.pick(Global(ratio_threshold=2.0).meter(lookahead), most) >= 0).sum())
 
 
-class BoTorch(Contender):
-    """`SingleTaskGP` with every pull; the arms are scored chunk by chunk."""
+class _Chunked(Contender):
+    """A model of GPyTorch with every pull. The arms are scored in chunks of the size that took the least time per arm."""
 
+    @torch.no_grad()
     def __init__(self, problem: Problem, point: Point, config: BenchmarkConfig) -> None:
-        self._problem = problem
+        self._problem, self._inducing = problem, problem.arms[problem.pulled[: point.dictionary]]
+        bounds, seconds = self._bounds(), {}
+        for size in _CHUNKS:
+            chunk = problem.arms[:size]
+            try:
+                seconds[size] = min(_seconds(lambda chunk=chunk: bounds(chunk)) for _ in range(3)) / len(chunk)
+            except torch.OutOfMemoryError:
+                break
+        self._size = min(seconds, key=seconds.__getitem__)
+
+    @abstractmethod
+    def _bounds(self) -> Callable[[Tensor], Tensor]:
+        """A new model: a function from arms to their upper bounds."""
 
     @torch.no_grad()
     def update(self) -> None:
         """A new model, and the best of all arms by their upper bounds."""
-        p = self._problem
-        Y = p.rewards.unsqueeze(-1)
-        noise = torch.full_like(Y, p.noise_std**2)
-        model = SingleTaskGP(p.arms[p.pulled], Y, noise, covar_module=p.kernel(), outcome_transform=None)
-        best = []
-        for chunk in p.arms.split(_BOTORCH_CHUNK):
-            f = model.posterior(chunk)
-            best.append((f.mean + _WIDTH * f.variance.sqrt()).amax())
-        torch.stack(best).argmax()
+        bounds = self._bounds()
+        torch.stack([bounds(chunk).amax() for chunk in self._problem.arms.split(self._size)]).argmax()
 
     def pick(self) -> int:
         """The arm that `update` has found."""
         return 1
+
+
+class BoTorch(_Chunked):
+    """`SingleTaskGP`."""
+
+    def _bounds(self) -> Callable[[Tensor], Tensor]:
+        p = self._problem
+        Y = p.rewards.unsqueeze(-1)
+        noise = torch.full_like(Y, p.noise_std**2)
+        model = SingleTaskGP(p.arms[p.pulled], Y, noise, covar_module=p.kernel(), outcome_transform=None)
+
+        def bounds(arms: Tensor) -> Tensor:
+            f = model.posterior(arms)
+            return f.mean + _WIDTH * f.variance.sqrt()
+
+        return bounds
+
+
+def _seconds(work: Callable[[], object]) -> float:
+    """Seconds of a call, on whichever device."""
+    began = time.perf_counter()
+    work()
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+    return time.perf_counter() - began
 
 
 class _Inducing(gpytorch.models.ExactGP):
@@ -142,28 +175,20 @@ class _Inducing(gpytorch.models.ExactGP):
         return gpytorch.distributions.MultivariateNormal(self.mean_module(x), self.covar_module(x))
 
 
-class SGPR(Contender):
-    """GPyTorch's `InducingPointKernel` with every pull; the arms are scored chunk by chunk."""
+class SGPR(_Chunked):
+    """GPyTorch's `InducingPointKernel`."""
 
-    def __init__(self, problem: Problem, point: Point, config: BenchmarkConfig) -> None:
-        self._problem, self._inducing = problem, problem.arms[problem.pulled[: point.dictionary]]
-
-    @torch.no_grad()
-    def update(self) -> None:
-        """A new model, and the best of all arms by their upper bounds."""
+    def _bounds(self) -> Callable[[Tensor], Tensor]:
         p = self._problem
         likelihood = gpytorch.likelihoods.GaussianLikelihood().to(p.arms)
         likelihood.noise = p.arms.new_tensor(p.noise_std**2)
         model = _Inducing(p, self._inducing, likelihood).to(p.arms).eval()
-        best = []
-        for chunk in p.arms.split(_CHUNK):
-            f = model(chunk)
-            best.append((f.mean + _WIDTH * f.variance.clamp_min(0).sqrt()).amax())
-        torch.stack(best).argmax()
 
-    def pick(self) -> int:
-        """The arm that `update` has found."""
-        return 1
+        def bounds(arms: Tensor) -> Tensor:
+            f = model(arms)
+            return f.mean + _WIDTH * f.variance.clamp_min(0).sqrt()
+
+        return bounds
 
 
 class ScikitLearn(Contender):

@@ -430,6 +430,7 @@ def emulated_device() -> Iterator[Asked]:
         for name, value in here.items():
             stack.enter_context(mock.patch.object(torch.cuda, name, value))
         stack.enter_context(mock.patch.object(torch, "Generator", DeviceGenerator))
+        stack.enter_context(mock.patch("torchbandits.arms.columns.FUSED", False))  # Triton compiles for real devices only
         lifted = torch._C._only_lift_cpu_tensors()
         torch._C._set_only_lift_cpu_tensors(True)  # torch.tensor(…, device=…) makes the tensor on the host, then copies it
         stack.callback(torch._C._set_only_lift_cpu_tensors, lifted)

@@ -44,7 +44,7 @@ def decided(frame: Any, **overruled: Any) -> Decisions:
 
 
 def features(frame: Any, decisions: Decisions) -> dict[str, np.ndarray]:
-    arms = encode(as_table("table", frame), Encoder(decisions), torch.float64, lambda: Path("unused"))
+    arms = encode(as_table("table", frame), Encoder(decisions), torch.float64, lambda: Path("unused"), torch.device("cpu"))
     assert isinstance(arms, torch.Tensor)
     return dict(zip(feature_names(list(decisions)), arms.numpy().T, strict=True))
 

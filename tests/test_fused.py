@@ -5,6 +5,8 @@ Triton's interpreter runs the same kernel on the CPU: `bash scripts/check_fused.
 
 from __future__ import annotations
 
+import importlib.util
+import runpy
 import sys
 from types import ModuleType
 from typing import Any
@@ -16,7 +18,7 @@ from problems import generator, rbf
 from torch import Tensor
 
 import torchbandits as tb
-from torchbandits.arms import columns
+from torchbandits.arms import columns, fused
 
 ARMS = torch.rand(300, 3, generator=generator(1), dtype=torch.float64)
 
@@ -32,12 +34,33 @@ def course(device: str, **options: Any) -> tuple[list[list[int]], Tensor]:
     return picks, bandit.loop.state.arm_leverage().cpu()
 
 
-def test_it_is_off_unless_asked_for():
-    assert not columns.FUSED
+@pytest.mark.parametrize(
+    ("value", "found", "expected"), [("1", True, True), (None, True, True), ("0", True, False), ("1", False, False)]
+)
+def test_it_is_on_where_triton_is_installed_unless_it_is_turned_off(value, found, expected, monkeypatch):
+    monkeypatch.delenv("TORCHBANDITS_FUSED", raising=False)
+    if value is not None:
+        monkeypatch.setenv("TORCHBANDITS_FUSED", value)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: name if found else None)
+    assert runpy.run_path(columns.__file__)["FUSED"] is expected
 
 
-@pytest.mark.parametrize("asked", [False, True])
-def test_it_is_used_where_columns_are_not_kept_on_a_device_and_elsewhere_the_general_form(monkeypatch, asked):
+def test_a_machine_on_which_triton_cannot_compile_is_told_once(monkeypatch):
+    class Kernel:
+        def __getitem__(self, grid):
+            raise RuntimeError("Failed to find C compiler")
+
+    monkeypatch.setattr(fused, "_nothing", Kernel())
+    fused.compiles.cache_clear()
+    with pytest.warns(tb.errors.DiagnosticWarning, match="Failed to find C compiler.*TORCHBANDITS_FUSED=0") as said:
+        assert not fused.compiles(torch.device("cpu"))
+    assert not fused.compiles(torch.device("cpu"))
+    assert len(said) == 1
+    fused.compiles.cache_clear()
+
+
+@pytest.mark.parametrize(("asked", "compiles"), [(False, True), (True, True), (True, False)])
+def test_it_is_used_where_columns_are_not_kept_on_a_device_and_elsewhere_the_general_form(monkeypatch, asked, compiles):
     calls: list[int] = []
 
     def stand_in(arms, points, form, factors, prior, leverage, channels) -> None:
@@ -47,14 +70,14 @@ def test_it_is_used_where_columns_are_not_kept_on_a_device_and_elsewhere_the_gen
         channels.copy_(factors.a.mT @ K)
 
     module: Any = ModuleType("torchbandits.arms.fused")
-    module.fused_sweep = stand_in
+    module.fused_sweep, module.compiles = stand_in, lambda device: compiles
     monkeypatch.setitem(sys.modules, "torchbandits.arms.fused", module)
-    monkeypatch.setattr(columns, "FUSED", asked)
     expected = course("cpu")
     assert not calls
-    with emulated_device():
+    with emulated_device(), pytest.MonkeyPatch.context() as switch:
+        switch.setattr(columns, "FUSED", asked)
         picks, leverage = course("cuda")
-        assert bool(calls) == asked
+        assert bool(calls) == (asked and compiles)
         assert set(calls) <= {300}
         calls.clear()
         kept = tb.Bandit(tb.batch_bkb(rbf(), noise_std=0.1), ARMS.cuda(), generator=generator(0))
@@ -76,6 +99,7 @@ def test_the_kernel_computes_on_a_card_what_dense_products_do(place: int):
 @pytest.mark.cuda
 def test_a_policy_picks_with_the_kernel_what_it_picks_without(monkeypatch):
     pytest.importorskip("triton", reason="PyTorch brings Triton on Linux with CUDA; here it is not")
+    monkeypatch.setattr(columns, "FUSED", False)
     picks, leverage = course("cuda")
     monkeypatch.setattr(columns, "FUSED", True)
     again, there = course("cuda")

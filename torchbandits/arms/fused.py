@@ -1,11 +1,11 @@
 """A sweep in one Triton kernel, which evaluates, multiplies and squares kernel columns without writing them to memory.
 
 Without it, columns that are not kept are written to memory and read again: 33.8 KB per arm with a dictionary of 512 points.
-This kernel only reads the arm, and writes its mean and leverage. Each block of columns is evaluated once for each block of rows
-of the product, up to m/32 times in total.
+This kernel only reads the arm, and writes its mean and leverage. Each block of columns is evaluated once for each block of 128
+columns of the factor.
 
-Imported only if Triton is installed (PyTorch includes it on Linux with CUDA) and `TORCHBANDITS_FUSED=1` is set. **It has not
-run on a GPU yet**: it is tested in Triton's interpreter on the CPU, against dense products (`bash scripts/check_fused.sh`).
+Imported only if Triton is installed (PyTorch includes it on Linux with CUDA). Triton's interpreter runs the kernel on the CPU,
+where it is compared with dense products (`bash scripts/check_fused.sh`).
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 import gpytorch
 import numpy as np
@@ -25,7 +25,16 @@ from torchbandits.bandit import Bandit
 from torchbandits.campaigns.conditions import labels_of, on_offer, values_of
 from torchbandits.campaigns.results import Record, Results, Told, check_known, check_same_rows, read_results, record_of
 from torchbandits.campaigns.settings import Settings, begin, check_pair, history
-from torchbandits.checks import as_path, check_dtype, check_flag, check_text, check_whole, explains_keywords, positive
+from torchbandits.checks import (
+    as_device,
+    as_path,
+    check_dtype,
+    check_flag,
+    check_text,
+    check_whole,
+    explains_keywords,
+    positive,
+)
 from torchbandits.constraints import Constraint, Distinct, check_within
 from torchbandits.diagnostics import leave_one_out
 from torchbandits.display import Readable, Shown, count, pairs
@@ -100,6 +109,8 @@ class Campaign(Readable):
             condition.
         cost: The column of the cost of an evaluation, > 0.
         dtype: Precision of the features: float64 by default, float32 from 10⁶ rows on.
+        device: Where the rows are scored, such as `"cuda"`. A resumed campaign may be on another device, where it selects the
+            same rows.
         generator: As for `Bandit`.
 
     Raises:
@@ -130,6 +141,7 @@ class Campaign(Readable):
         candidates: str | None = None,
         cost: str | None = None,
         dtype: torch.dtype | None = None,
+        device: torch.device | str = "cpu",
         generator: torch.Generator | None = None,
     ) -> None:
         for name, text in (("objective", objective), ("id", id), ("candidates", candidates), ("cost", cost)):
@@ -152,7 +164,7 @@ class Campaign(Readable):
             "noise_std": None if noise_std is None else float(positive("noise_std", noise_std)),
             "overruled": overruled_by(columns),
         }
-        self._begin(table, wanted, candidates, journal, policy, generator)
+        self._begin(table, wanted, candidates, journal, policy, as_device("device", device), generator)
 
     def _begin(
         self,
@@ -161,6 +173,7 @@ class Campaign(Readable):
         candidates: str | None,
         journal: Journal | str | os.PathLike[str] | None,
         policy: Policy | None,
+        device: torch.device,
         generator: torch.Generator | None,
     ) -> None:
         """Open the table and the journal, make the bandit, and tell it the history that the table holds."""
@@ -179,7 +192,7 @@ class Campaign(Readable):
         self._offer = None if fixed is None else on_offer("candidates", self._table, fixed)
         # The rows on offer at the last ask.
         self._asked = self._offer
-        self._bandit = self._made(policy, generator, path if begun.new else None)
+        self._bandit = self._made(policy, device, generator, path if begun.new else None)
         self._remember()
 
     def _check_kind(self, settings: Settings) -> None:
@@ -202,7 +215,9 @@ class Campaign(Readable):
         own = auto() if noise_std is None else known_noise(noise_std, self._settings.decisions)
         return per_cost(own) if priced else own
 
-    def _made(self, policy: Policy | None, generator: torch.Generator | None, unwritten: Path | None) -> Bandit:
+    def _made(
+        self, policy: Policy | None, device: torch.device, generator: torch.Generator | None, unwritten: Path | None
+    ) -> Bandit:
         """Make the bandit. Settings and features are written before its journal, so that a journal never lacks them."""
         settings = self._settings
         molecules = settings.decisions.molecules
@@ -214,12 +229,12 @@ class Campaign(Readable):
         made = False
         try:
             if molecules is None:
-                arms = encode(self._table, Encoder(settings.decisions), dtype, self._features_file)
+                arms = encode(self._table, Encoder(settings.decisions), dtype, self._features_file, device)
             else:
-                arms = fingerprints(self._table, settings.decisions[molecules], dtype, self._features_file)
+                arms = fingerprints(self._table, settings.decisions[molecules], dtype, self._features_file, device)
             if unwritten is not None:
                 files.write_text(unwritten, settings.text())
-            bandit = self._bandit_on(policy, arms, generator, priced)
+            bandit = self._bandit_on(policy, arms, generator, None if priced is None else priced.to(device))
             made = True
             if isinstance(state := bandit.loop.state, GaussianState):
                 state.repeats_said = True  # `tell` names the row's id instead
@@ -291,11 +306,11 @@ class Campaign(Readable):
             self._check_open(constraints, n)
             if waiting < n:
                 once = () if repeats else (Distinct(),)
-                self._bandit.ask(more=n - waiting, within=(*constraints, *once), available=left)
+                self._bandit.ask(more=n - waiting, within=(*constraints, *once), available=self._there(left))
                 waiting = n
         # More than one step where the first picks of a policy come as a batch of their own.
         while waiting < n:
-            self._bandit.ask(more=n - waiting, available=left)
+            self._bandit.ask(more=n - waiting, available=self._there(left))
             rows = self._open_rows()
             if len(rows) == waiting:
                 self._give_up(rows[before:])
@@ -469,7 +484,7 @@ class Campaign(Readable):
             StateError,
         )
         try:
-            found = self._bandit.explain(names=feature_names(list(self.columns)), available=self._offer)
+            found = self._bandit.explain(names=feature_names(list(self.columns)), available=self._there(self._offer))
         except UnsupportedError as error:
             raise UnsupportedError(self._unexplained) from error
         row, repeated = self._as_told(found.best.index, list(self._record.measured())), self._repeated(found)
@@ -590,15 +605,23 @@ class Campaign(Readable):
         weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
         return Path(folder) / "features.npy"
 
+    @overload
+    def _there(self, host: Tensor) -> Tensor: ...
+    @overload
+    def _there(self, host: Tensor | None) -> Tensor | None: ...
+    def _there(self, host: Tensor | None) -> Tensor | None:
+        """A tensor of the host on the device of the bandit."""
+        return None if host is None else host.to(self._bandit.device)
+
     def _learn(
         self, rows: NDArray[np.int64], values: NDArray[np.float64], noise_var: NDArray[np.float64] | None = None
     ) -> Told:
         """Tell the bandit, and add to the record."""
         report = self._bandit.tell(
-            torch.from_numpy(rows).to(self._bandit.device),
-            torch.from_numpy(self._sign * values),
+            self._there(torch.from_numpy(rows)),
+            self._there(torch.from_numpy(self._sign * values)),
             failures="forget",
-            noise_var=None if noise_var is None else torch.from_numpy(noise_var),
+            noise_var=self._there(None if noise_var is None else torch.from_numpy(noise_var)),
         )
         self._record.add(rows.tolist(), values)
         failed = int(np.isnan(values).sum())
@@ -617,11 +640,11 @@ class Campaign(Readable):
                 f"policy can't tell them apart: begin a campaign in which {column!r} is a feature (columns=), or "
                 "leave the constraint out."
             )
-        return labels.to(self._bandit.device)
+        return self._there(labels)
 
     def _check_open(self, constraints: Sequence[Constraint], n: int) -> None:
         """Refuse constraints that the open rows violate."""
-        rows = self._open_entries()[:n].to(self._bandit.device)
+        rows = self._there(self._open_entries()[:n])
         all_rows = torch.ones(self._table.count, dtype=torch.bool, device=self._bandit.device)
         for place in range(len(rows)):
             for constraint in constraints:
@@ -710,7 +733,7 @@ class Campaign(Readable):
 
     def _give_up(self, rows: NDArray[np.int64]) -> None:
         if len(rows):
-            self._bandit.forget(torch.from_numpy(rows).to(self._bandit.device))
+            self._bandit.forget(self._there(torch.from_numpy(rows)))
 
     def _unseen(self, offer: Tensor | None) -> Tensor:
         """Rows on offer that are neither measured nor open, nor equal to one that is."""
@@ -756,7 +779,7 @@ class Campaign(Readable):
             posterior = copy.deepcopy(self._bandit.posterior)
         except UnsupportedError:
             return Marginals(unknown, unknown)
-        points = self._bandit.loop.state.rows.points(torch.from_numpy(rows).to(self._bandit.device))
+        points = self._bandit.loop.state.rows.points(self._there(torch.from_numpy(rows)))
         if isinstance(posterior, GaussianProcess):
             posterior.set_pending_(points[:0], points.new_zeros(0))
         with torch.no_grad():

@@ -21,6 +21,7 @@ from torchbandits.campaigns.campaign import DEVIATION, EXPECTED, MEASURED, TIMES
 from torchbandits.campaigns.results import Record, Results, Told, noise_variances
 from torchbandits.campaigns.settings import Settings, history
 from torchbandits.checks import (
+    as_device,
     as_path,
     check_dtype,
     check_flag,
@@ -78,6 +79,7 @@ class OutcomeCampaign(Campaign):
         cost: The column of the cost of an evaluation, > 0, for any number of measured outcomes: rows are chosen by their
             expected gain per cost. A given `policy` takes the cost into account if it is `tb.per_cost(…)`.
         dtype: As for `Campaign`.
+        device: As for `Campaign`.
         generator: As for `Bandit`.
 
     Raises:
@@ -106,6 +108,7 @@ class OutcomeCampaign(Campaign):
         candidates: str | None = None,
         cost: str | None = None,
         dtype: torch.dtype | None = None,
+        device: torch.device | str = "cpu",
         generator: torch.Generator | None = None,
     ) -> None:
         for name, text in (("id", id), ("candidates", candidates), ("cost", cost)):
@@ -124,7 +127,7 @@ class OutcomeCampaign(Campaign):
             "noise_std": None if noise_std is None else _by_outcome("noise_std", noise_std, told),
             "overruled": overruled_by(columns),
         }
-        self._begin(table, wanted, candidates, journal, policy, generator)
+        self._begin(table, wanted, candidates, journal, policy, as_device("device", device), generator)
 
     def _check_kind(self, settings: Settings) -> None:
         message = "this campaign has one objective and no limits: open it by tb.Campaign(journal=...)."
@@ -253,9 +256,9 @@ class OutcomeCampaign(Campaign):
         entries = self._entries(rows.tolist()).tolist()
         lost = ~_some(~np.isnan(values))
         unasked = sum(not (gone or row in asked or bool(before[row])) for row, gone in zip(entries, lost, strict=True))
-        at = torch.from_numpy(rows).to(self._bandit.device)
-        noise = None if noise_var is None else torch.from_numpy(noise_var)
-        self._bandit.tell(at, torch.from_numpy(values), failures="forget", noise_var=noise)
+        at = self._there(torch.from_numpy(rows))
+        noise = self._there(None if noise_var is None else torch.from_numpy(noise_var))
+        self._bandit.tell(at, self._there(torch.from_numpy(values)), failures="forget", noise_var=noise)
         self._results.add(rows.tolist(), values)
         return Told(int((~np.isnan(values)).sum()), int(lost.sum()), unasked=unasked)
 

@@ -111,8 +111,10 @@ def _cells(decision: Decision, values: Any) -> Any:
     return as_numbers(values)
 
 
-def encode(table: Table, encoder: Encoder, dtype: torch.dtype, place: Callable[[], Path]) -> Tensor | NpyFile:
-    """Encode all rows: a tensor `A x d` or, if it is large, a memory-mapped file at `place()`.
+def encode(
+    table: Table, encoder: Encoder, dtype: torch.dtype, place: Callable[[], Path], device: torch.device
+) -> Tensor | NpyFile:
+    """Encode all rows: a tensor `A x d` on the device, or for many rows a memory-mapped file at `place()`, swept there.
 
     An existing file that was made from the same cells is used unchanged.
 
@@ -123,7 +125,7 @@ def encode(table: Table, encoder: Encoder, dtype: torch.dtype, place: Callable[[
     """
     shape = (table.count, encoder.features)
     if shape[0] * shape[1] * dtype.itemsize <= IN_MEMORY:
-        return encode_in_memory(table, encoder, dtype)
+        return encode_in_memory(table, encoder, dtype).to(device)
     kind = _numpy_kind(dtype)
     path = place()
 
@@ -141,7 +143,7 @@ def encode(table: Table, encoder: Encoder, dtype: torch.dtype, place: Callable[[
             part.unlink(missing_ok=True)
 
     keep(path, table, encoder.decisions, write, str(dtype))
-    return npy(path, dtype=dtype)
+    return npy(path, dtype=dtype, device=device)
 
 
 def encode_in_memory(table: Table, encoder: Encoder, dtype: torch.dtype) -> Tensor:

@@ -18,7 +18,9 @@ KEPT = 10_000
 """Number of molecules from which on their fingerprints are kept in a file, so that a resumed campaign need not compute them."""
 
 
-def fingerprints(table: Table, decision: Decision, dtype: torch.dtype, place: Callable[[], Path]) -> Fingerprints:
+def fingerprints(
+    table: Table, decision: Decision, dtype: torch.dtype, place: Callable[[], Path], device: torch.device
+) -> Fingerprints:
     """Morgan fingerprints of a column, in the order of the rows. The fingerprints of more than `KEPT` rows are in a file at
     `place()`; an existing file that was made from the same cells is used unchanged. Rows with equal fingerprints stay separate
     arms.
@@ -30,18 +32,18 @@ def fingerprints(table: Table, decision: Decision, dtype: torch.dtype, place: Ca
     Cost: a pass over the column, some 0.1 ms per row.
     """
     if table.count <= KEPT:
-        return _computed(table, decision.column, dtype)
+        return _computed(table, decision.column, dtype, device)
     path = place()
     keep(path, table, [decision], lambda: _computed(table, decision.column, dtype).save(path))
-    return Fingerprints(path, dtype=dtype, distinct=True)
+    return Fingerprints(path, dtype=dtype, device=device, distinct=True)
 
 
-def _computed(table: Table, column: str, dtype: torch.dtype) -> Fingerprints:
+def _computed(table: Table, column: str, dtype: torch.dtype, device: torch.device | str = "cpu") -> Fingerprints:
     texts = (text for batch in table.batches([column]) for text in as_texts(batch.column(0)).to_pylist())
     with warnings.catch_warnings():
         # A text that does not parse is an error here.
         warnings.simplefilter("ignore", DiagnosticWarning)
-        found = from_smiles(texts, num_bits=FINGERPRINT_BITS, dtype=dtype, distinct=True)
+        found = from_smiles(texts, num_bits=FINGERPRINT_BITS, dtype=dtype, device=device, distinct=True)
     if found.left_out:
         row, text = found.left_out[0]
         raise ArgumentError(

@@ -10,6 +10,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import gpytorch
 import numpy as np
@@ -120,7 +121,7 @@ class _Chunked(Contender):
         for size in _CHUNKS:
             chunk = problem.arms[:size]
             try:
-                seconds[size] = min(_seconds(lambda chunk=chunk: bounds(chunk)) for _ in range(3)) / len(chunk)
+                seconds[size] = min(_seconds(partial(bounds, chunk)) for _ in range(3)) / len(chunk)
             except torch.OutOfMemoryError:
                 break
         self._size = min(seconds, key=seconds.__getitem__)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import importlib.util
 import json
 import os
 import platform
@@ -29,9 +30,10 @@ PACKAGES = ("torch", "gpytorch", "botorch", "numpy", "pandas", "scikit-learn", "
 LANE = ROOT / "scripts" / "benchmarks" / "lane.py"
 # The parts of that program, their limits in seconds, and their titles.
 LANES = {
-    "steps": (75.0, "An ask and a tell of each policy, here and on the CPU"),
+    "steps": (60.0, "An ask and a tell of each policy, here and on the CPU"),
+    "posterior": (35.0, "A new posterior of 10⁸ and of 10⁶ arms"),
     "replicates": (60.0, "Whole runs on Cadata and NAS-Bench-101 with 1 to 256 replicates as batch rows"),
-    "long": (80.0, "BBKB, 10,000 pulls, on 10⁶ and on 10⁸ arms"),
+    "long": (80.0, "BBKB, 10,000 pulls, on 10⁸ and on 10⁶ arms"),
     "regret": (60.0, "IGP-UCB and π-GP-UCB on Matérn functions of three features"),
 }
 # Seconds that such a part reserves for its imports and its last line.
@@ -99,10 +101,14 @@ def parts_of(folder: Path, rehearse: bool) -> list[Part]:
     marked = [str(path) for path in sorted((ROOT / "tests").rglob("test_*.py")) if "pytest.mark.cuda" in path.read_text()]
     which = ["tests/test_devices.py", "-k", "source_on_cuda"] if rehearse else [*marked, "-m", "cuda"]
     report = f"--junitxml={folder / 'tests.xml'}"
+    # pytest-benchmark warns beside pytest-xdist, and the tests treat warnings as errors.
+    options = ["-p", "no:cacheprovider", "-p", "no:benchmark"]
+    if importlib.util.find_spec("xdist") is not None:
+        options += ["-n", str(min(8, os.cpu_count() or 1))]
     again = [sys.executable, str(Path(__file__)), "--output", str(folder), *(["--rehearse"] if rehearse else [])]
     return [
-        Part("tests", [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", report, *which], 150),
-        Part("bench", [*again, "--only", "bench"], 140),
+        Part("tests", [sys.executable, "-m", "pytest", "-q", *options, report, *which], 150),
+        Part("bench", [*again, "--only", "bench"], 125),
         *(lane_of(name, folder, rehearse) for name in LANES),
         Part("pictures", [*again, "--only", "pictures"], 25),
     ]
@@ -223,6 +229,7 @@ def page(folder: Path, told: dict[str, Any]) -> str:
     for part in told["parts"]:
         seconds = "–" if part["seconds"] is None else f"{part['seconds']:.0f}"
         lines.append(f"| {part['name']} | {part['outcome']} | {seconds} | {part['limit']:.0f} |")
+    lines += ["", "## In short", "", *in_short(folder / "lane")]
     lines += ["", "## Tests", "", said(told["tests"]), "", "## A new posterior, and a pull", ""]
     table = folder / "bench" / "table.md"
     lines.append(table.read_text(encoding="utf-8") if table.exists() else "Nothing was measured.\n")
@@ -242,6 +249,33 @@ def page(folder: Path, told: dict[str, Any]) -> str:
         ]
     lines += ["", f"Not measured by this script: {NOT_MEASURED}.", ""]
     return "\n".join(lines)
+
+
+def in_short(folder: Path) -> list[str]:
+    """The largest tasks in a table, from the lines of the parts."""
+
+    def found(part: str, **wanted: Any) -> list[dict[str, Any]]:
+        path = folder / f"{part}.json"
+        lines = json.loads(path.read_text(encoding="utf-8"))["lines"] if path.exists() else []
+        return [line for line in lines if "seconds" in line and wanted.items() <= line.items()]
+
+    def run(line: dict[str, Any]) -> str:
+        cut = f", cut off at {line['pulls of each']:,.0f} of {line['of']:,} pulls"
+        return f"{line['seconds']:.3g} s{cut if line['pulls of each'] < line['of'] else ''}"
+
+    large = {"arms": 10**8, "dtype": "float32"}
+    posterior = [f"{line['seconds']:.3g} s ({line['sweep']})" for line in found("posterior", **large, dictionary=512)]
+    cadata = {"table": "cadata", "policy": "batch_bkb"}
+    both = [found("replicates", **cadata, replicates=rows) for rows in (1, 64)]
+    times = [f"{one[0]['seconds']:.3g}" for one in both if one and one[0]["pulls of each"] == one[0]["of"]]
+    multiple = f"{float(times[1]) / float(times[0]):.3g} times ({times[1]} s and {times[0]} s)" if len(times) == 2 else ""
+    rows = {
+        "New posterior of 10⁸ x 8 float32 arms, dictionary of 512": "; ".join(posterior),
+        "64 replicates of BBKB on Cadata, as a multiple of one": multiple,
+        "IGP-UCB, d = 3, 10,000 pulls of 12 batch rows": "; ".join(map(run, found("regret", policy="igp_ucb", draws=12))),
+        "BBKB, 10,000 pulls on 10⁸ float32 arms": "; ".join(f"{run(x)} ({x['sweep']})" for x in found("long", **large)),
+    }
+    return ["| task | measured |", "|---|---|", *(f"| {task} | {text or 'not measured'} |" for task, text in rows.items())]
 
 
 def said(tests: dict[str, int] | None) -> str:

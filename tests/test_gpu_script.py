@@ -53,19 +53,52 @@ def test_the_page_says_what_was_not_measured(gpu, tmp_path):
     assert sum(part.limit for part in parts) < 600
     (tmp_path / "bench").mkdir()
     (tmp_path / "bench" / "table.md").write_text("| A |\n|---|\n| 10,000 |\n")
-    assert [part.name for part in parts] == ["tests", "bench", "steps", "replicates", "long", "regret", "pictures"]
+    assert [part.name for part in parts] == ["tests", "bench", "steps", "posterior", "replicates", "long", "regret", "pictures"]
     ended = gpu.replace(parts[1], seconds=parts[1].limit)
     gpu.write(tmp_path, about, [gpu.replace(parts[0], status=0, seconds=12.0), ended, parts[2]])
     told = json.loads((tmp_path / "gpu.json").read_text())
-    assert [part["outcome"] for part in told["parts"]] == ["done", "ended at its limit of 140 s", "not run"]
+    assert [part["outcome"] for part in told["parts"]] == ["done", "ended at its limit of 125 s", "not run"]
     assert told["versions"]["torch"] == torch.__version__.split("+")[0] or told["versions"]["torch"] == torch.__version__
     page = (tmp_path / "gpu.md").read_text()
     assert "no figure here says anything of a GPU" in page
     assert "| 10,000 |" in page
-    assert "The benchmark is not whole: ended at its limit of 140 s." in page
+    assert "The benchmark is not whole: ended at its limit of 125 s." in page
     assert "Not measured by this script: several GPUs" in page
     assert "This part is not whole: not run." in page
     assert "No report of tests" in page
+    assert page.count("| not measured |") == 4
+
+
+def test_the_page_has_the_largest_tasks_in_short(gpu, tmp_path):
+    run = {"of": 1_000, "pulls of each": 1_000.0}
+    cadata = {"table": "cadata", "policy": "batch_bkb"} | run
+    large = {"arms": 10**8, "dtype": "float32", "sweep": "fused"}
+    lines = {
+        "posterior": [large | {"dictionary": 512, "seconds": 1.594}, {"arms": 10**6, "seconds": 9.0}],
+        "replicates": [cadata | {"replicates": 1, "seconds": 2.0}, cadata | {"replicates": 64, "seconds": 3.0}],
+        "long": [large | {"of": 10_000, "pulls of each": 1_234.0, "seconds": 20.0}],
+    }
+    for name, own in lines.items():
+        (tmp_path / f"{name}.json").write_text(json.dumps({"lines": own}))
+    assert [line.split(" | ")[1].removesuffix(" |") for line in gpu.in_short(tmp_path)[2:]] == [
+        "1.59 s (fused)",
+        "1.5 times (3 s and 2 s)",
+        "not measured",
+        "20 s, cut off at 1,234 of 10,000 pulls (fused)",
+    ]
+    # A run that was cut off has no time to compare.
+    lines["replicates"][1]["pulls of each"] = 12.0
+    (tmp_path / "replicates.json").write_text(json.dumps({"lines": lines["replicates"]}))
+    assert "| not measured |" in gpu.in_short(tmp_path)[3]
+
+
+@pytest.mark.parametrize("installed", [True, False])
+def test_tests_run_in_processes_where_xdist_is_installed(gpu, tmp_path, monkeypatch, installed):
+    monkeypatch.setattr(gpu.importlib.util, "find_spec", lambda name: installed or None)
+    monkeypatch.setattr(gpu.os, "cpu_count", lambda: 16)
+    command = gpu.parts_of(tmp_path, rehearse=False)[0].command
+    assert (command[command.index("-n") + 1] == "8") if installed else ("-n" not in command)
+    assert "no:benchmark" in command
 
 
 def test_the_tests_that_need_a_gpu_are_found(gpu, tmp_path):
@@ -122,13 +155,21 @@ def test_a_run_that_takes_too_long_is_cut_and_says_its_pulls(lane):
     policy = lane.POLICIES["gp_ucb"]()
     cut = lane.course(policy, arms, means, [torch.Generator().manual_seed(0)], "cpu", 100, 0.0, 0.1)
     assert (cut["pulls of each"], cut["of"], cut["batches"]) == (0.0, 100, 0)
+    described = {"policy": "gp_ucb", "device": "cpu"}
+    assert "Cut off, for want of time: gp_ucb, cpu, after 0 of 100 pulls." in lane.table([described | cut], [])
 
 
 def test_the_lane_covers_the_sizes_and_policies_of_its_page(lane):
     described = [line for line, _ in lane.steps("cuda", False)]
     assert {line["arms"] for line in described} == {10**4, 10**5, 10**6, 10**7}
     assert len({line["policy"] for line in described}) >= 10
+    # Lines of the device come first.
+    places = [line["device"] for line in described]
+    assert places == sorted(places, key=["cuda", "cpu"].index)
     assert {line["device"] for line in described if line["arms"] <= 10**6} == {"cuda", "cpu"}
     assert {line["replicates"] for line, _ in lane.replicates("cuda", False)} == {1, 4, 16, 64, 256}
-    assert [(line["arms"], line["dtype"]) for line, _ in lane.long("cuda", False)] == [(10**6, "float64"), (10**8, "float32")]
+    first = [(line["policy"], line["table"], line["replicates"]) for line, _ in lane.replicates("cuda", False)][:4]
+    assert first == [("batch_bkb", "cadata", rows) for rows in (1, 64, 16, 256)]
+    assert {(line["arms"], line["dictionary"]) for line, _ in lane.posterior("cuda", False)} == {(10**8, 512), (10**6, 512)}
+    assert [(line["arms"], line["dtype"]) for line, _ in lane.long("cuda", False)] == [(10**8, "float32"), (10**6, "float64")]
     assert [line["draws"] for line, _ in lane.regret("cuda", False)] == [12, 1]

@@ -46,20 +46,21 @@ LIMITS = {
 }
 
 
-def counted(make: Callable[[], tb.policies.Policy], A: int, rows: int | None = None) -> tuple[float, float, float]:
-    """Average launches, waits and picks per row of a step."""
+def steps_of(
+    make: Callable[[], tb.policies.Policy], A: int, steps: int, rows: int | None = None, features: int = 4
+) -> list[tuple[int, int, int]]:
+    """Launches, waits and picks per row of each of the first steps after `HISTORY` pulls."""
     g = generator(0)
-    arms = torch.rand(A, 4, generator=g, dtype=torch.float64) * 2
+    arms = torch.rand(A, features, generator=g, dtype=torch.float64) * 2
     means = torch.sin(2 * arms.sum(dim=-1))
     told = torch.randperm(A, generator=g)[:HISTORY].expand(*([] if rows is None else [rows]), HISTORY)
     generators = generator(1) if rows is None else [generator(row) for row in range(rows)]
-    picks = 0
+    found = []
     with emulated_device() as asked:
         bandit = tb.Bandit(make(), arms.cuda(), generator=generators)
         values = means[told] + 0.1 * torch.randn(told.shape, generator=g).double()
         bandit.observe(told.cuda(), torch.ones_like(values).cuda(), values.cuda())
-        spent = Asked()
-        for step in range(STEPS + 2):
+        for _ in range(steps):
             before = Asked(asked.launches, asked.waits)
             selection = bandit.ask(limit=60)
             half = Asked(asked.launches, asked.waits)
@@ -67,11 +68,16 @@ def counted(make: Callable[[], tb.policies.Policy], A: int, rows: int | None = N
             rewards = (means[index] + 0.1 * torch.randn(index.shape, generator=g).double()).cuda()
             answered = Asked(asked.launches, asked.waits)
             bandit.tell(selection, rewards)
-            if step >= 2:
-                spent.launches += asked.launches - before.launches - (answered.launches - half.launches)
-                spent.waits += asked.waits - before.waits - (answered.waits - half.waits)
-                picks += index.shape[-1]
-    return spent.launches / STEPS, spent.waits / STEPS, picks / STEPS
+            launches = asked.launches - before.launches - (answered.launches - half.launches)
+            waits = asked.waits - before.waits - (answered.waits - half.waits)
+            found.append((launches, waits, index.shape[-1]))
+    return found
+
+
+def counted(make: Callable[[], tb.policies.Policy], A: int, rows: int | None = None) -> tuple[float, float, float]:
+    """Average launches, waits and picks per row of a step, after two that are not counted."""
+    launches, waits, picks = (sum(numbers) / STEPS for numbers in zip(*steps_of(make, A, STEPS + 2, rows)[2:], strict=True))
+    return launches, waits, picks
 
 
 def test_the_emulation_counts_what_is_asked():
@@ -96,6 +102,22 @@ def test_a_step_asks_no_more_of_a_device_than_its_limit(name: str):
     launches, waits, _ = counted(limit.make, 20_000)
     assert 20 < launches <= limit.launches
     assert 1 <= waits <= limit.waits
+
+
+@pytest.mark.parametrize("name", LIMITS)
+def test_a_step_in_which_the_scales_are_checked_asks_for_one_wait_more(name: str):
+    # The check is made at the eighth tell, and the history was the first.
+    *_, before, checked = steps_of(LIMITS[name].make, 20_000, 7)
+    assert 0 < checked[0] - before[0] <= 25
+    assert checked[1] - before[1] == 1
+
+
+@pytest.mark.parametrize("start", [None, tb.starts.uniform(100)])
+def test_first_picks_ask_no_more_of_a_device_than_others(start: tb.starts.Start | None):
+    # Without a start the policy draws 2⁸ arms first.
+    found = steps_of(lambda: tb.compressed_gp(rbf(2.0), initial=start, **NOISE), 20_000, 4, features=8)
+    assert max(launches for launches, _, _ in found) <= LIMITS["compressed_gp"].launches
+    assert max(waits for _, waits, _ in found) <= LIMITS["compressed_gp"].waits
 
 
 def test_the_warning_of_a_selection_told_again_asks_nothing_of_the_device(monkeypatch: pytest.MonkeyPatch):

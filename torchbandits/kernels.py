@@ -294,10 +294,8 @@ class StationaryBlocks:
 
 def kernel_among(kernel: gpytorch.kernels.Kernel, points: Points) -> Square:
     """k between all pairs of points, `batch_shape x n x n` in float64, by the fastest path available. Cost O(n² d)."""
-    x = points.double()
-    if Stationary.of(kernel) is None:
-        return evaluate_kernel(kernel, x, x).double()
-    return StationaryBlocks(x, kernel)(x, x.new_empty(*x.shape[:-1], x.shape[-2]))
+    x, form = points.double(), Stationary.of(kernel)
+    return evaluate_kernel(kernel, x, x).double() if form is None else form.between(x, x)
 
 
 def distances(left: Points, right: Points, out: Tensor | None = None) -> Tensor:

@@ -22,7 +22,7 @@ from torchbandits.errors import ArgumentError, UnsupportedError, require
 from torchbandits.kernels import distances
 from torchbandits.posteriors import GaussianProcess, Statistics
 from torchbandits.sources.ranges import or_one, spans_with
-from torchbandits.transfers import to_host
+from torchbandits.transfers import to_device, to_host
 
 __all__ = ["Spread", "Start", "Uncertainty", "Uniform", "spread", "uncertainty", "uniform"]
 
@@ -44,7 +44,7 @@ class Opening:
         kernel: Kernel of the policy.
         regularization: λ of the policy.
         pending: Pending arms (−1 where padded) and their counts, `batch_shape x p`.
-        made: `batch_shape`, number of pulls told and pending.
+        made: `batch_shape`, number of pulls told and pending, on the host.
         remaining: `batch_shape`, maximum number of picks of this call, on the host.
         offered: `batch_shape x A` booleans, or None for all arms.
         generators: One per batch row, to draw from.
@@ -68,8 +68,8 @@ class Start(ABC):
 
     @abstractmethod
     def picks(self, opening: Opening) -> tuple[Tensor, Tensor]:
-        """Return the next first picks, `batch_shape x q` (−1 where padded), and a `batch_shape` mask of the rows whose start is
-        over, on the host."""
+        """Return the next first picks, `batch_shape x q` (−1 where padded), on the host or on the device of the arms, and a
+        `batch_shape` mask of the rows whose start is over, on the host."""
 
     def points(self, box: Tensor, made: Tensor, remaining: Tensor, generators: Sequence[torch.Generator]) -> Tensor:
         """Return the next first picks in a box (`batch_shape x 2 x d`), `batch_shape x q x d`, NaN where padded.
@@ -101,11 +101,10 @@ class Uniform(Start):
         """Draw uniformly from the arms on offer."""
         A = opening.rows.num_arms
         size = min(A, 2 ** min(opening.rows.source.dim, 40)) if self.size is None else self.size
-        left = (size - opening.made.cpu()).clamp_min(0).long()
+        left = (size - opening.made).clamp_min(0).long()
         wanted = torch.where(left > 0, opening.remaining, 0) if opening.fill else left
         missing = torch.minimum(wanted, opening.remaining).reshape(-1).tolist()
-        index = _drawn(opening, missing).to(opening.made.device)
-        return index.reshape(*left.shape, -1), left == 0
+        return _drawn(opening, missing).reshape(*left.shape, -1), left == 0
 
     def points(self, box: Tensor, made: Tensor, remaining: Tensor, generators: Sequence[torch.Generator]) -> Tensor:
         """Draw uniformly from the box. Raises `ArgumentError` if no size is given and 2^d is more than 1,024."""
@@ -134,11 +133,11 @@ class Spread(Start):
     def picks(self, opening: Opening) -> tuple[Tensor, Tensor]:
         """Pick arms one after the other, each with the greatest reduction; picks beyond the sample are drawn uniformly."""
         rows, shape = opening.rows, opening.made.shape
-        left = (min(rows.num_arms, self.size) - opening.made.cpu()).clamp_min(0).long()
+        left = (min(rows.num_arms, self.size) - opening.made).clamp_min(0).long()
         wanted = torch.minimum(torch.where(left > 0, opening.remaining, 0) if opening.fill else left, opening.remaining)
         count, over = wanted.reshape(-1).tolist(), left == 0
         if not any(count):
-            return torch.full((*shape, 0), -1, device=opening.made.device), over
+            return torch.full((*shape, 0), -1), over
         sample = self._sample(opening, count)
         asked = opening.pending[0]
         made = torch.cat([opening.statistics.points, rows.points(asked).double()], dim=-2)
@@ -146,7 +145,7 @@ class Spread(Start):
         ranges = or_one(spans_with(rows.source, made, known)).unsqueeze(-2)
         points, made = rows.points(sample).double() / ranges, made / ranges
         n = sample.shape[-1]
-        index = torch.full((len(count), max(count)), -1, device=opening.made.device)
+        index = torch.full((len(count), max(count)), -1, device=asked.device)
         index[:, n:] = _drawn(opening, [c if c > n else 0 for c in count])[:, n:].to(index.device) if max(count) > n else -1
         flat = (x.reshape(len(count), *x.shape[len(shape) :]) for x in (sample, points, made, known))
         for row, (arm, x, given, mask) in enumerate(zip(*flat, strict=True)):
@@ -159,9 +158,9 @@ class Spread(Start):
         """A sample of the arms on offer in ascending order, `batch_shape x n`; −1 where padded and in rows without a pick."""
         A, shape = opening.rows.num_arms, opening.made.shape
         if A <= _SAMPLE and opening.offered is None:
-            return torch.arange(A, device=opening.made.device).expand(*shape, A)
+            return torch.arange(A, device=opening.pending[0].device).expand(*shape, A)
         drawn = _drawn(opening, [_SAMPLE if n else 0 for n in count])
-        return drawn.sort(dim=-1).values.reshape(*shape, -1).to(opening.made.device)
+        return drawn.sort(dim=-1).values.reshape(*shape, -1).to(opening.pending[0].device)
 
 
 def _drawn(opening: Opening, count: Sequence[int]) -> Tensor:
@@ -212,7 +211,7 @@ class Uncertainty(Start):
                 message names the P that they reach.
         """
         table = _exact_table(opening)
-        arms, made = [], opening.made.clone()
+        arms, (made,) = [], to_device(table.leverage.device, opening.made)
         # The margin absorbs rounding: an arm with leverage exactly 1/P needs no further pull.
         level = 1 / self.min_batch_size * (1 + 1e-9)
         while True:

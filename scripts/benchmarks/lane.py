@@ -3,10 +3,11 @@
     python scripts/benchmarks/lane.py steps --folder results/gpu --device cuda --seconds 60
     python scripts/benchmarks/lane.py long --folder /tmp/here --device cpu --seconds 20 --small
 
-Parts: `steps` (an ask and a tell of each policy against the number of arms), `replicates` (whole runs on Cadata and on
-NAS-Bench-101 with 1 … 256 batch rows), `long` (BBKB on 10⁶ and 10⁸ arms) and `regret` (IGP-UCB and π-GP-UCB of the Matérn table
-at d = 3). Each line is written to `PART.json` and `PART.md` as soon as it is measured. A part ends after `--seconds`, and lists
-the lines that were not started. A run that takes longer is cut off, and its line contains the number of pulls.
+Parts: `steps` (an ask and a tell of each policy against the number of arms), `posterior` (the mean and variance of 10⁸ and
+of 10⁶ arms from a new dictionary), `replicates` (whole runs on Cadata and on NAS-Bench-101 with 1 … 256 batch rows), `long`
+(BBKB on 10⁸ and on 10⁶ arms) and `regret` (IGP-UCB and π-GP-UCB of the Matérn table at d = 3). Each line is written to
+`PART.json` and `PART.md` as soon as it is measured, and the lines that matter most come first. A part ends after
+`--seconds`, and lists the lines that were not started and the runs that were cut off.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, lru_cache, partial
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -28,12 +29,17 @@ import torch
 from torch import Tensor
 
 import torchbandits as tb
-from torchbandits.arms import columns, graphs
+from torchbandits.arms import ArmRows, ArmTable, columns, graphs
+from torchbandits.arms.rows import Summed
 from torchbandits.errors import DataError, TorchBanditsError
+from torchbandits.posteriors import GaussianProcess
 
-HISTORY, WARM, STEPS = 60, 2, 5
+# After four steps the scales of arms and rewards are checked, at the eighth tell.
+HISTORY, WARM, STEPS = 60, 2, 4
 NOISE = {"noise_std": 0.1}
 LARGEST_ON_CPU = 1_000_000
+# A line is not started with fewer seconds left.
+LEAST_SECONDS = 1.0
 Line = dict[str, Any]
 
 
@@ -62,10 +68,12 @@ POLICIES: dict[str, Callable[[], tb.policies.Policy]] = {
 
 @dataclass(frozen=True)
 class Part:
-    """The lines of a part: for each a description and the function that measures it until a time of `time.perf_counter`."""
+    """The lines of a part: for each a description and the function that measures it until a time of `time.perf_counter`. A line
+    gets `share` of the remaining time, so that another line can be started."""
 
     title: str
     lines: Callable[[str, bool], Iterator[tuple[Line, Callable[[float], Line]]]]
+    share: float = 2 / 3
 
 
 def synchronised(device: str) -> float:
@@ -79,23 +87,28 @@ def synchronised(device: str) -> float:
 
 
 def steps(device: str, small: bool) -> Iterator[tuple[Line, Callable[[float], Line]]]:
-    """Each policy on increasing numbers of arms, on the device and on the CPU."""
-    for A in (200, 400) if small else (10_000, 100_000, 1_000_000, 10_000_000):
-        for name in POLICIES:
-            for where in dict.fromkeys((device, "cpu")):
-                if where == "cpu" and ("CUDA" in name or (device != "cpu" and A > LARGEST_ON_CPU)):
-                    continue
-                yield {"policy": name, "arms": A, "device": where}, partial(step, name, A, where)
+    """Each policy on increasing numbers of arms, on the device, and then on the CPU."""
+    sizes = (200, 400) if small else (10_000, 100_000, 1_000_000, 10_000_000)
+    for where, A, name in product(dict.fromkeys((device, "cpu")), sizes, POLICIES):
+        if where == "cpu" and ("CUDA" in name or (device != "cpu" and A > LARGEST_ON_CPU)):
+            continue
+        yield {"policy": name, "arms": A, "device": where}, partial(step, name, A, where)
+
+
+@lru_cache(maxsize=1)
+def arms_of(A: int, device: str) -> tuple[Tensor, Tensor, Tensor]:
+    """Arms on the device, their expected rewards, and the arms pulled before, which are the same on every device."""
+    g = torch.Generator().manual_seed(0)
+    arms = 2 * torch.rand(A, 8, generator=g, dtype=torch.float64)
+    return arms.to(device), torch.sin(arms.sum(dim=-1)), torch.randperm(A, generator=g)[:HISTORY]
 
 
 def step(name: str, A: int, device: str, until: float) -> Line:
     """Median milliseconds of an ask and of a tell after a warm-up, and the number of picks per step."""
     graphs.GRAPHS = "CUDA graph" in name
-    g = torch.Generator().manual_seed(0)
-    arms = 2 * torch.rand(A, 8, generator=g, dtype=torch.float64)
-    means = torch.sin(arms.sum(dim=-1))
-    told = torch.randperm(A, generator=g)[:HISTORY]
-    bandit = tb.Bandit(POLICIES[name](), arms.to(device), generator=torch.Generator().manual_seed(1))
+    g = torch.Generator().manual_seed(2)
+    arms, means, told = arms_of(A, device)
+    bandit = tb.Bandit(POLICIES[name](), arms, generator=torch.Generator().manual_seed(1))
     ones, rewards = torch.ones(HISTORY, dtype=torch.float64), noisy(means[told], g)
     bandit.observe(told.to(device), ones.to(device), rewards.to(device))
     asks, tells, picks = [], [], []
@@ -127,13 +140,12 @@ def noisy(means: Tensor, generator: torch.Generator, noise_std: float = 0.1) -> 
 def replicates(device: str, small: bool) -> Iterator[tuple[Line, Callable[[float], Line]]]:
     """BBKB and BKB on two tables, with increasing numbers of replicates as batch rows."""
     tables = ("made up",) if small else ("cadata", "nas_bench_101")
-    for rows in (1, 2) if small else (1, 4, 16, 64, 256):
-        for table in tables:
-            for policy in ("batch_bkb", "bkb"):
-                described = {"table": table, "policy": policy, "replicates": rows, "device": device}
-                yield described, partial(replicated, table, policy, rows, device, 30 if small else 1_000)
+    for policy, table, rows in product(("batch_bkb", "bkb"), tables, (1, 2) if small else (1, 64, 16, 256, 4)):
+        described = {"table": table, "policy": policy, "replicates": rows, "device": device}
+        yield described, partial(replicated, table, policy, rows, device, 30 if small else 1_000)
 
 
+@cache
 def table_of(name: str) -> tuple[Tensor, Tensor, float]:
     """Arms, expected rewards and the length-scale of the papers. Raises `DataError` if the data set is not available."""
     if name == "made up":
@@ -192,15 +204,49 @@ def course(
     }
 
 
+# ---------------------------------------------------------------------- one posterior
+
+
+def sweeps_of(device: str) -> tuple[str, ...]:
+    """How arms are swept: in blocks by torch and, if Triton is installed, by one kernel."""
+    return ("blocks", "fused") if device == "cuda" and importlib.util.find_spec("triton") is not None else ("blocks",)
+
+
+def posterior(device: str, small: bool) -> Iterator[tuple[Line, Callable[[float], Line]]]:
+    """A new posterior of all arms."""
+    sizes = ((2_000, torch.float32, 16),) if small else ((10**8, torch.float32, 512), (10**6, torch.float64, 512))
+    for (A, dtype, m), sweep in product(sizes, sweeps_of(device)):
+        described = {"arms": A, "dtype": str(dtype).removeprefix("torch."), "dictionary": m, "device": device, "sweep": sweep}
+        yield described, partial(new_posterior, A, dtype, m, device, sweep == "fused")
+
+
+def new_posterior(A: int, dtype: torch.dtype, m: int, device: str, fused: bool, until: float) -> Line:
+    """Fastest seconds of a new dictionary and the mean and variance of A x 8 arms, no column of which is kept. The first call,
+    which may compile, is not counted."""
+    columns.FUSED = fused
+    g, u = torch.Generator(device).manual_seed(0), 2 * m
+    rows = ArmRows(tb.sources.tensor(torch.rand(A, 8, generator=g, dtype=dtype, device=device)), torch.Size())
+    process = GaussianProcess(rbf(1.0).to(device), 0.01, dim=8, sparse=True, device=device)
+    table = ArmTable(rows, process, 0)
+    pulled, ones = torch.arange(u) * (A // u), torch.ones(u, dtype=torch.float64)
+    rewards = torch.sin(3 * rows.points(pulled.to(device)).double().sum(dim=-1)).cpu()
+    rows.tell_(process, Summed.of(torch.device(device), pulled, ones, rewards, rewards**2))
+    dictionary, seconds = torch.arange(u, device=device) < m, []
+    while not seconds or (len(seconds) < 4 and time.perf_counter() + seconds[-1] < until):
+        began = synchronised(device)
+        process.set_dictionary_(dictionary)
+        table.sweep_()
+        seconds.append(synchronised(device) - began)
+    return {"seconds": min(seconds[1:] or seconds), "first": seconds[0]}
+
+
 # ---------------------------------------------------------------------- long runs, and the table of Matérn functions
 
 
 def long(device: str, small: bool) -> Iterator[tuple[Line, Callable[[float], Line]]]:
     """BBKB for 10,000 pulls."""
-    sizes = ((2_000, torch.float64), (5_000, torch.float32)) if small else ((10**6, torch.float64), (10**8, torch.float32))
-    # In blocks by torch and, if Triton is installed, by one kernel.
-    sweeps = ("blocks", "fused") if device == "cuda" and importlib.util.find_spec("triton") is not None else ("blocks",)
-    for (A, dtype), sweep in product(sizes, sweeps):
+    sizes = ((5_000, torch.float32), (2_000, torch.float64)) if small else ((10**8, torch.float32), (10**6, torch.float64))
+    for (A, dtype), sweep in product(sizes, sweeps_of(device)):
         described = {"arms": A, "dtype": str(dtype).removeprefix("torch."), "device": device, "sweep": sweep}
         yield described, partial(long_run, A, dtype, device, sweep == "fused", 50 if small else 10_000)
 
@@ -254,9 +300,10 @@ def matern_run(policy: str, draws: int, points: int, horizon: int, device: str, 
 
 PARTS = {
     "steps": Part("A step of each policy", steps),
+    "posterior": Part("A new posterior of all arms", posterior),
     "replicates": Part("Whole runs with many replicates", replicates),
-    "long": Part("BBKB, 10,000 pulls", long),
-    "regret": Part("Matérn functions of three features", regret),
+    "long": Part("BBKB, 10,000 pulls", long, share=0.4),
+    "regret": Part("Matérn functions of three features", regret, share=0.85),
 }
 
 
@@ -273,12 +320,11 @@ def measure(name: str, folder: Path, device: str, seconds: float, small: bool) -
     # Compilation of loops and the first use of a device take seconds that must not be part of a line.
     step("batch_bkb", 300, device, until)
     for described, work in planned:
-        if time.perf_counter() > until:
+        if time.perf_counter() > until - LEAST_SECONDS:
             break
-        # A line gets two thirds of the remaining time, so that another line can be started.
-        share = until - (until - time.perf_counter()) / 3
+        now = time.perf_counter()
         try:
-            done.append(described | work(share))
+            done.append(described | work(now + PARTS[name].share * (until - now)))
         except (DataError, TorchBanditsError, torch.cuda.OutOfMemoryError, FileNotFoundError) as error:
             done.append(described | {"failed": f"{type(error).__name__}: {error}"})
         if device == "cuda":
@@ -299,17 +345,25 @@ def write(name: str, folder: Path, done: list[Line], planned: list[tuple[Line, C
 
 
 def table(done: list[Line], left: list[Line]) -> str:
-    """The lines in Markdown, followed by the lines that were not started."""
+    """The lines in Markdown, followed by the runs that were cut off and the lines that were not started."""
     heads = list(dict.fromkeys(key for line in done for key in line if key != "failed"))
     text = [f"| {' | '.join(heads)} |", f"|{'---|' * len(heads)}"] if heads else []
     for line in done:
         cells = [shown(line.get(head)) for head in heads]
         text.append(f"| {' | '.join(cells)} |")
-    text += ["", *(f"Failed: {line}" for line in done if "failed" in line)]
+    text += ["", *(f"Failed: {line}\n" for line in done if "failed" in line)]
+    for line in filter(cut_off, done):
+        names = ", ".join(str(value) for value in list(line.values())[: list(line).index("seconds")])
+        text.append(f"Cut off, for want of time: {names}, after {line['pulls of each']:,.0f} of {line['of']:,} pulls.\n")
     if left:
         names = "; ".join(", ".join(f"{value}" for value in line.values()) for line in left)
         text.append(f"Not measured, for want of time: {names}.")
     return "\n".join(text) + "\n"
+
+
+def cut_off(line: Line) -> bool:
+    """Whether a run ended before its horizon."""
+    return "of" in line and float(line["pulls of each"]) < float(line["of"])
 
 
 def shown(value: Any) -> str:

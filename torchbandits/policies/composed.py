@@ -260,9 +260,9 @@ class Composed(Policy[TableState | BoxState]):
         remaining = room_for(state, rule.max_batch_size, limit)
         twins = state.twins() if state.opening or self._draws_picks else ()
         fill = exactly is not None and self.from_data is not None
-        starting = first_picks(state, self.initial, remaining, offered, twins, fill) if state.opening else None
-        if starting is not None:
-            remaining = remaining.masked_fill((starting >= 0).any(dim=-1).cpu(), 0)
+        opened = first_picks(state, self.initial, remaining, offered, twins, fill) if state.opening else None
+        if opened is not None:
+            remaining = remaining.masked_fill(opened[1], 0)
         if isinstance(self.confidence, RandomWidth):
             width = self._drawn_width(self.confidence, state, remaining, twins)
         picker = Picker(state, self.score, rule, width)
@@ -275,8 +275,8 @@ class Composed(Policy[TableState | BoxState]):
         index, values = picker.pick(offered, remaining, twins)
         if again is not None:
             index = pack(torch.cat([index, again], dim=-1))
-        if starting is not None:
-            index, values = with_first(starting, index), None
+        if opened is not None:
+            index, values = with_first(*opened, index), None
         slot = index.clamp_min(0)
         leverage, values = picker.evidence(index, slot, values)
         states = tuple(twin.get_state() for twin in twins) if twins else ()

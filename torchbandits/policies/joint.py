@@ -20,11 +20,12 @@ from torchbandits.kernels import stack_kernels
 from torchbandits.memory import KeepAll, LeverageSampling
 from torchbandits.policies.base import Policy
 from torchbandits.policies.composed import Composed, noise_share
-from torchbandits.policies.picking import first_picks, marginals, on_offer, room_for
+from torchbandits.policies.picking import first_picks, marginals, on_offer, room_for, with_first
 from torchbandits.policies.reweighting import Reweighting
 from torchbandits.policies.state import TableState
 from torchbandits.scores import UCB, LogEI, PosteriorDraw, Score
 from torchbandits.sources import ArmSet
+from torchbandits.transfers import to_device
 from torchbandits.types import Evidence, FitReport, Generators, Progress, Pulls, Selection
 from torchbandits.widths import RandomWidth, Width
 
@@ -228,18 +229,19 @@ class Joint(Policy[TableState]):
         offered = on_offer(rows, available)
         remaining = room_for(state, rule.max_batch_size, limit)
         twins = state.twins() if self.draws_on_select(state) else ()
-        starting = first_picks(state, engine.initial, remaining, offered, twins) if state.opening else None
-        if starting is not None:
+        opened = first_picks(state, engine.initial, remaining, offered, twins) if state.opening else None
+        if opened is not None:
+            starting, begun = opened
             # All outcomes share the first picks of the outcome with the most pulls.
-            most = state.told.argmax(dim=-1)[..., None, None].expand(*starting.shape[:-2], 1, starting.shape[-1])
-            starting = starting.gather(-2, most).expand_as(starting)
-            remaining = remaining.masked_fill((starting >= 0).any(dim=-1).cpu(), 0)
+            most = state.sum_on_host("told").argmax(dim=-1, keepdim=True)
+            begun = begun.gather(-1, most).expand_as(begun)
+            slot = to_device(starting.device, most)[0].unsqueeze(-1).expand(*most.shape, starting.shape[-1])
+            starting = starting.gather(-2, slot).expand_as(starting)
+            remaining = remaining.masked_fill(begun, 0)
         index, values = self._picked(state, width, offered, remaining, twins, rule.max_pulls)
-        if starting is not None:
-            wide = max(starting.shape[-1], index.shape[-1])
-            starting, index = (torch.nn.functional.pad(x, (0, wide - x.shape[-1]), value=-1) for x in (starting, index))
-            index = torch.where((starting >= 0).any(dim=-1, keepdim=True), starting, index)
-            values = torch.nn.functional.pad(values, (0, wide - values.shape[-1]), value=torch.nan)
+        if opened is not None:
+            index = with_first(starting, begun, index)
+            values = torch.nn.functional.pad(values, (0, index.shape[-1] - values.shape[-1]), value=torch.nan)
         states = tuple(twin.get_state() for twin in twins)
         evidence = Evidence(values, state.table.leverage_at(index), width, states)
         return Selection(rows.points(index), index, index >= 0), evidence

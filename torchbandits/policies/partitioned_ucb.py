@@ -118,12 +118,12 @@ class PartitionedUCB(Policy[PartitionedState]):
         offered = on_offer(rows, available)
         remaining = room_for(state, 1 if exactly is None else exactly, limit)
         twins = state.twins() if state.opening else ()
-        starting = first_picks(state, self.initial, remaining, offered, twins) if state.opening else None
-        if starting is not None:
-            remaining = remaining.masked_fill((starting >= 0).any(dim=-1).cpu(), 0)
+        opened = first_picks(state, self.initial, remaining, offered, twins) if state.opening else None
+        if opened is not None:
+            remaining = remaining.masked_fill(opened[1], 0)
         index = self._pick(state, remaining.to(state.told.device), None if available is None else offered)
-        if starting is not None:
-            index = with_first(starting, index)
+        if opened is not None:
+            index = with_first(*opened, index)
         states = tuple(twin.get_state() for twin in twins)
         score, leverage = self._of_arms(state, index)
         return Selection(rows.points(index), index, index >= 0), Evidence(score, leverage, self.width(state), states)

@@ -58,28 +58,33 @@ def first_picks(
     offered: Tensor | None,
     twins: Generators,
     fill: bool = False,
-) -> Tensor | None:
-    """The picks of `initial` in batch rows that have not made all of them (`fill`: for all remaining picks); None if no row has
-    any left."""
+) -> tuple[Tensor, Tensor] | None:
+    """The picks of `initial` in batch rows that have not made all of them (`fill`: for all remaining picks), and a mask of
+    these rows, `batch_shape`, on the host; None if no row has any left."""
     if initial is None:
         state.opening = False
         return None
     process, pending = state.process, (state.pending_index, state.pending_counts)
-    made = state.told + state.pending_counts.sum(dim=-1)
+    made = state.sum_on_host("told")
+    if pending[0].shape[-1]:
+        made = made + pending[1].sum(dim=-1).cpu()
     opening = Opening(
         state.rows, state.statistics, process.kernel, process.regularization, pending, made, remaining, offered, twins, fill
     )
     index, over = initial.picks(opening)
     # Pending picks may still be forgotten, and unavailable arms may become available again: the start may then continue.
     state.opening = not bool(over.all()) or bool(pending[0].shape[-1]) or offered is not None
-    return index if bool((index >= 0).any()) else None
+    begun = (index >= 0).any(dim=-1).cpu()
+    return (to_device(pending[0].device, index)[0], begun) if bool(begun.any()) else None
 
 
-def with_first(starting: Tensor, index: Tensor) -> Tensor:
-    """The first picks (`starting`) in batch rows that have any, and `index` in the other rows; −1 where padded."""
+def with_first(starting: Tensor, begun: Tensor, index: Tensor) -> Tensor:
+    """The first picks (`starting`) in batch rows that have any (`begun`), and `index` in the other rows; −1 where padded."""
+    if bool(begun.all()):
+        return starting
     wide = max(starting.shape[-1], index.shape[-1])
     starting, index = (torch.nn.functional.pad(x, (0, wide - x.shape[-1]), value=-1) for x in (starting, index))
-    return torch.where((starting >= 0).any(dim=-1, keepdim=True), starting, index)
+    return torch.where(to_device(index.device, begun.unsqueeze(-1))[0], starting, index)
 
 
 def marginals(state: TableState) -> tuple[Tensor, Tensor]:

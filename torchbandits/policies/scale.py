@@ -135,6 +135,25 @@ class ScaleWatch:
 
 
 @dataclass(frozen=True)
+class _Arms:
+    """What the arms say of the lengthscales, `batch_shape` each, on the host.
+
+    Attributes:
+        unpulled: Number of arms that were never pulled.
+        here, elsewhere: Largest share of the prior variance that a pulled arm, and an arm never pulled, have lost.
+        prior, apart: Average prior variance of 32 sampled arms, and half the average prior variance of their differences.
+        differ: Whether the features of these arms differ.
+    """
+
+    unpulled: Tensor
+    here: Tensor
+    elsewhere: Tensor
+    prior: Tensor
+    apart: Tensor
+    differ: Tensor
+
+
+@dataclass(frozen=True)
 class _Scales:
     """Scales of rewards, noise and kernel, `batch_shape` each, on the host.
 
@@ -147,6 +166,7 @@ class _Scales:
         shrunk: Noise variance of these averages.
         prior, within: Average prior variance of these points, and average covariance of two of them (0 for finite features).
         x, sample: The points, `batch_shape x 32 x d` on their device, and their places, `batch_shape x 32`.
+        arms: The same of arms; None without a table, on several ranks, and for finite features.
     """
 
     pulls: Tensor
@@ -161,31 +181,45 @@ class _Scales:
     within: Tensor
     x: Tensor
     sample: Tensor
+    arms: _Arms | None
 
     @classmethod
-    def of(cls, posterior: GaussianProcess, noise: Tensor, weight: Tensor) -> _Scales:
+    def of(cls, posterior: GaussianProcess, table: ArmTable | None, noise: Tensor, weight: Tensor) -> _Scales:
         """The scales of a posterior, given the noise standard deviation of a pull and its weight, `batch_shape`."""
+        # The device evaluates the kernel once and reduces over the arms; all numbers come to the host together.
         statistics = posterior.statistics
-        # Only the kernel is evaluated on the device. Everything else would take a hundred small operations there.
-        totals, centre = to_host(statistics.totals, posterior.estimated_prior_mean)
         points = statistics.num_rows
+        sample = (torch.arange(_SAMPLE) * points.unsqueeze(-1)) // _SAMPLE
+        spaced = torch.arange(_SAMPLE) * (0 if table is None else table.rows.num_arms) // _SAMPLE
+        slots, spaced = to_device(statistics.points.device, sample, spaced.expand_as(sample))
+        x, known = statistics.at(slots), []
+        if posterior.finite is None:
+            looked = () if table is None or table.rows.sharded else _looked_at(table, spaced)
+            both = torch.cat([x, *(part.double() for part in looked[-1:])], dim=-2)
+            totals, K, *known = to_host(statistics.totals, kernel_among(posterior.kernel, both), *looked)
+            own = K[..., :_SAMPLE, :_SAMPLE]
+            prior, within = own.diagonal(dim1=-2, dim2=-1).mean(dim=-1), own.mean(dim=(-2, -1))
+        else:
+            totals, prior = to_host(statistics.totals, posterior.finite.diagonal(x).double().mean(dim=-1))
+            within = torch.zeros_like(prior)
+        arms = None
+        if known:
+            unpulled, here, elsewhere, at = known
+            here, elsewhere = (1 - posterior.regularization * least for least in (here, elsewhere))
+            K = K[..., _SAMPLE:, _SAMPLE:]
+            own_prior = K.diagonal(dim1=-2, dim2=-1).mean(dim=-1)
+            differ = (at.amax(dim=-2) > at.amin(dim=-2)).any(dim=-1)
+            arms = _Arms(unpulled, here, elsewhere, own_prior, own_prior - K.mean(dim=(-2, -1)), differ)
         n, sums, squares = totals.unbind(dim=-1)
+        centre = posterior.prior_mean_of(totals)
         pulls = n.sum(dim=-1) / weight
         total = weight * pulls.clamp_min(1)
         mean = sums.sum(dim=-1) / total
         spread = (squares.sum(dim=-1) / total - mean.square()).clamp_min(0).sqrt()
-        sample = (torch.arange(_SAMPLE) * points.unsqueeze(-1)) // _SAMPLE
         counts = (n.gather(-1, sample) / weight.unsqueeze(-1)).clamp_min(1)
         y = sums.gather(-1, sample) / (weight.unsqueeze(-1) * counts)
-        x = statistics.at(to_device(statistics.points.device, sample)[0])
-        if posterior.finite is None:
-            (K,) = to_host(kernel_among(posterior.kernel, x))
-            prior, within = K.diagonal(dim1=-2, dim2=-1).mean(dim=-1), K.mean(dim=(-2, -1))
-        else:
-            (prior,) = to_host(posterior.finite.diagonal(x).double().mean(dim=-1))
-            within = torch.zeros_like(prior)
         observed, shrunk = y.var(dim=-1, correction=0).sqrt(), noise**2 * counts.reciprocal().mean(dim=-1)
-        return cls(pulls, points, mean, spread, centre, noise, observed, shrunk, prior, within, x, sample)
+        return cls(pulls, points, mean, spread, centre, noise, observed, shrunk, prior, within, x, sample, arms)
 
     @cached_property
     def told(self) -> Tensor:
@@ -217,7 +251,7 @@ def _findings(
     posterior: GaussianProcess, table: ArmTable | None, noise: Tensor, weight: Tensor, words: Words
 ) -> Iterator[tuple[str, str]]:
     """The kind and the text of each finding, given the noise standard deviation of a pull and its weight, `batch_shape`."""
-    scales = _Scales.of(posterior, noise, weight)
+    scales = _Scales.of(posterior, table, noise, weight)
     yield from _of_noise(scales, words)
     yield from _of_rewards(scales, words, fitted=bool(posterior.fitted))
     if posterior.finite is not None:
@@ -226,7 +260,7 @@ def _findings(
     if words.data_alone:
         yield from _of_points(posterior, scales, words)
     else:
-        yield from _of_arms(posterior, table, noise, scales.pulls, scales.points)
+        yield from _of_arms(posterior, scales)
 
 
 def _of_noise(scales: _Scales, words: Words) -> Iterator[tuple[str, str]]:
@@ -302,12 +336,10 @@ def _of_points(posterior: GaussianProcess, scales: _Scales, words: Words) -> Ite
         )
 
 
-def _of_arms(
-    posterior: GaussianProcess, table: ArmTable | None, noise: Tensor, pulls: Tensor, points: Tensor
-) -> Iterator[tuple[str, str]]:
-    """Findings about the lengthscales, from the arms, their leverages and the size of the dictionary. Numbers of `pulls` and of
-    distinct `points` are on the host."""
-    told, many = pulls >= _FIRST, points >= _FIRST
+def _of_arms(posterior: GaussianProcess, scales: _Scales) -> Iterator[tuple[str, str]]:
+    """Findings about the lengthscales, from the arms, their leverages and the size of the dictionary."""
+    noise, pulls, points, arms = scales.noise, scales.pulls, scales.points, scales.arms
+    many = points >= _FIRST
     if posterior.sparse:
         alone = many & (pulls >= _MANY_PULLS) & (posterior.dictionary_size.cpu() <= 1)
         if (row := _first(alone)) is not None:
@@ -317,35 +349,34 @@ def _of_arms(
                 "arms, so that all arms look the same: the lengthscale is far too long for the features, or the outputscale "
                 "far too small. Give others, fit them (fit_kernel_), or use tb.auto().",
             )
-    if table is None or table.rows.sharded:
+    if arms is None:
         return
-    prior = table.prior_diagonal / posterior.regularization
-    known = 1 - table.leverage / prior.clamp_min(1e-300)
-    pulled = table.rows.row_of_arm >= 0
-    here, elsewhere, unpulled = to_host(
-        known.masked_fill(~pulled, 0.0).amax(dim=-1), known.masked_fill(pulled, 0.0).amax(dim=-1), (~pulled).sum(dim=-1)
-    )
-    others = unpulled >= points
-    if (row := _first(many & others & (here > 1e-6) & (elsewhere < _ISOLATED * here))) is not None:
+    others = arms.unpulled >= points
+    if (row := _first(many & others & (arms.here > 1e-6) & (arms.elsewhere < _ISOLATED * arms.here))) is not None:
         yield (
             "narrow",
             f"{_where(row)}no arm has learned anything from the {int(points[row])} distinct arms that were "
             "pulled: the lengthscale is far shorter than the distance between neighbouring arms, so that each must be "
             "pulled to be known. Standardise the features, give a longer lengthscale, or use tb.auto().",
         )
-    sample = (torch.arange(_SAMPLE) * table.rows.num_arms // _SAMPLE).expand(*many.shape, -1)
-    x = table.rows.points(to_device(prior.device, sample)[0])
-    x, K = to_host(x, kernel_among(posterior.kernel, x))
-    whole = K.diagonal(dim1=-2, dim2=-1).mean(dim=-1)
-    apart = whole - K.mean(dim=(-2, -1))
-    differ = (x.amax(dim=-2) > x.amin(dim=-2)).any(dim=-1)
-    if (row := _first(told & differ & (apart < _IDENTICAL * whole) & (apart < noise**2))) is not None:
+    apart = arms.apart
+    if (row := _first(scales.told & arms.differ & (apart < _IDENTICAL * arms.prior) & (apart < noise**2))) is not None:
         yield (
             "wide",
             f"{_where(row)}to the kernel all arms are nearly the same: it expects them to differ by a standard deviation of "
             f"{_at(apart.clamp_min(0).sqrt(), row)}, less than the noise of {_at(noise, row)}. The lengthscale is far too long "
             "for the features: standardise the features, give a shorter one, fit it (fit_kernel_), or use tb.auto().",
         )
+
+
+def _looked_at(table: ArmTable, sample: Tensor) -> tuple[Tensor, ...]:
+    """Number of arms never pulled, and the smallest leverage per prior variance of the pulled arms and of those, `batch_shape`
+    each, and sampled arms, `batch_shape x 32 x d`."""
+    pulled = table.rows.row_of_arm >= 0
+    ratio = table.leverage / table.prior_diagonal.clamp_min(1e-300)
+    others = ~pulled
+    least = (ratio.masked_fill(hidden, torch.inf).amin(dim=-1) for hidden in (others, pulled))
+    return others.sum(dim=-1), *least, table.rows.points(sample)
 
 
 def _nearest_correlation(posterior: GaussianProcess, x: Tensor, sample: Tensor) -> Tensor:

@@ -252,10 +252,14 @@ class GaussianProcess(Buffered):
     @property
     def estimated_prior_mean(self) -> Tensor:
         """μ₀ of each batch row, reward units: the given number, or the average of the observed rewards (0 without any)."""
-        pulls = self.statistics.pulls
+        return self.prior_mean_of(self.statistics.totals)
+
+    def prior_mean_of(self, totals: Tensor) -> Tensor:
+        """`estimated_prior_mean` from the totals of the statistics, or from a copy of them, on its device."""
+        pulls = totals[..., 0].sum(dim=-1)
         if self.prior_mean != "estimate":
             return torch.full_like(pulls, float(self.prior_mean))
-        return self.statistics.sums.sum(dim=-1) / pulls.clamp_min(1e-300)
+        return totals[..., 1].sum(dim=-1) / pulls.clamp_min(1e-300)
 
     @property
     def num_channels(self) -> int:

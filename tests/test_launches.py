@@ -13,7 +13,7 @@ from emulated_device import Asked, emulated_device
 from problems import generator, kernel_pair, rbf
 
 import torchbandits as tb
-from torchbandits import ratios, reporting
+from torchbandits import ratios, reporting, transfers
 from torchbandits.arms import lookahead, strategies
 from torchbandits.arms.leaders import pick_rows
 
@@ -118,6 +118,38 @@ def test_first_picks_ask_no_more_of_a_device_than_others(start: tb.starts.Start 
     found = steps_of(lambda: tb.compressed_gp(rbf(2.0), initial=start, **NOISE), 20_000, 4, features=8)
     assert max(launches for launches, _, _ in found) <= LIMITS["compressed_gp"].launches
     assert max(waits for _, waits, _ in found) <= LIMITS["compressed_gp"].waits
+
+
+@pytest.mark.parametrize(("name", "copies"), [("gp_ucb", 6), ("lin_ucb", 6), ("bkb", 12)])
+def test_a_step_of_one_pick_copies_a_few_times(name: str, copies: int, monkeypatch: pytest.MonkeyPatch):
+    moved, together = [], transfers._together
+    monkeypatch.setattr(transfers, "_together", lambda *given: moved.append(1) or together(*given))
+    counts = []
+    for steps in (3, 5):
+        moved.clear()
+        steps_of(LIMITS[name].make, 2_000, steps)
+        counts.append(len(moved))
+    assert counts[1] - counts[0] <= 2 * copies
+
+
+def test_tensors_of_every_kind_are_copied_together():
+    g = generator(0)
+    numbers = torch.rand(3, 4, generator=g, dtype=torch.float64)
+    kinds = (
+        numbers.T, numbers[:, 1], numbers[0, 0], numbers[:1, 2], torch.rand(0, 3, generator=g), numbers.float()[None],
+        torch.arange(5)[::2], torch.tensor([True, False]).expand(3, 2), torch.tensor(7, dtype=torch.int32),
+    )  # fmt: skip
+    for given in (kinds, kinds[::-1], kinds[:4], kinds[:1], kinds[4:5], kinds[2:4]):
+        with emulated_device() as asked:
+            there = transfers.to_device(torch.device("cuda:0"), *given)
+            assert all(x.device.type == "cuda" for x in there)
+            assert asked.waits == 0
+            here = transfers.to_host(*there)
+            assert asked.waits == 1
+        for one, own in zip(given, here, strict=True):
+            assert one.dtype == own.dtype
+            assert one.shape == own.shape
+            assert torch.equal(one, own)
 
 
 def test_the_warning_of_a_selection_told_again_asks_nothing_of_the_device(monkeypatch: pytest.MonkeyPatch):

@@ -64,7 +64,7 @@ def report_of(policy: Policy, state: State, pulls: Pulls, unasked: Tensor, selec
             _warn_of_closed(policy, told, unasked)
         width = policy.width(state).clone()
         return Report(sums["told"].clone(), told, distinct.clone(), size.clone(), width, gained, gap, unasked)
-    here = [own.cpu() for own in (sums["told"], told, distinct, size, policy.width_on_host(state), gained, gap, unasked)]
+    here = (sums["told"], told.cpu(), distinct, size, policy.width_on_host(state).cpu(), gained.cpu(), gap, unasked.cpu())
     if selected:
         _warn_of_closed(policy, here[1], here[-1])
     return Report(*to_device(device, *here))

@@ -195,6 +195,10 @@ class FitReport:
     reasons: tuple[str, ...]
 
 
+# The tensors of pulls.
+_OF_PULLS = ("counts", "sums", "squares", "index", "mask", "points", "numbers")
+
+
 @dataclass(frozen=True)
 class Pulls:
     """Summed pulls to learn from: `index` (arms) and `mask` `batch_shape x q`, or `points` that need not be arms,
@@ -226,7 +230,7 @@ class Pulls:
         return self._moved(to_host, None)
 
     def _moved(self, move: Callable[..., Sequence[Tensor]], host: Pulls | None) -> Pulls:
-        tensors = {name: value for name, value in as_dict(self).items() if isinstance(value, Tensor)}
+        tensors = {name: own for name in _OF_PULLS if (own := getattr(self, name)) is not None}
         changed: dict[str, Any] = dict(zip(tensors, move(*tensors.values()), strict=True))
         return replace(self, **changed, host=host)
 

@@ -237,6 +237,11 @@ class ArmRows(Buffered):
         if device.type == "cpu" and told.index.dim() == 1 and told.index.shape[0] == 1 and bool(told.mask):
             arm = self.entry(told.index)
             return Summed(arm, arm, arm, told.counts.double(), told.sums.double(), told.squares.double(), whole=True)
+        if told is not pulls and self.first is None and told.index.shape[-1] == 1 and bool(told.mask.all()):
+            # One pick per row is its own distinct arm, and is on the device already.
+            assert pulls.index is not None
+            sums = (told.counts.double(), told.sums.double(), told.squares.double())
+            return Summed(pulls.index, pulls.index, told.index, *sums, whole=True)
         own = self.distinct(told.index, told.mask, told.counts, told.sums, told.squares)
         return Summed.of(device, *own) if device.type != "cpu" else Summed(own[0], own[0].clamp_min(0), *own)
 
@@ -252,7 +257,7 @@ class ArmRows(Buffered):
         if bool(new if new.numel() == 1 else new.any()):
             new_rows = records.append_(self.at(summed.slot), new)
             rows = torch.where(new, new_rows, rows)
-            self._join(here.masked_fill(~new, -1), new_rows)
+            self._join(here.masked_fill(~new, -1), new_rows, distinct if new.numel() == 1 else None)
         records.add_(rows, summed.counts, summed.sums, summed.squares, whole=summed.whole)
         return rows
 
@@ -343,8 +348,9 @@ class ArmRows(Buffered):
             self.row_of_arm = nn.functional.pad(self.row_of_arm, (0, 1)).scatter(-1, slot, row)[..., :-1]
             self._extend(index, row)
 
-    def _join(self, index: Tensor, rows: Tensor) -> None:
-        """Set the rows of arms (−1 for none), both on the host or on the device."""
+    def _join(self, index: Tensor, rows: Tensor, there: Tensor | None = None) -> None:
+        """Set the rows of arms (−1 for none), both on the host or on the device; `there` is `index` on the device, if it is a
+        single arm."""
         size, device, known = self.arm_of_row.shape[-1], self.row_of_arm.device, self._found
         if index.device != device:
             if index.dim() == 1:
@@ -354,15 +360,20 @@ class ArmRows(Buffered):
             # device.
             last = bool((rows == torch.arange(size, size + rows.shape[-1])).all())
             grown = max(int(rows.max()) + 1, size) if rows.numel() else size
-            arms, own, slot, place = to_device(
-                device, index, rows, torch.where(index >= 0, index, self.num_arms), torch.where(rows >= 0, rows, grown)
-            )
-            if self.sharded:
-                self._join(arms, own)
-            elif last:
-                self.row_of_arm = self.row_of_arm.scatter(-1, arms, own)
-                self.arm_of_row = torch.cat([self.arm_of_row, arms], dim=-1)
+            if there is not None and last and not self.sharded:
+                self.row_of_arm = self.row_of_arm.scatter(-1, there, size)
+                self.arm_of_row = torch.cat([self.arm_of_row, there], dim=-1)
+            elif self.sharded or last:
+                arms, own = to_device(device, index, rows)
+                if self.sharded:
+                    self._join(arms, own)
+                else:
+                    self.row_of_arm = self.row_of_arm.scatter(-1, arms, own)
+                    self.arm_of_row = torch.cat([self.arm_of_row, arms], dim=-1)
             else:
+                arms, own, slot, place = to_device(
+                    device, index, rows, torch.where(index >= 0, index, self.num_arms), torch.where(rows >= 0, rows, grown)
+                )
                 # Padding is written to a spare place that is removed at the end.
                 self.row_of_arm = nn.functional.pad(self.row_of_arm, (0, 1)).scatter(-1, slot, own)[..., :-1]
                 longer = nn.functional.pad(self.arm_of_row, (0, grown - size + 1), value=-1)

@@ -173,6 +173,8 @@ class ArmTable(Buffered):
         """`marginals_at` of arms, taken from the cache of `foresee_` if it has them, otherwise read in one transfer."""
         here = summed.here
         if (known := self._foreseen) is not None and known[0] is self.leverage:
+            if torch.equal(here, known[1]):
+                return known[2], known[3]
             same = here.unsqueeze(-1) == known[1].unsqueeze(-2)
             if bool((same.any(dim=-1) | (here < 0)).all()):
                 place = same.byte().argmax(dim=-1)
@@ -293,14 +295,23 @@ class ArmTable(Buffered):
         shrink = 1 / (1 + gain)
         moved = ((targets.squeeze(-2) - counts * channels_j.squeeze(-1)) * shrink).unsqueeze(-1)
         scale = (counts * shrink).sqrt()
-        if gain.device != slot.device:
-            leverage_j, scale, moved = to_device(slot.device, leverage_j, scale, moved)
-        c = cross.squeeze(-2).scatter(-1, slot, leverage_j.to(cross.dtype))
-        g = c * scale
+        single = gain.device != slot.device and gain.numel() == moved.numel() == 1
+        if single:
+            # A device reads single numbers with its operations.
+            by, step = scale.item(), moved.item()
+            c = cross.squeeze(-2).scatter(-1, slot, leverage_j.item())
+            g = c.double() * by
+        else:
+            if gain.device != slot.device:
+                leverage_j, scale, moved = to_device(slot.device, leverage_j, scale, moved)
+            c = cross.squeeze(-2).scatter(-1, slot, leverage_j.to(cross.dtype))
+            g = c * scale
         self.__dict__["_updates"] += 1
-        self.strategy.append(g.unsqueeze(-2), lambda columns: columns * scale.unsqueeze(-1))
+        self.strategy.append(g.unsqueeze(-2), lambda columns: columns * (by if single else scale.unsqueeze(-1)))
         self._buffers["leverage"] = torch.addcmul(self.leverage, g, g, value=-1).clamp_min_(0)
-        self._buffers["channels"] = torch.addcmul(self.channels, moved, c.unsqueeze(-2))
+        c = c.unsqueeze(-2)
+        channels = torch.add(self.channels, c, alpha=step) if single else torch.addcmul(self.channels, moved, c)
+        self._buffers["channels"] = channels
         return gain.log1p_().squeeze(-1)
 
     def needs_sweep(self, rows: int = 0) -> bool:

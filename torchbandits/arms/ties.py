@@ -20,12 +20,11 @@ def best_arm(score: Tensor, best: Tensor | None = None) -> Tensor:
     """Lowest index among the scores within 16 eps of the best, `batch_shape x A` to `batch_shape`. `best` is the best score,
     `batch_shape`, on the host, if it is already known there. Cost O(A)."""
     if best is not None:
-        least = torch.sub(best, best.abs(), alpha=TIE).unsqueeze(-1)
-        return (
-            (score >= (least if score.device.type == "cpu" else to_device(score.device, least)[0]))
-            .view(torch.uint8)
-            .argmax(dim=-1)
-        )
+        least = torch.sub(best, best.abs(), alpha=TIE)
+        # A device reads a single number with the operation.
+        if least.dim():
+            (least,) = to_device(score.device, least.unsqueeze(-1))
+        return (score >= least).view(torch.uint8).argmax(dim=-1)
     best = score.amax(dim=-1, keepdim=True)
     # TIE is a power of two, so the product is exact. `argmax` is not defined for booleans, hence the view as bytes.
     return (score >= torch.sub(best, best.abs(), alpha=TIE)).view(torch.uint8).argmax(dim=-1)

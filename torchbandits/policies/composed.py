@@ -462,7 +462,9 @@ class Composed(Policy[TableState | BoxState]):
         largest, lower = across.amax(upper), across.amin(torch.sub(upper, mean, alpha=2))
         if largest.device.type != "cpu" and state.posterior.units is None:
             # One copy for all three, because each copy waits for the device.
-            largest, lower, derived.width_on_host = to_host(largest, lower, width)
+            known = derived.width_on_host
+            largest, lower, *own = to_host(largest, lower, *([] if known is not None else [width]))
+            derived.width_on_host = own[0] if own else known
         if largest.device.type == "cpu":
             derived.highest = largest
         lower = -lower

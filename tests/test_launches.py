@@ -14,7 +14,7 @@ from problems import generator, kernel_pair, rbf
 
 import torchbandits as tb
 from torchbandits import ratios, reporting, transfers
-from torchbandits.arms import lookahead, strategies
+from torchbandits.arms import columns, lookahead, strategies
 from torchbandits.arms.leaders import pick_rows
 
 HISTORY, STEPS = 60, 4
@@ -411,3 +411,40 @@ def test_pure_exploration_picks_on_a_device_what_it_picks_on_the_host(kernel: st
     with emulated_device():
         there = picked("cuda")
     assert there == picked("cpu")
+
+
+@pytest.mark.parametrize(("kernel", "launches"), [("rbf", 6), ("matern32", 11)])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("scattered", [False, True])
+def test_a_sweep_waits_for_no_block_and_asks_for_few_operations_a_block(
+    kernel: str, launches: int, dtype: torch.dtype, scattered: bool, monkeypatch: pytest.MonkeyPatch
+):
+    arms = torch.rand(8_192, 3, generator=generator(0), dtype=torch.float64).to(dtype)
+    if scattered:  # a block beyond the norms for which distances come from a product
+        arms[100] *= 1e6
+    told = torch.arange(101, 131)
+    values = torch.sin(arms[told].double().sum(dim=-1))
+
+    def swept(device: str) -> tuple[torch.Tensor, torch.Tensor, int, int]:
+        policy = tb.bkb(kernel_pair(kernel, 1.0)[0], noise_std=0.1, memory_budget=1)
+        bandit = tb.Bandit(policy, arms.to(device), generator=generator(1))
+        bandit.observe(told.to(device), torch.ones_like(values).to(device), values.to(device))
+        table = bandit.loop.state.table
+        before = Asked(asked.launches, asked.waits)
+        table.sweep_()
+        spent = asked.launches - before.launches, asked.waits - before.waits
+        return table.mean().cpu(), table.leverage.cpu(), *spent
+
+    found = []
+    for block in (2_048, 256):
+        monkeypatch.setattr(columns.KernelColumns, "step", lambda *_, block=block: block)
+        with emulated_device() as asked:
+            found.append(swept("cuda"))
+    few, many = found
+    assert many[3] == few[3] <= 8
+    assert many[2] - few[2] <= launches * (8_192 // 256 - 8_192 // 2_048)
+    tolerance = {torch.float64: 1e-9, torch.float32: 2e-3}[dtype]
+    for mean, leverage, *_ in found:
+        expected = swept("cpu")
+        torch.testing.assert_close(mean, expected[0], rtol=tolerance, atol=tolerance)
+        torch.testing.assert_close(leverage, expected[1], rtol=tolerance, atol=tolerance)

@@ -14,6 +14,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import gpytorch
 import numpy as np
@@ -38,6 +39,10 @@ _FEW_THREADS = 2
 # Largest squared norm, in length-scales from the centre of the points, for which |x|² + |y|² − 2xᵀy is trusted: an error of
 # 1e-13 (float32: 1e-6) in the squared distance. Beyond it, distances are summed from differences.
 _TRUSTED = {torch.float64: 100.0, torch.float32: 4.0}
+# Number of arms from which a centre is found.
+_SAMPLE = 4096
+# Number of consecutive arms on a device for which the largest norm is known on the host.
+_TOGETHER = 256
 # Bytes of the differences of coordinates that are held at once on a device.
 _DIFFERENCES = 256 << 20
 
@@ -188,9 +193,9 @@ class Stationary:
         if self.nu == 0.5:
             return _exp_(r.neg_())
         decay = _exp_(-r)
-        if self.nu == 1.5:
-            return torch.addcmul(decay, decay, r, out=r)
-        return torch.mul((r * r).div_(3).add_(r).add_(1), decay, out=r)
+        if self.nu == 2.5:
+            torch.addcmul(r, r, r, value=1 / 3, out=r)
+        return torch.addcmul(decay, decay, r, out=r)
 
     @property
     def smooth(self) -> bool:
@@ -246,6 +251,63 @@ class StationaryColumns:
         return column if self._form.outputscale is None else column.mul_(self._form.outputscale)
 
 
+@dataclass(frozen=True)
+class ScaledArms:
+    """Arms on a device in units of a kernel's lengthscale, relative to a centre, so that blocks of kernel values take few
+    operations and no waiting for the device.
+
+    Attributes:
+        form: The kernel.
+        centre: Medians of the features, of at most 4,096 arms, `batch_shape x 1 x d`.
+        storage: Of coordinates, 1 and the squared norm of every arm, `batch_shape x (d + 2) x A`. Features are first in memory,
+            so that sums run along the arms.
+    """
+
+    form: Stationary
+    centre: Tensor
+    storage: Tensor
+
+    @staticmethod
+    def of(arms: Arms, form: Stationary) -> ScaledArms:
+        """The arms in units of the kernel. Cost O(A d)."""
+        scale, (A, d) = form.scale.to(arms.dtype), arms.shape[-2:]
+        # One arm far away does not move the median.
+        some = arms[..., :: -(-A // _SAMPLE), :].sort(dim=-2).values
+        middle = some.shape[-2] // 2
+        centre = some[..., middle : middle + 1, :]
+        block = arms.new_empty(*broadcast_shapes(arms.shape[:-2], scale.shape[:-2]), d + 2, A)
+        x = block[..., :d, :]
+        torch.sub(arms.mT.expand(x.shape), centre.mT, out=x).mul_(scale.mT)
+        return ScaledArms(form, centre, block)
+
+    @property
+    def points(self) -> Arms:
+        """All arms in these units, `batch_shape x A x d`."""
+        return self.storage[..., :-2, :].mT
+
+    @cached_property
+    def block(self) -> Tensor:
+        """Coordinates, 1 and the squared norm of every arm, `batch_shape x (d + 2) x A`."""
+        torch.linalg.vector_norm(self.storage[..., :-2, :], dim=-2, out=self.storage[..., -1, :]).square_()
+        self.storage[..., -2, :] = 1
+        return self.storage
+
+    def scaled(self, points: Points) -> Points:
+        """Points in these units."""
+        return (points - self.centre) * self.form.scale.to(points.dtype)
+
+    @cached_property
+    def _reach(self) -> Any:
+        """Largest squared norm of every `_TOGETHER` arms, on the host."""
+        norms = self.block[..., -1, :]
+        padded = torch.nn.functional.pad(norms, (0, -norms.shape[-1] % _TOGETHER))
+        return padded.reshape(-1, padded.shape[-1] // _TOGETHER, _TOGETHER).amax(dim=(0, 2)).cpu().numpy()
+
+    def reach(self, part: slice) -> float:
+        """A bound of the squared norms of consecutive arms. The first call waits for the device."""
+        return float(self._reach[part.start // _TOGETHER : -(-part.stop // _TOGETHER)].max())
+
+
 class StationaryBlocks:
     """k(x_j, ·) of fixed points on successive chunks of arms: one small matrix product, and one exponential per entry.
 
@@ -256,17 +318,18 @@ class StationaryBlocks:
     Args:
         points: `batch_shape x m x d`, in the units of the kernel's lengthscale.
         kernel: An RBF or Matérn kernel, scaled or not, without active dimensions; its batch shape broadcasts with the points'.
+        arms: Arms on a device in units of this kernel, for `at`.
     """
 
-    def __init__(self, points: Points, kernel: gpytorch.kernels.Kernel) -> None:
+    def __init__(self, points: Points, kernel: gpytorch.kernels.Kernel, arms: ScaledArms | None = None) -> None:
         form = Stationary.of(kernel)
         assert form is not None
-        self._form, self._scale = form, form.scale.to(points.dtype)
+        self._form, self._scale, self._arms = form, form.scale.to(points.dtype), arms
         self._outputscale = None if form.outputscale is None else form.outputscale[..., None, None].to(points.dtype)
-        self._centre = points.mean(dim=-2, keepdim=True)
+        self._centre = points.mean(dim=-2, keepdim=True) if arms is None else arms.centre
         self._points = (points - self._centre) * self._scale
         norms = self._points.square().sum(dim=-1, keepdim=True)
-        self._left = torch.cat([-2 * form.sign * self._points, form.sign * norms, torch.ones_like(norms)], dim=-1)
+        self._left = torch.cat([-2 * form.sign * self._points, form.sign * norms, torch.full_like(norms, form.sign)], dim=-1)
         self._trusted = form.nu != 0.5 and bool((norms <= _TRUSTED[points.dtype]).all())
 
     @staticmethod
@@ -278,13 +341,27 @@ class StationaryBlocks:
         """k(points, arms) for arms `n x d` or `batch_shape x n x d`, written to `out`, `batch_shape x m x n`. O(n m d)."""
         x = (arms - self._centre) * self._scale
         norms = x.square().sum(dim=-1, keepdim=True)
-        decay_: Callable[[Tensor], Tensor] = self._form.decay_
         if self._trusted and bool((norms <= _TRUSTED[x.dtype]).all()):
-            right = torch.cat([x, torch.ones_like(norms), self._form.sign * norms], dim=-1)
-            torch.matmul(self._left, right.mT, out=out)
-        else:
-            distances(self._points, x, out)
-            decay_ = self._form.decay_at_
+            return self._multiplied(torch.cat([x, torch.ones_like(norms), norms], dim=-1).mT, out)
+        return self._decayed(distances(self._points, x, out), self._form.decay_at_)
+
+    def at(self, part: slice, out: Tensor) -> Tensor:
+        """`__call__` for consecutive arms of those given at the start, without waiting for the device."""
+        assert self._arms is not None
+        block = self._arms.block[..., part]
+        if self._trusted and self._arms.reach(part) <= _TRUSTED[out.dtype]:
+            return self._multiplied(block, out)
+        return self._decayed(distances(self._points, block[..., :-2, :].mT, out), self._form.decay_at_)
+
+    def _multiplied(self, right: Tensor, out: Tensor) -> Tensor:
+        """k from `batch_shape x (d + 2) x n`: coordinates, 1 and squared norms of arms."""
+        left = self._left
+        right = right.expand(*left.shape[:-2], *right.shape[-2:]) if right.dim() < left.dim() else right
+        # For one dimension of batch rows, `matmul` would copy its result.
+        (torch.bmm if left.dim() == right.dim() == 3 else torch.matmul)(left, right, out=out)
+        return self._decayed(out, self._form.decay_)
+
+    def _decayed(self, out: Tensor, decay_: Callable[[Tensor], Tensor]) -> Tensor:
         line = out.shape[:-2].numel() * out.shape[-1] * out.element_size()
         group = max(1, _GROUP_BYTES // max(1, line)) if out.device.type == "cpu" else max(1, out.shape[-2])
         for block in out.split(group, dim=-2):

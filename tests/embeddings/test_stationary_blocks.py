@@ -9,7 +9,7 @@ import torch
 from emulated_device import emulated_device
 
 from torchbandits import kernels
-from torchbandits.kernels import StationaryBlocks, distances, evaluate_kernel
+from torchbandits.kernels import ScaledArms, Stationary, StationaryBlocks, distances, evaluate_kernel
 
 F64 = torch.float64
 PROFILES = {
@@ -112,11 +112,11 @@ def test_a_device_sums_differences_in_bounded_pieces(
 ) -> None:
     monkeypatch.setattr(kernels, "_DIFFERENCES", pieces)
     points, arms = cloud(3)
-    form = kernels.Stationary.of(make(name, 0.4, 2.0))
+    form = Stationary.of(make(name, 0.4, 2.0))
     assert form is not None
     expected = form.between(points, arms)
     with emulated_device() as asked:
-        there = kernels.Stationary.of(make(name, 0.4, 2.0).cuda())
+        there = Stationary.of(make(name, 0.4, 2.0).cuda())
         left, right, out = points.expand(*shape, 40, 5).cuda(), arms.cuda(), torch.empty(*shape, 40, 140, dtype=F64).cuda()
         K = there.between(left, right).cpu()
         before, pieces_of_one = asked.launches, 40 * 140 * 5 * 8 * (3 if shape else 1) <= pieces
@@ -125,3 +125,55 @@ def test_a_device_sums_differences_in_bounded_pieces(
         r = distances(left, right, out).cpu()
     torch.testing.assert_close(K, expected.expand(*shape, 40, 140), rtol=1e-13, atol=1e-15)
     torch.testing.assert_close(r, distances(points, arms).expand(*shape, 40, 140), rtol=1e-14, atol=0)
+
+
+@pytest.mark.parametrize("lengthscale", [1e-3, 0.05, 0.4, 3.0, 1e3])
+@pytest.mark.parametrize("name", PROFILES)
+def test_blocks_of_arms_on_a_device_equal_dense_distances(name: str, lengthscale: float) -> None:
+    points, arms = cloud(0)
+    arms = torch.cat([arms, torch.full((1, 5), 1e4, dtype=F64), arms + 2.0, arms[:30]])
+    with emulated_device() as asked:
+        kernel, there = make(name, lengthscale).cuda(), arms.cuda()
+        form = Stationary.of(kernel)
+        assert form is not None
+        scaled = ScaledArms.of(there, form)
+        blocks, out = StationaryBlocks(points.cuda(), kernel, scaled), torch.full((40, len(arms)), torch.nan, dtype=F64).cuda()
+        blocks.at(slice(0, 100), out[:, :100])
+        before = asked.waits
+        for start in range(100, len(arms), 100):
+            blocks.at(slice(start, min(start + 100, len(arms))), out[:, start : start + 100])
+        assert asked.waits == before
+        own = scaled.scaled(there[:30])
+        assert torch.equal(own.cpu(), scaled.points[:30].cpu())
+        K = out.cpu()
+    atol = 4e-13 + (1e-15 / lengthscale if name == "matern-0.5" else 0)
+    np.testing.assert_allclose(K.numpy(), dense(name, points, arms, lengthscale), rtol=0, atol=atol)
+
+
+@pytest.mark.parametrize("own_arms", [False, True])
+@pytest.mark.parametrize("name", PROFILES)
+def test_batch_rows_of_arms_on_a_device(name: str, own_arms: bool) -> None:
+    generator = torch.Generator().manual_seed(1)
+    points, arms = torch.rand(3, 9, 4, generator=generator, dtype=F64), torch.rand(3, 600, 4, generator=generator, dtype=F64)
+    arms = arms if own_arms else arms[0]
+    lengthscale = 0.2 + torch.rand(3, 1, 4, generator=generator, dtype=F64)
+    kernel = make(name, lengthscale, 0.5 + torch.rand(3, generator=generator, dtype=F64))
+    expected = evaluate_kernel(kernel, points, arms.expand(3, -1, -1))
+    with emulated_device():
+        kernel = kernel.cuda()
+        form = Stationary.of(kernel)
+        assert form is not None
+        blocks = StationaryBlocks(points.cuda(), kernel, ScaledArms.of(arms.cuda(), form))
+        K = blocks.at(slice(200, 550), torch.empty(3, 9, 400, dtype=F64).cuda()[..., :350]).cpu()
+        one = make(name, 0.5).cuda()
+        form = Stationary.of(one)
+        assert form is not None
+        blocks, whole = (
+            StationaryBlocks(points.cuda(), one, ScaledArms.of(arms.cuda(), form)),
+            torch.empty(3, 9, 400, dtype=F64).cuda(),
+        )
+        blocks.at(slice(200, 550), whole[..., :350])
+        shared = whole[..., :350].cpu()
+    torch.testing.assert_close(K, expected[..., 200:550], rtol=1e-9, atol=1e-11)
+    expected = evaluate_kernel(make(name, 0.5), points, arms.expand(3, -1, -1))
+    torch.testing.assert_close(shared, expected[..., 200:550], rtol=1e-9, atol=1e-11)

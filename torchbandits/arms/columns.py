@@ -16,7 +16,7 @@ from torchbandits.arms.ranks import Shard
 from torchbandits.arms.rows import ArmRows
 from torchbandits.budget import halved
 from torchbandits.embeddings import Spectrum
-from torchbandits.kernels import Stationary, StationaryBlocks, StationaryColumns, evaluate_kernel, kernel_diagonal
+from torchbandits.kernels import ScaledArms, Stationary, StationaryBlocks, StationaryColumns, evaluate_kernel, kernel_diagonal
 from torchbandits.linalg import LEAF, STRIPE, staircase_product
 from torchbandits.posteriors import GaussianProcess, SweepFactors
 from torchbandits.shapes import broadcast_shapes
@@ -34,8 +34,11 @@ FUSED = os.environ.get("TORCHBANDITS_FUSED") != "0" and importlib.util.find_spec
 FUSED_FEATURES = 64
 # Size of a block of columns that stays in cache while it is multiplied and squared.
 _CHUNK_BYTES = 8 << 20
-# Size of such a block on a GPU, where kernel launches should be few and large.
-_DEVICE_BYTES = 256 << 20
+# The same on a GPU, whose cache holds a few tens of megabytes, while each of the few operations of a block should outlast its
+# launch.
+_DEVICE_BYTES = 32 << 20
+# Size of the columns that a GPU evaluates together, or reads where they are kept: there launches should be few and large.
+_DEVICE_COLUMNS = 256 << 20
 # Largest number of arms per chunk when a column is evaluated.
 _READ = 1 << 16
 # Size of the features of such a chunk.
@@ -62,8 +65,8 @@ class KernelColumns:
         self._rows, self._posterior, self._memory_budget = rows, posterior, memory_budget
         self._kept: KeptColumns | None = None
         self._stationary: StationaryColumns | None = None
-        # On a device: the form of an RBF or Matérn kernel, and the arms in units of its lengthscale.
-        self._scaled: tuple[Stationary, Tensor] | None = None
+        # On a device: the arms of this process in units of the lengthscale of an RBF or Matérn kernel.
+        self._scaled: ScaledArms | None = None
         # The kernel in the arms' dtype, if that is not float64.
         self._narrow: Any = None
         # The last rows of a dictionary, the arms of all rows, and the kernel between them, read off kept columns.
@@ -106,8 +109,8 @@ class KernelColumns:
             return out
         if source.device.type != "cpu":
             if (known := self.scaled()) is not None:
-                return known[0].between_scaled(points * known[0].scale.to(source.dtype), known[1])
-            step = max(256, _DEVICE_BYTES // (source.dtype.itemsize * max(source.dim, points.shape[:-1].numel())))
+                return known.form.between_scaled(known.scaled(points), known.points)
+            step = max(256, _DEVICE_COLUMNS // (source.dtype.itemsize * max(source.dim, points.shape[:-1].numel())))
             parts = [self._of(points, arms) for _, arms in source.chunks(step)]
             return parts[0] if len(parts) == 1 else torch.cat(parts, dim=-1)
         # The chunk size keeps the distances and kernel values of a chunk in cache.
@@ -120,15 +123,17 @@ class KernelColumns:
             return self._lines(self._stationary, points)
         return self._of(points, source.arms)
 
-    def scaled(self) -> tuple[Stationary, Tensor] | None:
-        """On a device: the form of an RBF or Matérn kernel, and arms in memory in units of its lengthscale; None elsewhere."""
+    def scaled(self) -> ScaledArms | None:
+        """Arms in memory on a device, in units of the lengthscale of an RBF or Matérn kernel; None elsewhere, and where other
+        processes have arms."""
+        return None if self._rows.sharded else self._own_scaled()
+
+    def _own_scaled(self) -> ScaledArms | None:
         source = self._rows.source
-        if self._scaled is None and source.device.type != "cpu" and isinstance(source, InMemory):
+        held = source.held if isinstance(source, Shard) else source
+        if self._scaled is None and held.device.type != "cpu" and isinstance(held, InMemory):
             form = Stationary.of(self._kernel())
-            if form is not None:
-                # Features first in memory, so that sums run along the arms.
-                scaled = (source.arms.mT * form.scale.to(source.dtype).mT).contiguous()
-                self._scaled = (form, scaled.mT)
+            self._scaled = None if form is None else ScaledArms.of(held.arms, form)
         return self._scaled
 
     def _of(self, points: Points, arms: Points) -> Tensor:
@@ -171,7 +176,7 @@ class KernelColumns:
             self._kept = KeptColumns(shape, source.num_arms, source.dtype, source.device, self._memory_budget)
         kept = self._kept
         if rows.shape[-1] > kept.most:
-            self.forget()
+            self._kept = self._read = None
             return False
         # A single batch row has no padding.
         kept.know(statistics.num_rows.reshape(-1).tolist() if statistics.num_rows.dim() else [statistics.size])
@@ -264,8 +269,10 @@ class KernelColumns:
 
     def step(self, rows: Tensor) -> int:
         """Number of arms of a chunk of `products`."""
-        wanted = _CHUNK_BYTES if rows.device.type == "cpu" else _DEVICE_BYTES
-        return max(LEAST_ARMS, wanted // (8 * max(1, rows.numel())))
+        if rows.device.type == "cpu":
+            return max(LEAST_ARMS, _CHUNK_BYTES // (8 * max(1, rows.numel())))
+        wanted = _DEVICE_BYTES if self._kept is None else _DEVICE_COLUMNS
+        return max(LEAST_ARMS, wanted // (self._rows.source.dtype.itemsize * max(1, rows.numel())))
 
     def products(
         self, weights: Tensor, rows: Tensor, dense: int | None = None, step: int | None = None
@@ -390,7 +397,15 @@ class KernelColumns:
             for part, arms in source.chunks(step):
                 yield part, evaluate_kernel(kernel, points, arms)
             return
-        blocks, out = StationaryBlocks(points, kernel), points.new_empty(*rows.shape, min(step, source.num_arms))
+        try:
+            known = self._own_scaled()
+        except torch.OutOfMemoryError:
+            known = None
+        blocks, out = StationaryBlocks(points, kernel, known), points.new_empty(*rows.shape, min(step, source.num_arms))
+        if known is not None:
+            for part in parts(0, source.num_arms, step):
+                yield part, blocks.at(part, out[..., : part.stop - part.start])
+            return
         for part, arms in source.chunks(step):
             yield part, blocks(arms, out[..., : arms.shape[-2]])
 

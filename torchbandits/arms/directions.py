@@ -12,7 +12,7 @@ from torchbandits.arms.columns import KernelColumns
 from torchbandits.arms.rows import ArmRows
 from torchbandits.buffered import Buffered
 from torchbandits.errors import UnsupportedError
-from torchbandits.kernels import Stationary, kernel_matrix
+from torchbandits.kernels import ScaledArms, Stationary, kernel_matrix
 from torchbandits.posteriors import GaussianProcess
 from torchbandits.types import Picks
 
@@ -120,7 +120,7 @@ class Directions(Buffered):
         if (known := self._columns.scaled()) is None:
             K = self._columns.evaluate(rows.at(slot))
         else:
-            K = known[0].between_scaled(_at(known[1], slot), known[1])
+            K = known.form.between_scaled(_at(known.points, slot), known.points)
         return (K / posterior.regularization).expand(*slot.shape, K.shape[-1])
 
     def _without(self, start: Tensor, slot: Tensor, first: int) -> Tensor:
@@ -177,16 +177,16 @@ class Directions(Buffered):
         if self.dense:
             return slot, t
         known = self._scaled()
-        return (self._owners[0].points(index).double() if known is None else _at(known[1], slot)), t
+        return (self._owners[0].points(index).double() if known is None else _at(known.points, slot)), t
 
-    def _scaled(self) -> tuple[Stationary, Tensor] | None:
+    def _scaled(self) -> ScaledArms | None:
         """`KernelColumns.scaled` of float64 arms: covariances of arms are computed in float64."""
         return self._columns.scaled() if self.block.dtype == torch.float64 else None
 
     def in_parts(self) -> tuple[Stationary, Tensor, Tensor] | None:
         """On a device: an RBF or Matérn kernel, the arms in units of its lengthscale, and T; None elsewhere."""
         known = None if self.dense else self._scaled()
-        return None if known is None else (*known, self.rows_used)
+        return None if known is None else (known.form, known.points, self.rows_used)
 
     def between(self, left: tuple[Tensor, Tensor], right: tuple[Tensor, Tensor]) -> Tensor:
         """k̃ between arms given by their `features`, `batch_shape x n x n'`."""
@@ -196,7 +196,7 @@ class Directions(Buffered):
             K = (
                 kernel_matrix(posterior.kernel, left[0], right[0])
                 if known is None
-                else known[0].between_scaled(left[0], right[0])
+                else known.form.between_scaled(left[0], right[0])
             )
             K = K / posterior.regularization
             return K - left[1].mT @ right[1] if left[1].shape[-2] else K

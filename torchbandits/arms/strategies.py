@@ -98,6 +98,16 @@ class TableStrategy(ABC):
         return
 
 
+def _less_squares(prior: Tensor, T: Tensor, leverage: Tensor) -> None:
+    """leverage = prior − |T|², where |T| are lengths of columns of T, which may be overwritten."""
+    if T.device.type == "cpu":
+        torch.sub(prior, T.square_().sum(dim=-2), out=leverage)
+    else:
+        # T is read once.
+        length = torch.linalg.vector_norm(T, dim=-2)
+        torch.addcmul(prior, length, length, value=-1, out=leverage)
+
+
 class FromColumns(TableStrategy):
     """Strategy for a sparse posterior: the kernel columns of the dictionary, kept while they fit the memory budget.
 
@@ -131,7 +141,7 @@ class FromColumns(TableStrategy):
                         # For packed arms the other threads are already computing the next chunks.
                         with threads(many=self.columns.packed() is None):
                             channels[..., part] = out[..., :c, :]
-                            torch.sub(prior[..., part], out[..., c:, :].square_().sum(dim=-2), out=leverage[..., part])
+                            _less_squares(prior[..., part], out[..., c:, :], leverage[..., part])
                 return
             except torch.OutOfMemoryError as error:
                 step = halved(step, LEAST_ARMS, error)
@@ -215,9 +225,8 @@ class FromDirections(TableStrategy):
         weights = factors.weights.to(self.rows.source.dtype)
         with self._threads(weights):
             for part, out in self._columns.products(weights, factors.rows, dense=c):
-                T = out[..., c:, :]
-                storage[..., :r, part], channels[..., part] = T, out[..., :c, :]
-                leverage[..., part] = prior[..., part] - T.square_().sum(dim=-2)
+                storage[..., :r, part], channels[..., part] = out[..., c:, :], out[..., :c, :]
+                _less_squares(prior[..., part], out[..., c:, :], leverage[..., part])
         self._directions.swept(storage, r)
 
     def cross(self, slot: Picks, leaders: Leaders | None) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from pathlib import Path
@@ -88,7 +89,8 @@ def test_a_campaign_on_a_device_selects_the_same_rows(options: str, last: str, t
             assert len(campaign.explain().lines()) == 5
             assert isinstance(campaign.doubt(), str)
         assert campaign.should_stop(stopping.Budget(1)).reasons
-        assert campaign.report(tmp_path / f"{device}.html").exists()
+        if importlib.util.find_spec("pydantic") is not None:  # pages need it, and machines with a card may not have it
+            assert campaign.report(tmp_path / f"{device}.html").exists()
         campaign.close()
     assert made["cuda"] == made["cpu"]
 

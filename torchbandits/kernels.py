@@ -202,6 +202,10 @@ class Stationary:
         """Whether k has a derivative in r² at 0, so that r² may come from a matrix product."""
         return self.nu != 0.5
 
+    def trusts(self, norms: Tensor) -> bool:
+        """Whether a matrix product gives the squared distances of points of these squared norms, in lengthscales."""
+        return self.smooth and bool((norms <= _TRUSTED[norms.dtype]).all())
+
     def slope(self, decay: Tensor, squared: Tensor) -> Tensor:
         """The derivative of k/s with respect to r² for a smooth kernel, from k/s and r²."""
         if self.nu is None:
@@ -330,7 +334,7 @@ class StationaryBlocks:
         self._points = (points - self._centre) * self._scale
         norms = self._points.square().sum(dim=-1, keepdim=True)
         self._left = torch.cat([-2 * form.sign * self._points, form.sign * norms, torch.full_like(norms, form.sign)], dim=-1)
-        self._trusted = form.nu != 0.5 and bool((norms <= _TRUSTED[points.dtype]).all())
+        self._trusted = form.trusts(norms)
 
     @staticmethod
     def supports(kernel: gpytorch.kernels.Kernel) -> bool:
@@ -341,7 +345,7 @@ class StationaryBlocks:
         """k(points, arms) for arms `n x d` or `batch_shape x n x d`, written to `out`, `batch_shape x m x n`. O(n m d)."""
         x = (arms - self._centre) * self._scale
         norms = x.square().sum(dim=-1, keepdim=True)
-        if self._trusted and bool((norms <= _TRUSTED[x.dtype]).all()):
+        if self._trusted and self._form.trusts(norms):
             return self._multiplied(torch.cat([x, torch.ones_like(norms), norms], dim=-1).mT, out)
         return self._decayed(distances(self._points, x, out), self._form.decay_at_)
 

@@ -69,6 +69,8 @@ class KernelColumns:
         self._scaled: ScaledArms | None = None
         # The kernel in the arms' dtype, if that is not float64.
         self._narrow: Any = None
+        # The smallest and the largest value of each feature, 2 x d.
+        self._box: Tensor | None = None
         # The last rows of a dictionary, the arms of all rows, and the kernel between them, read off kept columns.
         self._read: tuple[Tensor, Tensor, Tensor] | None = None
         self.diagonal = self._diagonal()
@@ -223,7 +225,7 @@ class KernelColumns:
 
     def forget(self) -> None:
         """Drop the columns, which are recomputed when needed."""
-        self._kept = self._narrow = self._stationary = self._scaled = self._read = None
+        self._kept = self._narrow = self._stationary = self._scaled = self._box = self._read = None
 
     def read(self, rows: Tensor, index: Picks) -> Tensor | None:
         """k between rows (`batch_shape x m`) and arms (`batch_shape x p`), `batch_shape x m x p`, from kept columns in float64;
@@ -380,9 +382,19 @@ class KernelColumns:
 
         if not compiles(factors.rows.device):
             return False
-        own = self._posterior.statistics.at(factors.rows)
-        fused_sweep(source.arms, own, form, factors, prior.expand(leverage.shape), leverage, channels)
+        own, arms = self._posterior.statistics.at(factors.rows), source.arms
+        near = form.trusts(self._reach(form, own).to(arms.dtype))
+        fused_sweep(arms, own, form, factors, prior.expand(leverage.shape), leverage, channels, by_product=near)
         return True
+
+    def _reach(self, form: Stationary, points: Points) -> Tensor:
+        """A bound of the squared distances of arms in memory and of points from the mean of these, in lengthscales."""
+        if self._box is None:
+            source = self._rows.source
+            assert isinstance(source, InMemory)
+            self._box = torch.stack(source.arms.aminmax(dim=-2)).double()
+        corners = torch.cat([self._box, points]) - points.mean(dim=0)
+        return (corners.abs().amax(dim=0) * form.scale).square().sum()
 
     def _blocks(self, rows: Tensor, step: int) -> Iterator[tuple[slice, Tensor]]:
         """Columns of rows (`batch_shape x m`), evaluated in chunks of arms. Each chunk overwrites the previous one."""

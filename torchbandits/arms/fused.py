@@ -34,78 +34,71 @@ except ImportError:
         return function
 
 
-_ARMS, _POINTS = 128, 32
-"""Number of arms per program, and of dictionary points per block."""
-_COLUMNS = 128
-"""Largest number of columns of N per block. A block of kernel columns is evaluated once for each of these."""
-_CHANNELS = 16
-"""Number of channels per block, at least that of the smallest product of Triton."""
-
-
-@jit
-def _columns(  # type: ignore[no-untyped-def]
-    arms, points, scale, place, inside, j, M, outputscale,
-    D: tl.constexpr, ORDER: tl.constexpr, POINTS: tl.constexpr, ARMS: tl.constexpr,
-):  # fmt: skip
-    """k between a block of arms and a block of points, ARMS x POINTS, from coordinate differences; 0 beyond the last point.
-    ORDER is 2ν of a Matérn kernel, or 0 for RBF."""
-    row = j + tl.arange(0, POINTS)
-    real = row < M
-    squared = tl.zeros([ARMS, POINTS], dtype=points.dtype.element_ty)
-    for feature in range(D):
-        x = tl.load(arms + place * D + feature, mask=inside, other=0.0) * tl.load(scale + feature)
-        y = tl.load(points + row * D + feature, mask=real, other=0.0)
-        difference = x[:, None] - y[None, :]
-        squared += difference * difference
-    if ORDER == 0:
-        value = tl.exp(-0.5 * squared)
-    else:
-        r = tl.sqrt(squared)
-        value = tl.exp(-r)
-        if ORDER == 3:
-            value = value * (1.0 + r)
-        if ORDER == 5:
-            value = value * (1.0 + r + squared / 3.0)
-    return tl.where(real[None, :], value * tl.load(outputscale), 0.0)
+_SHAPES = {torch.float64: (128, 16, 64, 4), torch.float32: (64, 32, 128, 4)}
+"""Sizes of blocks and number of warps by dtype, the fastest on an H200: columns of the weights, dictionary points, and arms."""
+_FEATURES = 16
+"""Smallest number of features of a product in Triton; blocks have a power of two of them."""
 
 
 @jit
 def _sweep(  # type: ignore[no-untyped-def]
-    arms, points, scale, N, a, prior, step_of_prior, outputscale, leverage, channels, A, M, C,
-    D: tl.constexpr, ORDER: tl.constexpr, SHAPE: tl.constexpr, PRECISION: tl.constexpr, CHANNELS: tl.constexpr,
-    COLUMNS: tl.constexpr, POINTS: tl.constexpr, ARMS: tl.constexpr,
+    arms, points, scale, centre, weights, prior, step_of_prior, outputscale, leverage, channels, A, M, C,
+    D: tl.constexpr, FEATURES: tl.constexpr, BY_PRODUCT: tl.constexpr, ORDER: tl.constexpr, SHAPE: tl.constexpr,
+    PRECISION: tl.constexpr, COLUMNS: tl.constexpr, POINTS: tl.constexpr, ARMS: tl.constexpr,
 ):  # fmt: skip
-    """leverage = prior − |Nᵀk|² and channels = aᵀk of one block of arms. N is stored transposed, column after column. SHAPE is
-    1 if N is lower triangular, −1 if it is upper triangular, and 0 if it is full."""
+    """channels = aᵀk and leverage = prior − |Nᵀk|² of one block of arms. `weights` are the columns of a and N, each contiguous.
+    ORDER is 2ν of a Matérn kernel, or 0 for RBF. SHAPE is 1 if N is lower triangular, −1 if it is upper triangular, and 0 if it
+    is full. Squared distances are computed BY_PRODUCT or else by differences."""
+    dtype = points.dtype.element_ty
     place = tl.program_id(0).to(tl.int64) * ARMS + tl.arange(0, ARMS)
     inside = place < A
+    feature = tl.arange(0, FEATURES)
+    of_arm = inside[:, None] & (feature < D)[None, :]
+    x = tl.load(arms + place[:, None] * D + feature[None, :], mask=of_arm, other=0.0)
+    middle = tl.load(centre + feature, mask=feature < D, other=0.0)
+    x = tl.where(of_arm, (x - middle[None, :]) * tl.load(scale + feature, mask=feature < D, other=0.0)[None, :], 0.0)
+    norms = tl.sum(x * x, axis=1)
+    size = tl.load(outputscale)
     explained = tl.zeros([ARMS], dtype=tl.float64)
-    for i in range(0, M, COLUMNS):
+    for i in range(0, C + M, COLUMNS):
         column = i + tl.arange(0, COLUMNS)
-        product = tl.zeros([ARMS, COLUMNS], dtype=points.dtype.element_ty)
-        # Blocks of zeros are left out.
-        first = i if SHAPE == 1 else 0
-        last = i + COLUMNS if SHAPE == -1 else M
-        for j in range(first, tl.minimum(last, M), POINTS):
-            K = _columns(arms, points, scale, place, inside, j, M, outputscale, D, ORDER, POINTS, ARMS)
+        product = tl.zeros([ARMS, COLUMNS], dtype=dtype)
+        # Blocks of zeros are left out. The first C columns are full.
+        first = tl.maximum(i - C, 0) // POINTS * POINTS if SHAPE == 1 else 0
+        last = tl.minimum(i + COLUMNS - C, M) if SHAPE == -1 and i >= C else M
+        for j in range(first, last, POINTS):
             row = j + tl.arange(0, POINTS)
-            real = (column[:, None] < M) & (row[None, :] < M)
-            W = tl.load(N + column[:, None] * M + row[None, :], mask=real, other=0.0)
-            product = tl.dot(K, tl.trans(W), product, input_precision=PRECISION, out_dtype=points.dtype.element_ty)
-        explained += tl.sum(product * product, axis=1).to(tl.float64)
+            of_point = (row < M)[:, None] & (feature < D)[None, :]
+            if BY_PRODUCT:
+                y = tl.load(points + row[:, None] * D + feature[None, :], mask=of_point, other=0.0)
+                squared = norms[:, None] + tl.sum(y * y, axis=1)[None, :]
+                squared = tl.maximum(tl.dot(x, tl.trans(-2.0 * y), squared, input_precision=PRECISION, out_dtype=dtype), 0.0)
+            else:
+                squared = tl.zeros([ARMS, POINTS], dtype=dtype)
+                for one in range(D):
+                    left = tl.load(arms + place * D + one, mask=inside, other=0.0) - tl.load(centre + one)
+                    right = tl.load(points + row * D + one, mask=row < M, other=0.0)
+                    difference = (left * tl.load(scale + one))[:, None] - right[None, :]
+                    squared += difference * difference
+            if ORDER == 0:
+                K = tl.exp(-0.5 * squared)
+            else:
+                r = tl.sqrt(squared)
+                K = tl.exp(-r)
+                if ORDER == 3:
+                    K = K * (1.0 + r)
+                if ORDER == 5:
+                    K = K * (1.0 + r + squared / 3.0)
+            real = (column[:, None] < C + M) & (row[None, :] < M)
+            W = tl.load(weights + column[:, None] * M + row[None, :], mask=real, other=0.0)
+            product = tl.dot(K, tl.trans(W), product, input_precision=PRECISION, out_dtype=dtype)
+        product = product * size
+        explained += tl.sum(tl.where(column[None, :] >= C, product * product, 0.0), axis=1).to(tl.float64)
+        if i < C:
+            there = inside[:, None] & (column[None, :] < C)
+            tl.store(channels + column[None, :].to(tl.int64) * A + place[:, None], product.to(tl.float64), mask=there)
     own = tl.load(prior + place * step_of_prior, mask=inside, other=0.0)
     tl.store(leverage + place, own - explained, mask=inside)
-    for c in range(0, C, CHANNELS):
-        channel = c + tl.arange(0, CHANNELS)
-        mean = tl.zeros([ARMS, CHANNELS], dtype=points.dtype.element_ty)
-        for j in range(0, M, POINTS):
-            K = _columns(arms, points, scale, place, inside, j, M, outputscale, D, ORDER, POINTS, ARMS)
-            row = j + tl.arange(0, POINTS)
-            real = (row[:, None] < M) & (channel[None, :] < C)
-            w = tl.load(a + row[:, None] * C + channel[None, :], mask=real, other=0.0)
-            mean = tl.dot(K, w, mean, input_precision=PRECISION, out_dtype=points.dtype.element_ty)
-        there = inside[:, None] & (channel[None, :] < C)
-        tl.store(channels + channel[None, :].to(tl.int64) * A + place[:, None], mean.to(tl.float64), mask=there)
 
 
 def _precision(arms: Arms) -> str:
@@ -139,7 +132,15 @@ def compiles(device: torch.device) -> bool:
 
 
 def fused_sweep(
-    arms: Arms, points: Points, form: Stationary, factors: SweepFactors, prior: Tensor, leverage: Tensor, channels: Tensor
+    arms: Arms,
+    points: Points,
+    form: Stationary,
+    factors: SweepFactors,
+    prior: Tensor,
+    leverage: Tensor,
+    channels: Tensor,
+    *,
+    by_product: bool,
 ) -> None:
     """Write the leverage and the channels of every arm.
 
@@ -151,6 +152,7 @@ def fused_sweep(
         prior: `A`, k(x, x) / λ.
         leverage: `A`, overwritten.
         channels: `c x A`, overwritten.
+        by_product: Whether squared distances may come from a matrix product, as in `StationaryBlocks`.
 
     Cost: O(A m²), in one pass over the arms.
     """
@@ -158,11 +160,14 @@ def fused_sweep(
     scale = form.scale.to(dtype).reshape(-1).expand(d).contiguous()
     one = torch.ones(1, dtype=dtype, device=arms.device)
     outputscale = one if form.outputscale is None else form.outputscale.to(dtype).reshape(1)
-    N, a = factors.N.mT.to(dtype).contiguous(), factors.a.to(dtype).contiguous()
-    own = (points.to(dtype) * scale).contiguous()
-    shape = 0 if factors.lower is None else -1 if factors.lower else 1
-    _sweep[triton.cdiv(A, _ARMS),](
-        arms.contiguous(), own, scale, N, a, prior, prior.stride(0), outputscale, leverage, channels, A, m, c,
-        D=d, ORDER=0 if form.nu is None else round(2 * form.nu), SHAPE=shape, PRECISION=_precision(arms),
-        CHANNELS=_CHANNELS, COLUMNS=_COLUMNS, POINTS=_POINTS, ARMS=_ARMS, num_warps=8,
+    centre = points.mean(dim=0)
+    own = ((points - centre).to(dtype) * scale).contiguous()
+    columns, block, wide, warps = _SHAPES[dtype]
+    _sweep[triton.cdiv(A, wide),](
+        arms.contiguous(), own, scale, centre.to(dtype), factors.weights.to(dtype).contiguous(), prior, prior.stride(0),
+        outputscale, leverage, channels, A, m, c,
+        D=d, FEATURES=max(_FEATURES, triton.next_power_of_2(d)), BY_PRODUCT=by_product,
+        ORDER=0 if form.nu is None else round(2 * form.nu),
+        SHAPE=0 if factors.lower is None else -1 if factors.lower else 1,
+        PRECISION=_precision(arms), COLUMNS=columns, POINTS=block, ARMS=wide, num_warps=warps,
     )  # fmt: skip

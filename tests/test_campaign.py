@@ -932,11 +932,117 @@ def test_constraints_that_cannot_be_kept_are_refused_and_nothing_is_asked_for():
     assert kinds.value_counts().max() > 1
     with pytest.raises(ArgumentError, match="open already and break AtMost"):
         c.ask(9, within=tb.constraints.AtMost("supplier", 1))
-    twins = pd.concat([table, table.head(1).assign(id="twin", supplier="z")], ignore_index=True)
-    with pytest.raises(ArgumentError, match="'000' and 'twin' have equal features"):
-        campaign(twins, columns=HIDDEN).ask(2, within=tb.constraints.Same("supplier"))
     with pytest.raises(ArgumentError, match="names the column"):
         c.bandit.ask(more=1, within=tb.constraints.Same("supplier"))
+
+
+def supplied(n: int = 12) -> pd.DataFrame:
+    """Each compound thrice: at 30 from supplier a, at 10 from b, and at 20 from c; rows of a come first."""
+    sold = {"a": 30.0, "b": 10.0, "c": 20.0}
+    parts = [frame(n).assign(id=lambda t, name=name: name + t["id"], supplier=name, price=p) for name, p in sold.items()]
+    return pd.concat(parts, ignore_index=True)
+
+
+SUPPLY = {"supplier": "ignore", "price": "ignore"}
+Within = list[tb.constraints.Constraint]
+PLATES: dict[str, tuple[Within, Any]] = {
+    # The six cheapest rows of different compounds cost 60.
+    "sum": ([tb.constraints.Total("price", 60.0)], lambda plate: (plate["price"] == 10).all()),
+    "same": ([tb.constraints.Same("supplier")], lambda plate: (plate["supplier"] == "a").all()),
+    "at most": (
+        [tb.constraints.AtMost("supplier", 3)],
+        lambda plate: sorted(plate["supplier"]) == list("aaabbb"),
+    ),
+    "both": (
+        [tb.constraints.AtMost("supplier", 3), tb.constraints.Total("price", 90.0)],
+        lambda plate: plate["price"].sum() == 90 and sorted(plate["supplier"]) == list("bbbccc"),
+    ),
+    "same and sum": (
+        [tb.constraints.Same("supplier"), tb.constraints.Total("price", 130.0)],
+        lambda plate: plate["price"].sum() <= 130 and plate["supplier"].nunique() == 1,
+    ),
+}
+
+
+@OFF_SCALE
+@pytest.mark.parametrize("several", [False, True])
+@pytest.mark.parametrize("name", PLATES)
+def test_of_equal_rows_the_one_that_is_returned_keeps_the_constraint(tmp_path: Path, name: str, several: bool):
+    within, kept = PLATES[name]
+    within, path = [tb.constraints.Distinct(), *within], tmp_path / "lab"
+
+    def begun(table: Any = None) -> tb.Campaign:
+        if several:
+            return tb.OutcomeCampaign(table, ["yield", "cost"], path, columns=SUPPLY if table is not None else None)
+        return tb.Campaign(table, "yield", path, columns=SUPPLY if table is not None else None)
+
+    def results(plate: pd.DataFrame) -> pd.DataFrame:
+        told = measured(plate)
+        return told.assign(cost=told["yield"] ** 2) if several else told
+
+    c = begun(supplied())
+    c.tell(results(supplied().iloc[[0, 13, 26]]))
+    for _ in range(2):
+        plate = c.ask(6, within=within)
+        assert kept(plate)
+        # Names of compounds follow the letter of the supplier.
+        assert plate["id"].str[1:].is_unique
+        assert c.open == plate["id"].tolist()
+        pd.testing.assert_frame_equal(c.ask(6, within=within), plate)
+        pd.testing.assert_frame_equal(c.ask(6), plate)
+        c.close()
+        c = begun(supplied())
+        assert c.open == plate["id"].tolist()
+        pd.testing.assert_frame_equal(c.ask(6, within=within), plate)
+        # Without the checkpoint the journal itself gives the same rows.
+        c.close()
+        (tmp_path / "lab.checkpoint").unlink()
+        c = begun(supplied())
+        assert c.open == plate["id"].tolist()
+        # A result answers its own row, and the id of an equal row the open one.
+        other = plate["id"].iloc[1].replace(plate["id"].iloc[1][0], "a" if plate["id"].iloc[1][0] != "a" else "b", 1)
+        c.tell(results(plate.iloc[[2]]))
+        assert c.open == [one for one in plate["id"] if one != plate["id"].iloc[2]]
+        c.forget([other])
+        c.tell(results(plate.drop(index=[1, 2])))
+        assert c.open == []
+    c.close()
+
+
+@OFF_SCALE
+def test_the_open_one_of_equal_rows_counts_and_what_cannot_be_kept_is_refused():
+    c = campaign(supplied(), columns=SUPPLY)
+    distinct, most = tb.constraints.Distinct(), tb.constraints.AtMost("supplier", 4)
+    assert len(c.ask(12, within=[distinct, most])) == 12
+    with pytest.raises(ArgumentError, match="constraints leave no arm"):
+        c.ask(13, within=[distinct, tb.constraints.AtMost("supplier", 5)])
+    assert len(c.open) == 12
+    c.forget()
+    # One compound has one supplier, whose rows the others must not use up.
+    some = supplied(2).query("id not in ['b001', 'c001', 'c000']")
+    both = campaign(some, columns=SUPPLY | {"solvent": "ignore"}).ask(
+        2, within=[distinct, tb.constraints.AtMost("supplier", 1)]
+    )
+    assert sorted(both["id"]) == ["a001", "b000"]
+    with pytest.raises(ArgumentError, match="at most 5 can be had"):
+        c.ask(6, within=[distinct, tb.constraints.Total("price", 59.0)])
+    # Rows that are not on offer do not count.
+    with pytest.raises(ArgumentError, match="at most 2 can be had"):
+        c.ask(6, where="supplier != 'b'", within=[distinct, tb.constraints.Total("price", 59.0)])
+    plate = c.ask(2, where="supplier != 'b'", within=[distinct, tb.constraints.Total("price", 59.0)])
+    assert plate["price"].tolist() == [20.0, 20.0]
+    # Open rows keep their prices, although a cheaper row with the same features exists.
+    with pytest.raises(ArgumentError, match="open already and break Total"):
+        c.ask(3, within=[distinct, tb.constraints.Total("price", 39.0)])
+    more = c.ask(4, within=[distinct, tb.constraints.Total("price", 60.0)])
+    assert more["price"].tolist() == [20.0, 20.0, 10.0, 10.0]
+    c.forget()
+    c.ask(1, where="id == 'a000'")
+    assert c.ask(2, where="id == 'b000'")["id"].tolist() == ["a000", "b000"]
+    with pytest.raises(ArgumentError, match="open already and break Distinct"):
+        c.ask(2, within=distinct)
+    c.forget(["b000"])
+    assert c.open == ["a000"]
 
 
 def test_a_column_of_noise_variances_is_the_bandits(tmp_path: Path):

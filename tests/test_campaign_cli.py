@@ -323,3 +323,19 @@ def test_plates_noise_and_when_to_stop(folder: Path, monkeypatch: pytest.MonkeyP
     rows = plate(run("ask", "-n", "9", "--distinct", "--total", f"temp={1.2 * least}"))
     assert len(rows) == 9
     assert rows["temp"].sum() <= 1.2 * least
+
+
+def test_a_plate_has_the_cheapest_of_equal_rows(folder: Path):
+    table = frame().head(10)
+    parts = [table.assign(id=lambda t, name=name: name + t["id"], supplier=name, price=p) for name, p in (("a", 9), ("b", 5))]
+    pd.concat(parts).to_csv("candidates.csv", index=False)
+    run("new", "candidates.csv", "--objective", "yield", "--column", "supplier=ignore", "--column", "price=ignore")
+    first = run("ask", "-n", "8", "--distinct", "--total", "price=40")
+    assert plate(first)["price"].tolist() == [5] * 8
+    assert run("ask", "-n", "8", "--distinct", "--total", "price=40") == first
+    assert run("ask", "-n", "8") == first
+    assert "Total allows a sum of at most 40" in refused("ask", "-n", "9", "--distinct", "--total", "price=40")
+    run("forget", "--all")
+    mixed = plate(run("ask", "-n", "10", "--distinct", "--at-most", "supplier=5"))
+    assert mixed["supplier"].value_counts().tolist() == [5, 5]
+    assert mixed["id"].str[1:].is_unique

@@ -22,13 +22,15 @@ from torchbandits.constraints import AtMost, Constraint, Distinct, Groups, Same
 from torchbandits.testing.play import differences, everything
 
 PROBLEM = Problem(seed=9, a=40, duplicates=3)
-ENTRIES = oracles.first_copies(PROBLEM.arms) == np.arange(40)
+FIRST = oracles.first_copies(PROBLEM.arms)
+ENTRIES = np.arange(40) == FIRST
 PLATE = torch.arange(40) % 4
 SUPPLIER = torch.tensor([f"s{j % 7}" == "s3" for j in range(40)]).long() + (torch.arange(40) % 3)
 
 
 def greedy(pulled: list[int], rewards: list[float], count: int, fits: Any) -> list[int]:
-    """The dense greedy loop: upper bounds with the exact variance given the earlier picks, over the arms that fit."""
+    """The dense greedy loop: upper bounds with the exact variance given the earlier picks, over the arms that fit. Equal arms
+    have equal bounds, so that the first one that fits is picked."""
     kernel, lam, arms = oracles.rbf(0.4), NOISE_STD**2, PROBLEM.arms
     K, picks = kernel(arms, arms), []
     mean = oracles.exact_posterior(K[np.ix_(pulled, pulled)], K[pulled], K.diagonal(), np.array(rewards), lam).mean
@@ -36,18 +38,18 @@ def greedy(pulled: list[int], rewards: list[float], count: int, fits: Any) -> li
     for _ in range(count):
         seen = pulled + picks
         variance = oracles.exact_posterior(K[np.ix_(seen, seen)], K[seen], K.diagonal(), np.zeros(len(seen)), lam).variance
-        allowed = np.array([bool(ENTRIES[arm]) and fits(picks, arm) for arm in range(40)])
+        allowed = np.array([fits(picks, arm) for arm in range(40)])
         picks.append(oracles.argmax(mean + width * np.sqrt(np.maximum(variance, 0)), allowed))
     return picks
 
 
 def once(picks: list[int], arm: int) -> bool:
-    return arm not in picks
+    return FIRST[arm] not in FIRST[picks]
 
 
 def of_one_plate(picks: list[int], arm: int) -> bool:
     if picks:
-        return arm not in picks and bool(PLATE[arm] == PLATE[picks[0]])
+        return once(picks, arm) and bool(PLATE[arm] == PLATE[picks[0]])
     return int((ENTRIES & (PLATE[arm] == PLATE).numpy()).sum()) >= 8
 
 
@@ -59,7 +61,7 @@ def in_groups(size: int, labels: torch.Tensor, distinct: bool) -> Any:
     def fits(picks: list[int], arm: int) -> bool:
         used = [int(labels[pick]) for pick in picks]
         begun = [label for label in used if used.count(label) < size]
-        if distinct and arm in picks:
+        if distinct and not once(picks, arm):
             return False
         if begun:
             return int(labels[arm]) == begun[0]
@@ -515,3 +517,37 @@ def test_too_few_arms_after_the_first_picks_are_refused() -> None:
         bandit.ask(exactly=7)
     assert differences(everything(bandit), before) == []
     assert sorted(bandit.ask(exactly=6).index.tolist()) == list(range(6))
+
+
+def test_of_equal_arms_the_one_on_offer_is_open_through_a_long_journal(tmp_path: Path) -> None:
+    arms = torch.rand(6, 2, generator=generator(3), dtype=torch.float64).repeat(3, 1)
+    path, price = tmp_path / "run", torch.tensor([3.0, 1.0, 2.0], dtype=torch.float64).repeat_interleave(6)
+    within = [Distinct(), constraints.Total(price, 4.0)]
+
+    def begun() -> tb.Bandit:
+        journal = tb.Journal(path, every=1_000)
+        return tb.Bandit(tb.gp_ucb(rbf(0.4), **COMMON), arms, journal=journal)
+
+    bandit = begun()
+    for step in range(270):
+        picks = bandit.ask(available=torch.arange(18) >= 12)
+        assert 12 <= int(picks.index) < 18
+        bandit.tell(picks, arms[picks.index].sum(dim=-1) + 0.1 * (-1) ** step)
+    plate = bandit.ask(exactly=4, within=within)
+    assert bool(((plate.index >= 6) & (plate.index < 12)).all())
+    # Beside an open arm an equal one may be open, and a reward settles its own.
+    both = bandit.ask(more=1, available=torch.arange(18) == plate.index[0] + 6)
+    assert both.index.tolist() == [*plate.index.tolist(), int(plate.index[0]) + 6]
+    bandit.tell(both.index[-1:], torch.zeros(1, dtype=torch.float64))
+    bandit.tell(plate.index[1:2] - 6, torch.zeros(1, dtype=torch.float64))
+    left = plate.index[[0, 2, 3]].tolist()
+    assert bandit.ask().index.tolist() == left
+    resumed = tb.Bandit(tb.gp_ucb(rbf(0.4), **COMMON), arms, journal=_copied(path, tmp_path / "copy"))
+    assert resumed.ask().index.tolist() == left
+    assert float(resumed.tell(plate[:1], torch.zeros(1, dtype=torch.float64)).unasked) == 0
+    assert resumed.ask().index.tolist() == left[1:]
+
+
+def _copied(path: Path, to: Path) -> tb.Journal:
+    to.write_bytes(path.read_bytes())
+    return tb.Journal(to)

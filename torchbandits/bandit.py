@@ -38,7 +38,17 @@ from torchbandits.checks import (
     picks_on_host,
     same_device,
 )
-from torchbandits.constraints import Constraint, Distinct, Total, allowed_by, check_possible, check_within, given_up
+from torchbandits.constraints import (
+    Constraint,
+    Distinct,
+    Total,
+    allowed_by,
+    check_possible,
+    check_within,
+    frequencies,
+    given_up,
+    values_of_sums,
+)
 from torchbandits.display import Shown, count, numbers, pairs
 from torchbandits.errors import ArgumentError, UnsupportedError, issue, require
 from torchbandits.explanation import Explanation, explain
@@ -135,7 +145,8 @@ class Bandit:
                 remain, the policy fills the batch with its own picks, with the first picks as pending.
             within: With `exactly` or `more`, constraints of `torchbandits.constraints` on all open picks, including earlier
                 ones. Each pick is then selected conditional on all picks before it, with the exact posterior.
-            available: `A` or `batch_shape x A` booleans, the arms on offer; by default all arms.
+            available: `A` or `batch_shape x A` booleans, the arms on offer; by default all arms. Of arms with equal features,
+                the pick is the first one on offer that the constraints allow (with `constraints.Total`, the cheapest one).
             maximizer: For infinite sets of arms, a function that takes the policy's score, a differentiable function of points
                 `batch_shape x n x d`, and returns the point to pull, `batch_shape x d`. This point becomes an additional arm.
 
@@ -604,8 +615,8 @@ class Bandit:
         message = "constraints are on arms, and a box has none: leave out within=, or pass arms."
         require(self.loop.state.box is None, message, UnsupportedError)
         shape = (*self.batch_shape, self.loop.num_arms)
-        own = self.loop.state.rows.offered(offered)
-        free = torch.ones(shape, dtype=torch.bool, device=self.device) if own is None else own.expand(shape)
+        free = torch.ones(shape, dtype=torch.bool, device=self.device) if offered is None else offered.expand(shape)
+        first = self.loop.state.rows.first
         once = any(isinstance(constraint, Distinct) for constraint in constraints)
         opened = self.loop.open
         before = (
@@ -617,24 +628,29 @@ class Bandit:
         constraints = tuple(constraint.for_batch(whole) for constraint in constraints)
         for constraint in constraints:
             if isinstance(constraint, Total):
-                check_possible(constraint, before, free, count, once=once)
+                check_possible(constraint, before, free, count, once=once, first=first)
 
         left_out = torch.zeros_like(free)
 
         def allowed(picks: Tensor) -> Tensor:
-            return allowed_by(constraints, picks, free, free & ~left_out, whole - picks.shape[-1] if once else 1)
+            return allowed_by(constraints, picks, free, free & ~left_out, whole - picks.shape[-1] if once else 1, first)
 
+        # Which of equal arms is picked: the cheapest one, and in the last attempt the one whose label the fewest arms have.
+        values, rarest = values_of_sums(constraints, free), [] if first is None else frequencies(constraints, free)
         dead_end: NoArmLeft | None = None
         while True:
             try:
-                return self.recorder.fill(count, allowed)
+                return self.recorder.fill(count, allowed, values)
             except NoArmLeft as error:
                 dead_end = dead_end or error
-                further = given_up(constraints, before, error.picks, free, free & ~left_out) & error.stuck.unsqueeze(-1)
+                further = given_up(constraints, before, error.picks, free, free & ~left_out, first) & error.stuck.unsqueeze(-1)
                 # Each attempt excludes more arms in every stuck row, so that the number of attempts is finite.
-                if not bool((further & ~left_out).any(dim=-1)[error.stuck].all()):
+                if bool((further & ~left_out).any(dim=-1)[error.stuck].all()):
+                    left_out |= further
+                elif rarest:
+                    values, rarest, left_out = values + rarest, [], torch.zeros_like(free)
+                else:
                     raise dead_end from None
-                left_out |= further
 
     def _picks(self, selection: Selection | Tensor, device: torch.device) -> tuple[Tensor, Tensor]:
         loop = self.loop

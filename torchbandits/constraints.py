@@ -2,6 +2,10 @@
 
 The policy selects each pick among the arms that the constraints allow, with all earlier picks as pending. If the value that
 `Same` or `Groups` has chosen leaves too few arms for the other constraints, the batch is selected again without that value.
+
+Arms with equal features are one arm to a policy, but may have different labels and values. The pick is the first of them that
+is on offer and allowed; with `Total` the one of the smallest value. If this choice leaves too few arms for an `AtMost`, the
+batch is selected again, and of equal arms the one is picked whose label the fewest arms have.
 """
 
 from __future__ import annotations
@@ -14,6 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from torchbandits.arms import stand_ins
 from torchbandits.checks import as_tensor, check_instance, check_whole, is_finite
 from torchbandits.errors import ArgumentError, NonFiniteError, ShapeError, require
 
@@ -28,7 +33,7 @@ class Constraint(ABC):
         """The arms that may be picked next, `batch_shape x A` booleans.
 
         Args:
-            picks: `batch_shape x j`, the arms picked so far. Exact duplicates are picked by their lowest index.
+            picks: `batch_shape x j`, the arms picked so far, of exact duplicates the one that was picked.
             offered: `batch_shape x A`, arms on offer.
             room: Picks that are still to be made of distinct arms; 1 if an arm may be picked again.
         """
@@ -61,7 +66,7 @@ def counts_of(picks: Tensor, size: int) -> Tensor:
 
 @dataclass(frozen=True)
 class Distinct(Constraint):
-    """At most one pull of each arm."""
+    """At most one pull of each arm. Arms with equal features count as one arm."""
 
     def allowed(self, picks: Tensor, offered: Tensor, room: int) -> Tensor:
         """The arms that were not picked yet."""
@@ -244,7 +249,7 @@ class Total(Constraint):
         return offered & (values > (least + largest) / 2)
 
     def _of(self, offered: Tensor) -> Tensor:
-        """The values. Raises `ShapeError` unless there is one per arm."""
+        """The values, `A`, on the device of `offered`. Raises `ShapeError` unless there is one per arm."""
         size = offered.shape[-1]
         assert isinstance(self.values, Tensor)
         require(len(self.values) == size, f"values must be one number per arm, {size}, got {len(self.values)}.", ShapeError)
@@ -265,7 +270,9 @@ class Total(Constraint):
         return self.at_most + 1e-9 * abs(self.at_most)
 
 
-def check_possible(total: Total, picks: Tensor, offered: Tensor, count: int, *, once: bool) -> None:
+def check_possible(
+    total: Total, picks: Tensor, offered: Tensor, count: int, *, once: bool, first: Tensor | None = None
+) -> None:
     """Refuse a number of further picks whose smallest values exceed the limit: names the number that does not.
 
     Args:
@@ -274,8 +281,11 @@ def check_possible(total: Total, picks: Tensor, offered: Tensor, count: int, *, 
         offered: `batch_shape x A`, arms on offer.
         count: Number of further picks of each row.
         once: Whether no arm may be picked again.
+        first: As for `allowed_by`.
     """
-    left = total._left(picks, offered, 2 if once else 1)
+    if once and first is not None:
+        offered = offered & ~_equal_to(first, picks, offered)
+    left = total._left(picks, _cheapest(total, offered, first), 2 if once else 1)
     if once:
         smallest = left.topk(min(count, left.shape[-1]), dim=-1, largest=False).values
     else:
@@ -299,15 +309,38 @@ def check_possible(total: Total, picks: Tensor, offered: Tensor, count: int, *, 
     )
 
 
-def allowed_by(constraints: Sequence[Constraint], picks: Tensor, offered: Tensor, left: Tensor, room: int) -> Tensor:
-    """Those arms of `left`, `batch_shape x A`, that all constraints allow; `picks`, `offered` and `room` as for
-    `Constraint.allowed`."""
+def _equal_to(first: Tensor, picks: Tensor, like: Tensor) -> Tensor:
+    """The arms that are equal to one of the picks, `batch_shape x A` booleans of the shape of `like`. `first` is the lowest
+    index of an arm equal to each arm, `A` or `batch_shape x A`."""
+    own = first.expand(like.shape)
+    entries = torch.where(picks >= 0, own.gather(-1, picks.clamp_min(0)), -1)
+    return (counts_of(entries, like.shape[-1]) > 0).gather(-1, own)
+
+
+def allowed_by(
+    constraints: Sequence[Constraint],
+    picks: Tensor,
+    offered: Tensor,
+    left: Tensor,
+    room: int,
+    first: Tensor | None = None,
+) -> Tensor:
+    """Those arms of `left`, `batch_shape x A`, that all constraints allow.
+
+    Args:
+        constraints: The constraints.
+        picks, offered, room: As for `Constraint.allowed`.
+        left: Arms that may be allowed.
+        first: The lowest index of an arm equal to each arm, `A` or `batch_shape x A`; None if all arms differ.
+    """
     later = left
     for constraint in sorted(constraints, key=lambda one: isinstance(one, Total)):
         if isinstance(constraint, Total):
-            left = left & _affordable(constraint, constraints, picks, later, room)
+            left = left & _affordable(constraint, constraints, picks, later, room, first)
             continue
         fits = constraint.allowed(picks, offered, room)
+        if isinstance(constraint, Distinct) and first is not None:
+            fits = ~_equal_to(first, picks, offered)
         left = left & fits
         # A sum counts on the arms that later picks may have. Other constraints, such as `Groups`, may allow an arm later.
         if isinstance(constraint, Distinct | Same | AtMost):
@@ -315,23 +348,57 @@ def allowed_by(constraints: Sequence[Constraint], picks: Tensor, offered: Tensor
     return left
 
 
-def _affordable(total: Total, constraints: Sequence[Constraint], picks: Tensor, offered: Tensor, room: int) -> Tensor:
+def values_of_sums(constraints: Sequence[Constraint], offered: Tensor) -> list[Tensor]:
+    """The numbers of which the sum is limited, `A` for each limit."""
+    return [total._of(offered) for total in constraints if isinstance(total, Total)]
+
+
+def frequencies(constraints: Sequence[Constraint], offered: Tensor) -> list[Tensor]:
+    """The number of arms on offer that have the label of each arm, `batch_shape x A` for each `AtMost`."""
+    found = []
+    for most in constraints:
+        if isinstance(most, AtMost):
+            own = most._ranks(offered).expand(offered.shape)
+            zeros = torch.zeros(*offered.shape[:-1], int(own.max()) + 1, dtype=torch.float64, device=offered.device)
+            found.append(zeros.scatter_add(-1, own, offered.double()).gather(-1, own))
+    return found
+
+
+def _cheapest(total: Total, offered: Tensor, first: Tensor | None) -> Tensor:
+    """Those of the arms on offer, `batch_shape x A`, that count for the smallest sums: of equal arms the one of the smallest
+    value."""
+    if first is None:
+        return offered
+    return offered & (stand_ins(first, offered, [total._of(offered)]) == torch.arange(offered.shape[-1], device=offered.device))
+
+
+def _affordable(
+    total: Total, constraints: Sequence[Constraint], picks: Tensor, offered: Tensor, room: int, first: Tensor | None
+) -> Tensor:
     """The arms that a limit on a sum allows, `batch_shape x A`. Before the first pick, each value of a `Same` has its own
     smallest values."""
     same = next((constraint for constraint in constraints if isinstance(constraint, Same)), None)
     if same is None or bool((picks >= 0).any(dim=-1).all()):
-        return total.allowed(picks, offered, room)
+        return total.allowed(picks, _cheapest(total, offered, first), room)
     ranks = same._ranks(offered)
     found = torch.zeros_like(offered)
     for label in ranks[offered.reshape(-1, len(ranks)).any(dim=0)].unique():
         own = offered & (ranks == label)
-        found |= own & total.allowed(picks, own, room)
+        found |= own & total.allowed(picks, _cheapest(total, own, first), room)
     return found
 
 
-def given_up(constraints: Sequence[Constraint], opened: Tensor, picks: Tensor, offered: Tensor, left: Tensor) -> Tensor:
+def given_up(
+    constraints: Sequence[Constraint],
+    opened: Tensor,
+    picks: Tensor,
+    offered: Tensor,
+    left: Tensor,
+    first: Tensor | None = None,
+) -> Tensor:
     """The arms to exclude, `batch_shape x A`, where no arm of `left` was allowed after these picks, beside the open ones: where
-    only a sum was too large, those of large values, and otherwise those that the other constraints name."""
+    only a sum was too large, those of large values, and otherwise those that the other constraints name. `first` is as for
+    `allowed_by`."""
     totals = [constraint for constraint in constraints if isinstance(constraint, Total)]
     others = [constraint for constraint in constraints if not isinstance(constraint, Total)]
     named = torch.zeros_like(offered)
@@ -343,8 +410,8 @@ def given_up(constraints: Sequence[Constraint], opened: Tensor, picks: Tensor, o
     for total in totals:
         dear |= total.instead(picks, left)
     whole = torch.cat([opened, picks], dim=-1)
-    blamed = allowed_by(others, whole, offered, left, 1).any(dim=-1, keepdim=True) & (dear & left).any(dim=-1, keepdim=True)
-    return torch.where(blamed, dear, named)
+    others_allow = allowed_by(others, whole, offered, left, 1, first).any(dim=-1, keepdim=True)
+    return torch.where(others_allow & (dear & left).any(dim=-1, keepdim=True), dear, named)
 
 
 def check_within(within: Any, cells_of: Callable[[str, bool], Tensor] | None = None) -> tuple[Constraint, ...]:

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial, wraps
 from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 
 import torch
 from torch import Tensor
 
-from torchbandits.arms import ArmRows, matches
+from torchbandits.arms import ArmRows, matches, stand_ins
 from torchbandits.checks import check_costs
 from torchbandits.errors import NumericalError, StateError, TorchBanditsError, UnsupportedError, require
 from torchbandits.gradients import without_gradients
@@ -23,7 +24,7 @@ from torchbandits.policies.state import TableState
 from torchbandits.posteriors import GaussianProcess, PartitionedProcess
 from torchbandits.precision import full_precision
 from torchbandits.reporting import certificate, report_of
-from torchbandits.selections import carried, duplicate, joined, without
+from torchbandits.selections import answered, carried, duplicate, joined, without
 from torchbandits.sources import ArmSource
 from torchbandits.threads import MANY_NUMBERS, threads
 from torchbandits.types import FitReport, PickMask, Picks, Pulls, Recommendation, Report, Selection
@@ -197,12 +198,24 @@ class Loop:
         """Select additional picks, with the open picks as pending. Also returns the generator states after the draws (empty
         without draws).
 
-        The loop is unchanged. The arguments are those of `Policy.select`.
+        The loop is unchanged. The arguments are those of `Policy.select`. A policy returns the first of arms with equal
+        features; if that one is not available, it is replaced by one that is.
         """
         if self.open is not None or self.state.has_pending:
             self._sync()
         selection, evidence = self.policy.select(self.state, limit=limit, available=available, exactly=exactly)
+        if available is not None and self.state.rows.first is not None:
+            selection = replace(selection, index=self.on_offer(selection.index, available))
         return selection, evidence.generator_states
+
+    def on_offer(self, index: Picks, available: Tensor, values: Sequence[Tensor] = ()) -> Picks:
+        """Picks, each replaced by the one among its exact duplicates that is available, as `stand_ins` chooses it; −1 where
+        none is available."""
+        first = self.state.rows.first
+        if first is None:
+            return index
+        found = stand_ins(first, available, values).gather(-1, index.clamp_min(0))
+        return torch.where((index >= 0) & (found < self.num_arms), found, -1)
 
     def with_open(self, selection: Selection) -> Selection:
         """A copy of the open picks, of which there must be some, followed by additional picks."""
@@ -246,8 +259,11 @@ class Loop:
 
     @step
     def settled(self, opened: Selection | None, index: Picks, mask: PickMask) -> tuple[Selection | None, Tensor]:
-        """The open selection without these picks (None if nothing is left), and the number of them that were not open."""
-        return without(opened, self.state.rows.entry(index), mask, self.points)
+        """The open selection without these picks (None if nothing is left), and the number of them that were not open. A pick
+        settles an open one of the same arm, or else the first open one of an arm with equal features."""
+        if opened is not None and self.state.rows.first is not None:
+            index = answered(opened, index, mask, self.state.rows.entry)
+        return without(opened, index, mask, self.points)
 
     @step
     def sync_(self) -> None:

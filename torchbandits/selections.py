@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -95,6 +95,38 @@ def without(
         removed |= same & (same.long().cumsum(dim=-1) <= count.unsqueeze(-1))
     unasked = told - removed.sum(dim=-1)
     return within(opened, ~removed, points), unasked
+
+
+def answered(opened: Selection, index: Picks, mask: PickMask, entry: Callable[[Tensor], Tensor]) -> Picks:
+    """Picks that were evaluated, `batch_shape x q`, each replaced by the open pick that it answers, if there is one.
+
+    Args:
+        opened: The open picks.
+        index, mask: The picks that were evaluated.
+        entry: Function from indices to the lowest index of an arm equal to each.
+    """
+    if bool((entry(opened.index) == opened.index).all()):
+        return entry(index)
+    wide, found = opened.index.shape[-1], torch.where(mask, index, -1)
+    both = torch.cat([opened.index.masked_fill(~opened.mask, -1), found], dim=-1)
+    rows = []
+    for arms, entries in zip(*(part.reshape(-1, part.shape[-1]).tolist() for part in (both, entry(both))), strict=True):
+        known, waiting, answers = dict(zip(arms, entries, strict=True)), [arm for arm in arms[:wide] if arm >= 0], []
+        for arm in arms[wide:]:
+            other = answer(waiting, arm, known.__getitem__)
+            answers.append(arm if other is None else other)
+            if other is not None:
+                waiting.remove(other)
+        rows.append(answers)
+    return torch.tensor(rows, device=index.device).reshape(index.shape)
+
+
+def answer(waiting: Sequence[int], arm: int, entry: Callable[[int], int]) -> int | None:
+    """The open pick that an evaluation of an arm answers: one of the same arm, or else the first one of an equal arm; None
+    where there is none."""
+    if arm < 0 or arm in waiting:
+        return arm if arm >= 0 else None
+    return next((other for other in waiting if entry(other) == entry(arm)), None)
 
 
 def _packing(mask: Tensor) -> Tensor:

@@ -6,7 +6,7 @@ picked."""
 from torchbandits.arms.box import Box
 from torchbandits.arms.cells import ArmDivision, BoxDivision
 from torchbandits.arms.draws import PosteriorDraws
-from torchbandits.arms.duplicates import matches
+from torchbandits.arms.duplicates import matches, stand_ins
 from torchbandits.arms.growing import GrowingTable
 from torchbandits.arms.leaders import warm_up
 from torchbandits.arms.lookahead import Lookahead
@@ -34,5 +34,6 @@ __all__ = [
     "best_arm",
     "find",
     "matches",
+    "stand_ins",
     "warm_up",
 ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -57,6 +57,25 @@ def lowest_equal(arm: Tensor, group: Tensor, num_arms: int, at: Callable[[Tensor
         _, inverse = torch.unique(others, dim=0, return_inverse=True)
         first[odd] = torch.full_like(odd, num_arms).scatter_reduce_(0, inverse, odd, "amin")[inverse]
     return first
+
+
+def stand_ins(first: Tensor, available: Tensor, values: Sequence[Tensor] = ()) -> Tensor:
+    """For each arm, the one among its exact duplicates that is available, `batch_shape x A`; A if none is. Of several it is the
+    one of the smallest value, and of equal values the lowest index. Cost O(A) per tensor of values.
+
+    Args:
+        first: `A` or `batch_shape x A`, the lowest index of an arm equal to each arm.
+        available: `batch_shape x A` booleans.
+        values: Tensors of `A` numbers; each decides among arms that are equal by those before.
+    """
+    first, size = first.expand(available.shape), available.shape[-1]
+    for value in values:
+        own = torch.where(available, value, torch.inf)
+        available = available & (
+            own == torch.full_like(own, torch.inf).scatter_reduce(-1, first, own, "amin").gather(-1, first)
+        )
+    index = torch.where(available, torch.arange(size, device=available.device), size)
+    return torch.full_like(index, size).scatter_reduce(-1, first, index, "amin").gather(-1, first)
 
 
 def codes(points: Stored) -> Tensor:

@@ -190,8 +190,6 @@ class Campaign(Readable):
         self._sign = -1.0 if begun.settings.minimize else 1.0
         fixed = begun.settings.candidates
         self._offer = None if fixed is None else on_offer("candidates", self._table, fixed)
-        # The rows on offer at the last ask.
-        self._asked = self._offer
         self._bandit = self._made(policy, device, generator, path if begun.new else None)
         self._remember()
 
@@ -270,7 +268,9 @@ class Campaign(Readable):
         """Select the next rows to evaluate: first the open rows, which were asked for and neither told nor forgotten, then new
         rows.
 
-        Another call returns the same rows until something is told.
+        Another call returns the same rows until something is told. Of rows with equal features, such as a compound of several
+        suppliers, the first one in the table that is on offer is selected; with constraints, the first one that they allow,
+        and with `constraints.Total` the one of the smallest value.
 
         Args:
             n: Number of rows.
@@ -316,7 +316,6 @@ class Campaign(Readable):
                 self._give_up(rows[before:])
                 raise ArgumentError(f"n: the policy allows at most {waiting:,} pending rows, and {said}")
             waiting = len(rows)
-        self._asked = offer
         plate = self._described(self._open_rows()[:n])
         plate[self._own(RANK)] = np.arange(1, len(plate) + 1)
         return plate
@@ -389,26 +388,29 @@ class Campaign(Readable):
         return results, rows, check_same_rows(results, truth, columns)
 
     def forget(self, ids: Sequence[Any] | None = None) -> None:
-        """Give up open rows, which were asked for and will not be evaluated: all of them, or those with the given ids.
+        """Give up open rows, which were asked for and will not be evaluated: all of them, or those with the given ids. The id
+        of a row that is not open itself stands for the open rows with the same features.
 
         Raises:
             ArgumentError: If an id is not open. Nothing has changed then.
         """
-        opened = self._open_entries()
+        opened, entries = self._open_rows(), self._open_entries().numpy()
         if ids is not None:
             sized = isinstance(ids, Sequence) and not isinstance(ids, str)
             require(sized, f"ids must be a list of ids, got {type(ids).__name__}.")
             wanted = self._ids.texts(ids)
             found = self._ids.find(wanted)
-            entries = self._entries(list(found.values())).cpu()
-            known = {text for text, waits in zip(found, torch.isin(entries, opened).tolist(), strict=True) if waits}
+            equal = {
+                text: opened == row if row in opened else entries == int(self._entries([row])) for text, row in found.items()
+            }
+            known = {text for text, own in equal.items() if own.any()}
             missing = [text for text in wanted if text not in known]
             require(
                 not missing,
                 f"ids: {', '.join(missing[:5])} are not pending: give ids of rows that were asked for and not told.",
             )
-            opened = opened[torch.isin(opened, entries)]
-        self._give_up(opened.numpy())
+            opened = opened[np.logical_or.reduce([np.zeros(len(opened), bool), *equal.values()])]
+        self._give_up(opened)
 
     # ------------------------------------------------------------------ results
 
@@ -628,27 +630,19 @@ class Campaign(Readable):
         return Told(len(rows) - failed, failed, unasked=round(float(report.unasked)))
 
     def _labels(self, column: str, numbers: bool = False) -> Tensor:
-        """The labels of all rows in a column, or its numbers, for constraints. Rows that the model can't distinguish must
-        agree."""
-        labels, first = (values_of if numbers else labels_of)("within", self._table, column), self._bandit.loop.state.rows.first
-        if first is not None and bool((other := labels != labels[first.cpu()]).any()):
-            row = int(other.byte().argmax())
-            pair = np.array([int(first.cpu()[row]), row])
-            names = " and ".join(map(repr, self._ids.of(pair, self._table.take(pair))))
-            raise ArgumentError(
-                f"within: the rows {names} have equal features and different values in column {column!r}, so that the "
-                f"policy can't tell them apart: begin a campaign in which {column!r} is a feature (columns=), or "
-                "leave the constraint out."
-            )
-        return self._there(labels)
+        """The labels of all rows in a column, or its numbers, for constraints."""
+        return self._there((values_of if numbers else labels_of)("within", self._table, column))
 
     def _check_open(self, constraints: Sequence[Constraint], n: int) -> None:
         """Refuse constraints that the open rows violate."""
-        rows = self._there(self._open_entries()[:n])
+        opened = torch.from_numpy(self._open_rows()[:n])
+        rows, entries = self._there(opened), self._entries(opened.tolist())
         all_rows = torch.ones(self._table.count, dtype=torch.bool, device=self._bandit.device)
         for place in range(len(rows)):
             for constraint in constraints:
-                if not bool(constraint.allowed(rows[:place], all_rows, 1)[rows[place]]):
+                # Rows with equal features count as one row.
+                own = entries if isinstance(constraint, Distinct) else rows
+                if not bool(constraint.allowed(own[:place], all_rows, 1)[own[place]]):
                     raise ArgumentError(
                         f"within: {len(rows):,} rows are open already and break {type(constraint).__name__}: tell or forget() "
                         "them first, or leave the constraint out."
@@ -701,17 +695,10 @@ class Campaign(Readable):
         return (*repeated, reason_for_repeats(sure, found.noise_share, others))
 
     def _open_rows(self) -> NDArray[np.int64]:
-        """Open rows; of equal rows, one that was on offer at the last ask, or else one that is a candidate."""
-        rows, first = self._open_entries(), self._bandit.loop.state.rows.first
-        shown = rows.clone()
-        for offer in (self._offer, self._asked):
-            if offer is None or first is None or bool(offer[shown].all()):
-                continue
-            for place, row in enumerate(rows):
-                twins = torch.nonzero((first.cpu() == row) & offer).reshape(-1)
-                if len(twins) and not offer[shown[place]]:
-                    shown[place] = twins[0]
-        return shown.numpy()
+        """Open rows in the order of their selection, on the host."""
+        opened = self._bandit.loop.open
+        none = np.zeros(0, np.int64)
+        return none if opened is None else opened.index[opened.mask].cpu().numpy()
 
     def _awaited(self, rows: NDArray[np.int64]) -> list[int]:
         """The open ones of some rows, each as often as it or an equal row is open."""
@@ -724,8 +711,7 @@ class Campaign(Readable):
 
     def _open_entries(self) -> Tensor:
         """The first of the rows equal to each open one, in the order of their selection, on the host."""
-        opened = self._bandit.loop.open
-        return torch.zeros(0, dtype=torch.int64) if opened is None else opened.index[opened.mask].cpu()
+        return self._entries(self._open_rows().tolist()).cpu()
 
     def _counts(self) -> Tensor:
         """Evaluations of each row, those of equal rows included, `A`, on the host."""

@@ -39,7 +39,7 @@ from torchbandits.journal.format import Mark, held, pack, state_as_text, state_o
 from torchbandits.journal.journal import Journal
 from torchbandits.loop import Loop
 from torchbandits.reporting import certificate
-from torchbandits.selections import duplicate, joined
+from torchbandits.selections import answer, duplicate, joined
 from torchbandits.sources import ArmSource
 from torchbandits.types import FitReport, PickMask, Picks, Pulls, Report, Selection
 
@@ -149,16 +149,19 @@ class Recorder:
         selection = self.change(work, lambda made: fill_record(made, states, loop.state.box is not None))
         return selection, duplicate(selection)
 
-    def fill(self, count: int, allowed: Callable[[Tensor], Tensor]) -> Selection:
+    def fill(self, count: int, allowed: Callable[[Tensor], Tensor], values: Sequence[Tensor] = ()) -> Selection:
         """Open exactly `count` further picks per row, each with all picks before it as pending.
 
         A policy without draws selects several at a time, of which those before the first one that is not allowed are kept: they
         are what it would have selected one by one, because a pick that is on offer remains the best where others are not.
 
+        Of arms with equal features, the pick is the first one that is allowed.
+
         Args:
             count: Number of picks of each row, in addition to the open ones.
             allowed: A function from the open picks so far, `batch_shape x j`, to the arms that may be picked next,
                 `batch_shape x A` booleans.
+            values: Tensors of `A` numbers; of arms with equal features, those of the smallest value come first.
 
         Returns:
             A copy of the new picks.
@@ -186,15 +189,29 @@ class Recorder:
                     stuck = ~selection.mask.any(dim=-1)
                 if bool(stuck.any()):
                     raise NoArmLeft(picks[..., before:], stuck, count)
-                kept = _allowed(selection.index, picks, allowed)
-                points, index, mask = selection.points[..., :kept, :], selection.index[..., :kept], selection.mask[..., :kept]
-                loop.open_(Selection(points, index, mask), drawn)
+                index = self._allowed(selection.index, picks, left, allowed, values)
+                kept = index.shape[-1]
+                loop.open_(Selection(selection.points[..., :kept, :], index, selection.mask[..., :kept]), drawn)
                 states.append(drawn)
                 picks = torch.cat([picks, index], dim=-1)
             picks = picks[..., before:]
             return Selection(loop.points(picks), picks, picks >= 0)
 
         return duplicate(self.change(work, lambda made: fill_record(made, states, box=False)))
+
+    def _allowed(
+        self, index: Picks, before: Picks, left: Tensor, allowed: Callable[[Tensor], Tensor], values: Sequence[Tensor]
+    ) -> Picks:
+        """Those of these picks, `batch_shape x q`, that come before the first one that is not allowed after those before it; at
+        least the first one. `left` are the arms that are allowed at first. The other arguments are those of `fill`."""
+        kept = [self.loop.on_offer(index[..., :1], left, values)]
+        while len(kept) < index.shape[-1]:
+            left = allowed(torch.cat([before, *kept], dim=-1))
+            following = self.loop.on_offer(index[..., len(kept) : len(kept) + 1], left, values)
+            if not bool(((following >= 0) & left.gather(-1, following.clamp_min(0))).all()):
+                break
+            kept.append(following)
+        return torch.cat(kept, dim=-1)
 
     def _fill_again(self, index: Picks, points: Tensor, drawn: Sequence[Tensor]) -> None:
         self.change(partial(self.loop.open_, Selection(points, index, index >= 0), drawn), None)
@@ -537,14 +554,12 @@ class GatheredCalls:
     def forget(self, index: Picks) -> None:
         """Picks `batch_shape x q` that are not open any more; among picks of the same arm the oldest is removed first."""
         first = self._loop.state.rows.first
+        own = None if first is None else first.expand(*self._loop.batch_shape, -1).reshape(self._rows, -1)
         for row, arms in enumerate(index.reshape(self._rows, -1).tolist()):
-            for arm in arms if first is None else self._entries(first, row, arms):
-                if arm in self._open[row]:
-                    self._open[row].remove(arm)
-
-    def _entries(self, first: Tensor, row: int, arms: list[int]) -> list[int]:
-        own = first.expand(*self._loop.batch_shape, -1).reshape(self._rows, -1)[row]
-        return [int(own[arm]) if arm >= 0 else -1 for arm in arms]
+            for arm in arms:
+                entry = (lambda one: one) if own is None else partial(_entry, own[row])
+                if (found := answer(self._open[row], arm, entry)) is not None:
+                    self._open[row].remove(found)
 
     def learn(self) -> None:
         """Learn all gathered calls, or leave the loop as it was.
@@ -585,6 +600,10 @@ class GatheredCalls:
         index = torch.tensor(padded, device=loop.device).reshape(*loop.batch_shape, wide)
         index, mask = check_picks(index, loop.batch_shape, loop.total, loop.device)
         return Selection(loop.points(index), index, mask)
+
+
+def _entry(first: Tensor, arm: int) -> int:
+    return int(first[arm])
 
 
 class CannotTogether(Exception):
@@ -670,19 +689,6 @@ def ask_record(limit: Tensor | None, offered: Tensor | None, exactly: int | None
         "offered": pack(offered),
         "index": pack(selection.index),
     } | where
-
-
-def _allowed(index: Picks, before: Picks, allowed: Callable[[Tensor], Tensor]) -> int:
-    """The number of these picks, `batch_shape x q`, before the first one that is not allowed after those before it; at least
-    1."""
-    kept = 1
-    while kept < index.shape[-1]:
-        following = index[..., kept : kept + 1]
-        left = allowed(torch.cat([before, index[..., :kept]], dim=-1))
-        if not bool(((following >= 0) & left.gather(-1, following.clamp_min(0))).all()):
-            break
-        kept += 1
-    return kept
 
 
 def fill_record(selection: Selection, drawn: Sequence[Sequence[Tensor]], box: bool) -> Record:

@@ -137,8 +137,7 @@ class Pool:
             picked = selection.index[selection.mask]
             if len(picked) == before + len(rows):
                 break
-            # The engine returns the first of the candidates with equal features, which need not be on offer.
-            rows.append(int((self._twins(int(picked[-1])) & left).nonzero()[0]))
+            rows.append(int(picked[-1]))
             left &= ~self.same(rows[-1])
         index = torch.tensor(rows, dtype=torch.int64)
         return Selection(self.bandit.loop.points(index), index, index >= 0)

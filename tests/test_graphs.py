@@ -1,4 +1,4 @@
-"""Picks of `bpe` as a CUDA graph (`TORCHBANDITS_GRAPHS=1`), emulated or real (`-m cuda`): they are those of the CPU, and the
+"""Picks of `bpe` as a CUDA graph, emulated or real (`-m cuda`): they are those of the CPU, and the
 host launches one operation for each. And the emulation of graphs: what would fail on a card fails there."""
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def recorded(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
         yield asked
 
 
-@pytest.mark.parametrize(("value", "expected"), [("1", "True"), ("0", "False"), ("", "False")])
+@pytest.mark.parametrize(("value", "expected"), [("1", "True"), ("0", "False"), ("", "True")])
 def test_the_switch_is_read_from_the_environment(value: str, expected: str, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("TORCHBANDITS_GRAPHS", value)
     again = runpy.run_path(graphs.__file__)  # a second copy of the module, imported anew

@@ -14,7 +14,7 @@ from problems import generator, kernel_pair, rbf
 
 import torchbandits as tb
 from torchbandits import ratios, reporting, transfers
-from torchbandits.arms import columns, lookahead, strategies
+from torchbandits.arms import columns, graphs, lookahead, strategies
 from torchbandits.arms.leaders import pick_rows
 
 HISTORY, STEPS = 60, 4
@@ -369,7 +369,8 @@ def test_factors_that_catch_up_on_a_device_are_those_of_the_host(
         torch.testing.assert_close(own, other, rtol=1e-8, atol=1e-8)
 
 
-def test_pure_exploration_waits_for_the_device_once_a_batch_and_never_for_a_pick():
+def test_pure_exploration_waits_for_the_device_once_a_batch_and_never_for_a_pick(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(graphs, "GRAPHS", False)
     asked_for = []
     for horizon in (100, 1_000):
         g = generator(0)
@@ -388,7 +389,10 @@ def test_pure_exploration_waits_for_the_device_once_a_batch_and_never_for_a_pick
 @pytest.mark.parametrize("rows", [None, 2])
 @pytest.mark.parametrize("kernel", ["rbf", "matern32", "linear"])
 @pytest.mark.parametrize("ties", [True, False])
-def test_pure_exploration_picks_on_a_device_what_it_picks_on_the_host(kernel: str, rows: int | None, ties: bool):
+def test_pure_exploration_picks_on_a_device_what_it_picks_on_the_host(
+    kernel: str, rows: int | None, ties: bool, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(graphs, "GRAPHS", False)
     line = torch.linspace(-1, 1, 36, dtype=torch.float64)
     arms = torch.cartesian_prod(line, line) if ties else torch.rand(1_300, 2, generator=generator(3), dtype=torch.float64)
 

@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import torch
 
-# Whether steps of fixed shape are recorded. Off by default: no graph has run on a GPU yet.
-GRAPHS = os.environ.get("TORCHBANDITS_GRAPHS") == "1"
+# Whether steps of fixed shape are recorded.
+GRAPHS = os.environ.get("TORCHBANDITS_GRAPHS") != "0"
 
 
 def repeat(step: Callable[[], None], times: int, device: torch.device) -> None:

@@ -139,7 +139,18 @@ def test_tensors_of_every_kind_are_copied_together():
         numbers.T, numbers[:, 1], numbers[0, 0], numbers[:1, 2], torch.rand(0, 3, generator=g), numbers.float()[None],
         torch.arange(5)[::2], torch.tensor([True, False]).expand(3, 2), torch.tensor(7, dtype=torch.int32),
     )  # fmt: skip
-    for given in (kinds, kinds[::-1], kinds[:4], kinds[:1], kinds[4:5], kinds[2:4]):
+    single = (numbers[1, 1], torch.tensor(3), numbers[2, 2], torch.tensor(True), torch.tensor(4))
+    for given in (
+        kinds,
+        kinds[::-1],
+        kinds[:4],
+        kinds[:1],
+        kinds[4:5],
+        kinds[2:4],
+        single,
+        single[::2],
+        single[:1] + single[2:3],
+    ):
         with emulated_device() as asked:
             there = transfers.to_device(torch.device("cuda:0"), *given)
             assert all(x.device.type == "cuda" for x in there)

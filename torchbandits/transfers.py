@@ -21,22 +21,37 @@ def to_device(device: torch.device, *tensors: Tensor) -> Sequence[Tensor]:
 
 
 def _together(tensors: Sequence[Tensor], move: Callable[[Tensor], Tensor]) -> Sequence[Tensor]:
-    """The tensors, moved in one piece."""
+    """The tensors, moved in one piece: side by side if they have one type, otherwise as bytes."""
     if len(tensors) == 1:
         return (move(tensors[0]),)
-    first = tensors[0].dtype
-    if all(x.dtype is first for x in tensors):
-        flat = [x.reshape(-1) for x in tensors]
-        parts = move(torch.cat(flat)).split([x.shape[0] for x in flat])
-        return [part if x.dim() == 1 else part.view(x.shape) for part, x in zip(parts, tensors, strict=True)]
+    alike = len({x.dtype for x in tensors}) == 1
+    if not any(map(Tensor.dim, tensors)) and (alike or tensors[0].device.type == "cpu"):
+        return _numbers(tensors, move)
+    return _side_by_side(tensors, move, alike)
+
+
+def _side_by_side(tensors: Sequence[Tensor], move: Callable[[Tensor], Tensor], alike: bool) -> Sequence[Tensor]:
+    """`_together` for tensors of any shape; `alike` is whether they have one type."""
     # Those with the largest elements come first, so that every tensor is aligned in the packed bytes.
     sizes = [x.dtype.itemsize for x in tensors]
     order = sorted(range(len(sizes)), key=sizes.__getitem__, reverse=True)
-    flat = [_bytes(tensors[place]) for place in order]
+    flat = [tensors[place].reshape(-1) if alike else _bytes(tensors[place]) for place in order]
     found = list(tensors)
-    for place, part in zip(order, move(torch.cat(flat)).split([x.shape[0] for x in flat]), strict=True):
-        found[place] = part.view(tensors[place].dtype).view(tensors[place].shape)
+    for place, part in zip(order, move(torch.cat(flat)).split_with_sizes([x.shape[0] for x in flat]), strict=True):
+        like, own = tensors[place], part if alike else part.view(tensors[place].dtype)
+        found[place] = own if like.dim() == 1 else own.view(like.shape)
     return found
+
+
+def _numbers(tensors: Sequence[Tensor], move: Callable[[Tensor], Tensor]) -> Sequence[Tensor]:
+    """`_together` for tensors without dimensions, one row per type."""
+    kinds: dict[torch.dtype, list[Tensor]] = {}
+    for x in tensors:
+        kinds.setdefault(x.dtype, []).append(x)
+    rows = [torch.stack(some) for some in kinds.values()]
+    rows = [move(rows[0])] if len(rows) == 1 else list(_side_by_side(rows, move, alike=False))
+    parts = {kind: iter(row.unbind()) for kind, row in zip(kinds, rows, strict=True)}
+    return [next(parts[x.dtype]) for x in tensors]
 
 
 def _bytes(tensor: Tensor) -> Tensor:

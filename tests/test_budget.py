@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import pytest
 import torch
+from emulated_device import emulated_device
 from problems import generator, rbf
 
 import torchbandits as tb
+from torchbandits.arms import columns
 from torchbandits.arms.kept_columns import KeptColumns
 from torchbandits.budget import budget_on, halved
-from torchbandits.kernels import StationaryBlocks
+from torchbandits.kernels import ScaledArms, StationaryBlocks
 
 ARMS = torch.rand(2_000, 3, generator=generator(0), dtype=torch.float64)
 
@@ -75,3 +77,24 @@ def test_a_sweep_goes_on_with_fewer_arms_at_once(monkeypatch: pytest.MonkeyPatch
     with pytest.raises(torch.OutOfMemoryError):
         bandit.tell(bandit.ask(), torch.ones(1, dtype=torch.float64))
     assert int(bandit.pulls) == 0, "nothing is learned by a tell that fails"
+
+
+def test_a_sweep_on_a_device_goes_on_without_a_copy_of_the_arms(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(columns, "FUSED", False)
+    monkeypatch.setattr(columns, "_DEVICE_BYTES", 1 << 13)
+
+    def short(*_: object) -> ScaledArms:
+        failures.append(1)
+        raise torch.OutOfMemoryError("none left")
+
+    def swept() -> torch.Tensor:
+        with emulated_device():
+            bandit = tb.Bandit(tb.bkb(rbf(1.0), noise_std=0.1, memory_budget=1), ARMS.cuda(), generator=generator(1))
+            told = torch.arange(30)
+            bandit.observe(told.cuda(), torch.ones(30).double().cuda(), ARMS[:30].sum(dim=-1).cuda())
+            return bandit.loop.state.table.sweep_().leverage.cpu()
+
+    expected, failures = swept(), []
+    monkeypatch.setattr(ScaledArms, "of", short)
+    torch.testing.assert_close(swept(), expected, rtol=1e-9, atol=1e-12)
+    assert failures

@@ -434,6 +434,7 @@ def test_pure_exploration_picks_on_a_device_what_it_picks_on_the_host(
 def test_a_sweep_waits_for_no_block_and_asks_for_few_operations_a_block(
     kernel: str, launches: int, dtype: torch.dtype, scattered: bool, monkeypatch: pytest.MonkeyPatch
 ):
+    monkeypatch.setattr(columns, "FUSED", False)
     arms = torch.rand(8_192, 3, generator=generator(0), dtype=torch.float64).to(dtype)
     if scattered:  # a block beyond the norms for which distances come from a product
         arms[100] *= 1e6

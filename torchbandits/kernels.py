@@ -366,10 +366,12 @@ class StationaryBlocks:
         return self._decayed(out, self._form.decay_)
 
     def _decayed(self, out: Tensor, decay_: Callable[[Tensor], Tensor]) -> Tensor:
-        line = out.shape[:-2].numel() * out.shape[-1] * out.element_size()
-        group = max(1, _GROUP_BYTES // max(1, line)) if out.device.type == "cpu" else max(1, out.shape[-2])
-        for block in out.split(group, dim=-2):
-            decay_(block)
+        if out.device.type == "cpu":
+            line = out.shape[:-2].numel() * out.shape[-1] * out.element_size()
+            for block in out.split(max(1, _GROUP_BYTES // max(1, line)), dim=-2):
+                decay_(block)
+        else:
+            decay_(out)
         return out if self._outputscale is None else out.mul_(self._outputscale)
 
 

@@ -30,7 +30,7 @@ def test_the_product(m: int, dense: int, spare: int, batch: tuple[int, ...]) -> 
 
 @pytest.mark.parametrize("batch", [(), (3,)], ids=["one", "rows"])
 @pytest.mark.parametrize("dense", [0, 1, 70])
-@pytest.mark.parametrize(("m", "products"), [(1, 1), (256, 1), (257, 2), (512, 2), (900, 4)])
+@pytest.mark.parametrize(("m", "products"), [(1, 1), (128, 1), (129, 2), (512, 4), (900, 4)])
 def test_few_products_on_a_device(m: int, products: int, dense: int, batch: tuple[int, ...]) -> None:
     generator = torch.Generator().manual_seed(m)
     starts = torch.randperm(m + 5, generator=generator)[:m].sort().values

@@ -34,9 +34,8 @@ FUSED = os.environ.get("TORCHBANDITS_FUSED") != "0" and importlib.util.find_spec
 FUSED_FEATURES = 64
 # Size of a block of columns that stays in cache while it is multiplied and squared.
 _CHUNK_BYTES = 8 << 20
-# The same on a GPU, whose cache holds a few tens of megabytes, while each of the few operations of a block should outlast its
-# launch.
-_DEVICE_BYTES = 32 << 20
+# The same on a GPU, whose operations on a block should take longer than the host takes to send them.
+_DEVICE_BYTES = 64 << 20
 # Size of the columns that a GPU evaluates together, or reads where they are kept: there launches should be few and large.
 _DEVICE_COLUMNS = 256 << 20
 # Largest number of arms per chunk when a column is evaluated.

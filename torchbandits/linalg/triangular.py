@@ -8,9 +8,9 @@ from torch import Tensor
 # Diagonal blocks of this size are multiplied in full, zeros included, because smaller products run below the rate of the
 # machine.
 LEAF = 32
-# On a device the rows are multiplied in stripes of about this many, because there only large products run at the rate of the
-# machine, and every product is a launch.
-STRIPE = 256
+# On a device the rows are multiplied in at most four stripes, of at least about this many rows: only large products run at
+# the rate of the machine, and every product is a launch.
+STRIPE, _STRIPES = 128, 4
 # Stripes begin at multiples of this, the size of the tiles in which a device multiplies.
 _TILE = 64
 
@@ -35,7 +35,7 @@ def staircase_product(weights: Tensor, columns: Tensor, out: Tensor, dense: int,
         `out`.
 
     Cost: m² n (1 + 64/m) + 2 dense m n operations for m = s, against 2 (dense + m) m n of the full product. On a device the
-    rows are cut into few stripes, with m² n (1 + 256/m) operations.
+    rows are cut into stripes, with m² n (1 + 1/4) operations for four of them.
     """
     if out.device.type != "cpu":
         return _in_stripes(weights, columns, out, dense, starts)
@@ -44,8 +44,8 @@ def staircase_product(weights: Tensor, columns: Tensor, out: Tensor, dense: int,
 
 
 def _in_stripes(weights: Tensor, columns: Tensor, out: Tensor, dense: int, starts: list[int]) -> Tensor:
-    """`staircase_product` in one product for about `STRIPE` rows, each of which reads the columns that its first row needs."""
-    total, number = dense + len(starts), max(1, -(-len(starts) // STRIPE))
+    """`staircase_product` by one product for every stripe of rows, with the columns that its first row needs."""
+    total, number = dense + len(starts), max(1, min(_STRIPES, -(-len(starts) // STRIPE)))
     height = max(1, total // number // _TILE) * _TILE
     begins = [0, *(place * height for place in range(1, number))]
     for begin, end in zip(begins, [*begins[1:], total], strict=True):

@@ -46,11 +46,13 @@ NOT_MEASURED = (
 
 @dataclass(frozen=True)
 class Part:
-    """One part, run in its own process: `status` is its exit status, or None if it exceeded its limit of `limit` seconds."""
+    """One part, run in its own process: `status` is its exit status, or None if it exceeded its limit of `limit` seconds. A
+    `timed` part is told how long it may measure."""
 
     name: str
     command: list[str]
     limit: float
+    timed: bool = False
     status: int | None = None
     seconds: float | None = None
 
@@ -69,6 +71,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rehearse", action="store_true", help="On the CPU, with small sizes.")
     parser.add_argument("--output", type=Path, help="The folder; results/gpu or results/gpu-rehearsal by default.")
+    parser.add_argument("--seconds", type=float, help="Seconds for all parts together; about ten minutes by default.")
     parser.add_argument("--only", choices=("bench", "pictures"), help=argparse.SUPPRESS)
     given = parser.parse_args()
     folder = (given.output or ROOT / "results" / ("gpu-rehearsal" if given.rehearse else "gpu")).resolve()
@@ -83,10 +86,12 @@ def main() -> int:
     done: list[Part] = []
     parts = parts_of(folder, given.rehearse)
     write(folder, about, parts)
-    for part in parts:
+    until = time.perf_counter() + (given.seconds or sum(part.limit for part in parts))
+    for place, part in enumerate(parts):
         # The benchmark has already drawn the pictures.
         if part.name == "pictures" and any(other.name == "bench" and other.status == 0 for other in done):
             break
+        part = replace(part, limit=share(parts[place:], until - time.perf_counter()))
         print(f"{part.name}: at most {part.limit:.0f} s", flush=True)
         done.append(ran(part, folder))
         write(folder, about, done + parts[len(done) :])
@@ -94,6 +99,11 @@ def main() -> int:
     write(folder, about, done)
     print(f"Results: {folder}")
     return 1 if any(part.status not in (0, None) for part in done) else 0
+
+
+def share(parts: list[Part], seconds: float) -> float:
+    """The seconds of the first part, where those that are left are divided in proportion to the limits."""
+    return max(1.0, seconds) * parts[0].limit / sum(part.limit for part in parts)
 
 
 def parts_of(folder: Path, rehearse: bool) -> list[Part]:
@@ -104,7 +114,7 @@ def parts_of(folder: Path, rehearse: bool) -> list[Part]:
     # pytest-benchmark warns beside pytest-xdist, and the tests treat warnings as errors.
     options = ["-p", "no:cacheprovider", "-p", "no:benchmark"]
     if importlib.util.find_spec("xdist") is not None:
-        options += ["-n", str(min(8, os.cpu_count() or 1))]
+        options += ["-n", str(min(14, os.cpu_count() or 1))]
     again = [sys.executable, str(Path(__file__)), "--output", str(folder), *(["--rehearse"] if rehearse else [])]
     return [
         Part("tests", [sys.executable, "-m", "pytest", "-q", *options, report, *which], 150),
@@ -118,15 +128,15 @@ def lane_of(name: str, folder: Path, rehearse: bool) -> Part:
     """A part of the benchmark of policies."""
     limit = LANES[name][0]
     where = ["--device", "cpu", "--small"] if rehearse else ["--device", "cuda"]
-    own = ["--folder", str(folder / "lane"), "--seconds", str(limit - _SPARE), *where]
-    return Part(name, [sys.executable, str(LANE), name, *own], limit)
+    return Part(name, [sys.executable, str(LANE), name, "--folder", str(folder / "lane"), *where], limit, timed=True)
 
 
 def ran(part: Part, folder: Path) -> Part:
     """Run a part, write its output to a log, end all processes that it started, and return the part with its status."""
     began = time.perf_counter()
+    command = [*part.command, *(["--seconds", str(part.limit - min(_SPARE, part.limit / 3))] if part.timed else [])]
     with open(folder / f"{part.name}.log", "w", encoding="utf-8") as log:
-        process = subprocess.Popen(part.command, cwd=ROOT, stdout=log, stderr=subprocess.STDOUT, start_new_session=True)
+        process = subprocess.Popen(command, cwd=ROOT, stdout=log, stderr=subprocess.STDOUT, start_new_session=True)
         try:
             status: int | None = process.wait(part.limit)
         except subprocess.TimeoutExpired:

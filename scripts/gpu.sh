@@ -3,6 +3,7 @@
 # It installs nothing and needs no network: PyTorch, GPyTorch, BoTorch, pandas, pyarrow, Matplotlib and pytest must be there.
 #
 #     bash scripts/gpu.sh                # results/gpu
+#     bash scripts/gpu.sh --seconds 240  # in four minutes
 #     bash scripts/gpu.sh --rehearse     # the same on the CPU, with small sizes, in about a minute
 #
 # PYTHON names the interpreter: that of .venv by default, where there is one, else python3.

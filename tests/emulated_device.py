@@ -142,6 +142,8 @@ class _Names(TorchFunctionMode):
         if func in _MAKE and not isinstance(args[0], DeviceTensor):
             made = func(_numbers(args[0]), *args[1:], **kwargs)  # PyTorch makes the tensor on the host, then copies it
             return made if wanted is None else made.to(wanted)
+        if kwargs.pop("pin_memory", False):
+            func, args = torch.Tensor.pin_memory, (func(*args, **kwargs),)
         if type(kwargs.get("generator")) is DeviceGenerator:
             if wanted is not _CARRIER:
                 raise DeviceError("Expected a 'cpu' device type for generator but found 'cuda'")
@@ -152,6 +154,8 @@ class _Names(TorchFunctionMode):
         if func is Tensor.pin_memory:
             if isinstance(args[0], DeviceTensor):
                 raise DeviceError("only dense CPU tensors can be pinned")
+            if any(step == 0 and size > 1 for step, size in zip(args[0].stride(), args[0].shape, strict=True)):
+                raise DeviceError("more than one element of the written-to tensor refers to a single memory location")
             pinned = args[0].clone()
             # Views of the tensor share the storage, and are pinned too.
             pinned.untyped_storage()._emulated_pin = True

@@ -47,6 +47,16 @@ def test_a_part_over_its_limit_is_ended_and_leaves_what_it_wrote(gpu, tmp_path):
     assert failed.outcome == "failed with exit status 7"
 
 
+def test_parts_share_the_seconds_that_are_left(gpu, tmp_path):
+    parts = [gpu.Part(name, [], limit) for name, limit in (("a", 60.0), ("b", 30.0), ("c", 30.0))]
+    assert gpu.share(parts, 240.0) == 120.0
+    assert gpu.share(parts[1:], 220.0) == 110.0  # the first part took 20 of its 120 s
+    assert gpu.share(parts[2:], 10.0) == 10.0
+    timed = gpu.Part("timed", ["sh", "-c", 'echo "$@"', "sh"], 90.0, timed=True)
+    assert gpu.ran(timed, tmp_path).outcome == "done"
+    assert (tmp_path / "timed.log").read_text() == "--seconds 75.0\n"
+
+
 def test_the_page_says_what_was_not_measured(gpu, tmp_path):
     about = gpu.described(rehearse=True)
     parts = gpu.parts_of(tmp_path, rehearse=True)
@@ -97,7 +107,7 @@ def test_tests_run_in_processes_where_xdist_is_installed(gpu, tmp_path, monkeypa
     monkeypatch.setattr(gpu.importlib.util, "find_spec", lambda name: installed or None)
     monkeypatch.setattr(gpu.os, "cpu_count", lambda: 16)
     command = gpu.parts_of(tmp_path, rehearse=False)[0].command
-    assert (command[command.index("-n") + 1] == "8") if installed else ("-n" not in command)
+    assert (command[command.index("-n") + 1] == "14") if installed else ("-n" not in command)
     assert "no:benchmark" in command
 
 

@@ -7,17 +7,27 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
+# Bytes from which a copy to the host is made in page-locked memory.
+_LOCKED = 1 << 18
+
 
 def to_host(*tensors: Tensor) -> Sequence[Tensor]:
     """The tensors on the host: copies if they are on a device, else the tensors themselves. Cost: one synchronisation."""
-    return tensors if tensors[0].device.type == "cpu" else _together(tensors, Tensor.cpu)
+    return tensors if tensors[0].device.type == "cpu" else _together(tensors, _here)
 
 
 def to_device(device: torch.device, *tensors: Tensor) -> Sequence[Tensor]:
     """Tensors of the host on a device: asynchronous copies, or the tensors themselves if they are on that device."""
     if device.type == tensors[0].device.type:
         return tensors
-    return _together(tensors, lambda packed: packed.pin_memory().to(device, non_blocking=True))
+    return _together(tensors, lambda packed: packed.contiguous().pin_memory().to(device, non_blocking=True))
+
+
+def _here(there: Tensor) -> Tensor:
+    """A copy on the host. Page-locked memory is written ten times faster, and takes a few microseconds to find."""
+    if there.numel() * there.element_size() < _LOCKED:
+        return there.cpu()
+    return torch.empty(there.shape, dtype=there.dtype, pin_memory=True).copy_(there)
 
 
 def _together(tensors: Sequence[Tensor], move: Callable[[Tensor], Tensor]) -> Sequence[Tensor]:

@@ -30,7 +30,7 @@ from torchbandits.types import Picks, Points
 
 # Whether sweeps on a device use one fused kernel where possible.
 FUSED = os.environ.get("TORCHBANDITS_FUSED") != "0" and importlib.util.find_spec("triton") is not None
-# Largest number of features for which it is used: it evaluates each kernel column m/128 times.
+# Largest number of features for which it is used: it evaluates each kernel column several times.
 FUSED_FEATURES = 64
 # Size of a block of columns that stays in cache while it is multiplied and squared.
 _CHUNK_BYTES = 8 << 20

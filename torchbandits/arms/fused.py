@@ -1,8 +1,8 @@
 """A sweep in one Triton kernel, which evaluates, multiplies and squares kernel columns without writing them to memory.
 
 Without it, columns that are not kept are written to memory and read again: 33.8 KB per arm with a dictionary of 512 points.
-This kernel only reads the arm, and writes its mean and leverage. Each block of columns is evaluated once for each block of 128
-columns of the factor.
+This kernel only reads the arm, and writes its mean and leverage. Each block of columns is evaluated once for each block of 64
+or 128 columns of the factor.
 
 Imported only if Triton is installed (PyTorch includes it on Linux with CUDA). Triton's interpreter runs the kernel on the CPU,
 where it is compared with dense products (`bash scripts/check_fused.sh`).
@@ -34,8 +34,9 @@ except ImportError:
         return function
 
 
-_SHAPES = {torch.float64: (128, 16, 64, 4), torch.float32: (64, 32, 128, 4)}
-"""Sizes of blocks and number of warps by dtype, the fastest on an H200: columns of the weights, dictionary points, and arms."""
+_SHAPES = {torch.float64: (128, 16, 128, 8, 2), torch.float32: (64, 32, 128, 4, 1)}
+"""Sizes of blocks by dtype (columns of the weights, dictionary points, arms) and numbers of warps and of stages: the fastest of
+thirty that were measured on an H200."""
 _FEATURES = 16
 """Smallest number of features of a product in Triton; blocks have a power of two of them."""
 
@@ -162,12 +163,12 @@ def fused_sweep(
     outputscale = one if form.outputscale is None else form.outputscale.to(dtype).reshape(1)
     centre = points.mean(dim=0)
     own = ((points - centre).to(dtype) * scale).contiguous()
-    columns, block, wide, warps = _SHAPES[dtype]
+    columns, block, wide, warps, stages = _SHAPES[dtype]
     _sweep[triton.cdiv(A, wide),](
         arms.contiguous(), own, scale, centre.to(dtype), factors.weights.to(dtype).contiguous(), prior, prior.stride(0),
         outputscale, leverage, channels, A, m, c,
         D=d, FEATURES=max(_FEATURES, triton.next_power_of_2(d)), BY_PRODUCT=by_product,
         ORDER=0 if form.nu is None else round(2 * form.nu),
         SHAPE=0 if factors.lower is None else -1 if factors.lower else 1,
-        PRECISION=_precision(arms), COLUMNS=columns, POINTS=block, ARMS=wide, num_warps=warps,
+        PRECISION=_precision(arms), COLUMNS=columns, POINTS=block, ARMS=wide, num_warps=warps, num_stages=stages,
     )  # fmt: skip

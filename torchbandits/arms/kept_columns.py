@@ -89,30 +89,32 @@ class KeptColumns:
             rows: `batch_shape x m`, on the host.
         """
         self._known = None
+        rows = rows.reshape(-1, rows.shape[-1]).sort(dim=-1).values
         size = max(int(rows.max()) + 1, self._slot_of_row.shape[-1])
         slot_of_row = torch.nn.functional.pad(self._slot_of_row, (0, size - self._slot_of_row.shape[-1]), value=-1)
-        new, taken, most = [], [], 0
-        for slots, wanted in zip(slot_of_row, rows.reshape(-1, rows.shape[-1]), strict=True):
-            distinct = wanted.unique()
-            lacking = distinct[slots[distinct] < 0]
-            if int((slots >= 0).sum()) + len(lacking) > self.most:
-                kept = slots[distinct]
-                slots.fill_(-1)
-                slots[distinct] = kept
-            new.append(lacking)
-            taken.append(slots[slots >= 0])
-            most = max(most, len(lacking) + len(taken[-1]))
+        slots = slot_of_row.gather(-1, rows)
+        lacking = slots < 0
+        lacking[:, 1:] &= rows[:, 1:] != rows[:, :-1]
+        numbers, used = lacking.sum(dim=-1), (slot_of_row >= 0).sum(dim=-1)
+        full = used + numbers > self.most
+        if bool(full.any()):
+            slot_of_row = torch.where(
+                full.unsqueeze(-1), torch.full_like(slot_of_row, -1).scatter(-1, rows, slots), slot_of_row
+            )
+            used = (slot_of_row >= 0).sum(dim=-1)
         self._slot_of_row = slot_of_row
-        self._grow_(most)
-        free = []
-        for lacking, used in zip(new, taken, strict=True):
-            spare = torch.ones(self.block.shape[-2], dtype=torch.bool)
-            spare[used] = False
-            free.append(spare.nonzero().squeeze(-1)[: len(lacking)])
-        pad = torch.nn.utils.rnn.pad_sequence
-        shaped = (pad(each, batch_first=True, padding_value=-1) for each in (new, free))
-        missing, slots = (each.reshape(*self.batch_shape, -1) for each in shaped)
-        return missing, slots
+        self._grow_(int((used + numbers).max()))
+        # One more place for rows without a slot.
+        room = self.block.shape[-2]
+        spare = torch.ones(len(rows), room + 1, dtype=torch.bool)
+        spare.scatter_(-1, torch.where(slot_of_row < 0, room, slot_of_row), False)
+        p = int(numbers.max())
+        padded = torch.arange(p) >= numbers.unsqueeze(-1)
+        found = []
+        for values, marked in ((rows, lacking), (torch.arange(room).expand(len(rows), -1), spare[:, :room])):
+            places = (~marked).to(torch.uint8).sort(dim=-1, stable=True).indices[:, :p]
+            found.append(values.gather(-1, places).masked_fill_(padded, -1).reshape(*self.batch_shape, -1))
+        return found[0], found[1]
 
     def put(self, rows: Tensor, slots: Tensor, columns: Tensor) -> None:
         """Store columns (`batch_shape x p x A`) of rows in the slots returned by `missing`, −1 where padded. With batch rows,

@@ -189,11 +189,9 @@ def check_limit(limit: Any, batch_shape: torch.Size) -> Tensor | None:
     if isinstance(limit, int) and not isinstance(limit, bool) and limit >= 0:
         return torch.tensor(min(limit, ENDLESS)).expand(batch_shape)
     good = isinstance(limit, Tensor) and not limit.is_floating_point() and not limit.is_complex()
-    require(
-        good and bool((as_tensor("limit", limit) >= 0).all()),
-        f"limit must be a whole number ≥ 0, or one per batch row, got {limit}.",
-    )
-    value = as_tensor("limit", limit).cpu()
+    value = as_tensor("limit", limit).cpu() if good else None
+    if value is None or not bool((value >= 0).all()):  # not by `require`: the message would print a tensor each time
+        raise ArgumentError(f"limit must be a whole number ≥ 0, or one per batch row, got {limit}.")
     try:
         return value.expand(batch_shape)
     except RuntimeError as error:

@@ -87,11 +87,13 @@ def main() -> int:
     parts = parts_of(folder, given.rehearse)
     write(folder, about, parts)
     until = time.perf_counter() + (given.seconds or sum(part.limit for part in parts))
-    for place, part in enumerate(parts):
+    while len(done) < len(parts):
+        part = parts[len(done)]
         # The benchmark has already drawn the pictures.
-        if part.name == "pictures" and any(other.name == "bench" and other.status == 0 for other in done):
-            break
-        part = replace(part, limit=share(parts[place:], until - time.perf_counter()))
+        if part.name == "pictures" and done[-1].status == 0:
+            parts.remove(part)
+            continue
+        part = replace(part, limit=share(parts[len(done) :], until - time.perf_counter()))
         print(f"{part.name}: at most {part.limit:.0f} s", flush=True)
         done.append(ran(part, folder))
         write(folder, about, done + parts[len(done) :])
@@ -119,8 +121,8 @@ def parts_of(folder: Path, rehearse: bool) -> list[Part]:
     return [
         Part("tests", [sys.executable, "-m", "pytest", "-q", *options, report, *which], 150),
         Part("bench", [*again, "--only", "bench"], 125),
-        *(lane_of(name, folder, rehearse) for name in LANES),
         Part("pictures", [*again, "--only", "pictures"], 25),
+        *(lane_of(name, folder, rehearse) for name in LANES),
     ]
 
 

@@ -191,6 +191,6 @@ def test_what_was_measured_is_written_before_the_end(tmp_path: Path, monkeypatch
     with pytest.raises(KeyboardInterrupt):
         running.run_benchmark(config)
     table = pd.read_parquet(config.folder / "results.parquet")
-    assert table[["method", "arms"]].to_numpy().tolist() == [["torchbandits", 300], ["sgpr", 300], ["torchbandits", 2000]]
+    assert table[["method", "arms"]].to_numpy().tolist() == [["torchbandits", 300], ["torchbandits", 2000], ["sgpr", 300]]
     assert "2,000" in (config.folder / "table.md").read_text()
     assert config.folder / "arms.png" in running.write_benchmark(config, table)  # figures are drawn of the results at hand

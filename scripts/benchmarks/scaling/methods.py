@@ -47,13 +47,13 @@ class Problem:
     @staticmethod
     def draw(config: BenchmarkConfig, point: Point) -> Problem:
         """Draw the problem, the same for every method. O(A d + t)."""
-        g = torch.Generator().manual_seed(config.seed)
-        arms = torch.rand(point.arms, config.dim, generator=g, dtype=torch.float64)
-        own = torch.arange(point.distinct) * (point.arms // point.distinct)
-        pulled = own[torch.arange(point.pulls) % point.distinct]
-        noise = config.noise_std * torch.randn(point.pulls, generator=g, dtype=torch.float64)
+        device = config.device
+        g = torch.Generator(device).manual_seed(config.seed)
+        arms = torch.rand(point.arms, config.dim, generator=g, dtype=torch.float64, device=device)
+        own = torch.arange(point.distinct, device=device) * (point.arms // point.distinct)
+        pulled = own[torch.arange(point.pulls, device=device) % point.distinct]
+        noise = config.noise_std * torch.randn(point.pulls, generator=g, dtype=torch.float64, device=device)
         rewards = torch.sin(3 * arms[pulled].sum(dim=-1)) + noise
-        arms, pulled, rewards = (t.to(config.device) for t in (arms, pulled, rewards))
         return Problem(arms, pulled, rewards, config.lengthscale, config.noise_std)
 
     def kernel(self) -> gpytorch.kernels.RBFKernel:

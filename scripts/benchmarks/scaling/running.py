@@ -18,7 +18,7 @@ from rich.console import Console
 from scaling.config import AXES, BenchmarkConfig, Point
 from scaling.machine import Rates, sweep_floor
 from scaling.report import draw_axis, markdown
-from torchbandits.errors import DataError
+from torchbandits.errors import DataError, require
 from torchbandits.files import prepare_folder, write_atomically, write_text
 
 WORKER = [sys.executable, "-m", "scaling.worker"]
@@ -53,14 +53,16 @@ def run_benchmark(config: BenchmarkConfig, *, console: Console | None = None) ->
     rates: dict[int, Rates] = {}
     answer_of: Callable[[BenchmarkConfig, str, Point], tuple[str, dict[str, Any]]] = OneProcess() if config.together else ask
     lines: list[dict[str, Any]] = []
-    for place, point in enumerate(sorted(points, key=lambda p: (p.arms * p.dictionary, p.pulls))):
-        m = point.dictionary
-        if m not in rates:
-            outcome, answer = answer_of(config, "rates", point)
-            if outcome != DONE:
-                raise DataError(f"The rates of the machine could not be measured: {outcome}. Raise time_limit or memory_limit.")
-            rates[m] = Rates(**answer)
-        for method in config.methods:
+    ascending = sorted(points, key=lambda p: (p.arms * p.dictionary, p.pulls))
+    # One method after the other, so that a run that is ended has all points of the first ones.
+    for method in config.methods:
+        for place, point in enumerate(ascending):
+            m = point.dictionary
+            if m not in rates:
+                outcome, answer = answer_of(config, "rates", point)
+                message = f"The rates of the machine could not be measured: {outcome}. Raise time_limit or memory_limit."
+                require(outcome == DONE, message, DataError)
+                rates[m] = Rates(**answer)
             console.print(f"{place + 1} / {len(points)}: A = {point.arms:,}, m = {m:,}, t = {point.pulls:,}: {method}")
             known = _known_outcome(lines, method, point)
             outcome, answer = (known, {}) if known is not None else answer_of(config, method, point)

@@ -24,7 +24,7 @@ from scaling.methods import CONTENDERS, Problem
 RATES = "rates"
 OUT_OF_MEMORY = 3
 """Exit status of a process that exceeded its memory limit."""
-_SHORTEST = 0.2  # seconds; shorter calls are timed several together
+_SHORTEST = {"processor": 0.2, "wall": 0.05}  # seconds by clock; shorter calls are timed several together
 _OTHER_NAMES = ("can't allocate memory", "not enough memory", "out of memory", "bad_alloc")
 
 
@@ -75,20 +75,20 @@ def _timed(
     # A long update is not repeated: its warm-up is negligible.
     if config.repetitions > 1 and 2 * first < left:
         first = fastest_of(update, config, clock, 1)
-        calls = _calls_of(first)
+        calls = _calls_of(first, config)
         times = max(1, int(left / (calls * max(first, 1e-3))))
         first = fastest_of(update, config, clock, min(config.repetitions, times), calls)
     picks = pick()
     choice = fastest_of(pick, config, clock, 1)
-    if _calls_of(choice) > 1:
-        choice = fastest_of(pick, config, clock, config.repetitions, _calls_of(choice))
+    if _calls_of(choice, config) > 1:
+        choice = fastest_of(pick, config, clock, config.repetitions, _calls_of(choice, config))
     return first, (first + choice) / picks, picks
 
 
-def _calls_of(seconds: float) -> int:
+def _calls_of(seconds: float, config: BenchmarkConfig) -> int:
     """Number of calls that are timed together. Linux counts a process's time in steps of 4 ms while a timer on it is armed, so
     that a call of a few milliseconds cannot be timed alone."""
-    return max(1, round(_SHORTEST / max(seconds, 1e-3)))
+    return max(1, round(_SHORTEST[config.clock] / max(seconds, 1e-3)))
 
 
 def fastest_of(

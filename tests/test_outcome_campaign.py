@@ -272,12 +272,16 @@ def test_one_objective_under_limits_has_a_best_row():
         c.front()
 
 
+KNOWN = {"noise_std": {"yield": 0.5, "cost": 0.1, "toxicity": 1.0}}
+
+
+# There is no noise, so that replicates are of no use; with them, three of 30 evaluations repeat a row.
 @pytest.mark.parametrize(
-    "options", [{}, pytest.param({"noise_std": {"yield": 0.5, "cost": 0.1, "toxicity": 1.0}}, marks=pytest.mark.exhaustive)]
+    ("options", "every", "batches"), [({}, 0, 5), ({}, 8, 6), pytest.param(KNOWN, 8, 5, marks=pytest.mark.exhaustive)]
 )
-def test_fitted_models_find_the_trade_offs(options: dict[str, Any], monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(outcome_campaign, "auto", tb.auto)
-    c = played(campaign(**options), 5)
+def test_fitted_models_find_the_trade_offs(options: dict[str, Any], every: int, batches: int, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(outcome_campaign, "auto", lambda: tb.auto(replicate_every=every))
+    c = played(campaign(**options), batches)
     full, front = truth(frame()), c.front()
     good = full[full["toxicity"] <= LIMIT]
     chosen = full.set_index("id").loc[front["id"]]
@@ -405,7 +409,7 @@ def test_mistakes_are_named_and_nothing_is_learned(tmp_path: Path):
 
 @pytest.mark.filterwarnings("ignore::torchbandits.errors.DiagnosticWarning")
 def test_deviations_are_not_to_be_relied_on_before_measurements_were_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(outcome_campaign, "auto", tb.auto)
+    monkeypatch.setattr(outcome_campaign, "auto", lambda: tb.auto(replicate_every=0))
     rng = np.random.default_rng(0)
     x = pd.DataFrame({"id": range(400), **{f"x{j}": rng.uniform(size=400) for j in range(3)}})
     true = {}

@@ -1336,3 +1336,91 @@ def test_bad_calls_change_nothing():
     other.tell(other.ask(), torch.zeros(1, 2))
     with pytest.raises(errors.UnsupportedError, match="no single arm is the best"):
         other.best()
+
+
+# ---------------------------------------------------------------------- replicates
+
+
+def bowls(size: int = 120) -> tuple[Tensor, Tensor]:
+    """Arms, and two outcomes with peaks at different places."""
+    arms = torch.rand(size, 3, generator=generator(0), dtype=torch.float64)
+    return arms, torch.stack([-4 * (arms - peak).square().sum(dim=-1) for peak in (0.3, 0.7)], dim=-1)
+
+
+REPLICATING: dict[str, dict[str, Any]] = {
+    "pareto": {},
+    "pareto with a limit": {"objectives": ["a", "b"], "at_least": {"b": -3.0}},
+    "constrained": {"maximize": "a", "at_least": {"b": -2.0}},
+}
+
+
+def replicating(name: str, **options: Any) -> Any:
+    make = outcomes.constrained if name == "constrained" else outcomes.pareto
+    return make({outcome: tb.auto(**options) for outcome in ("a", "b")}, **REPLICATING[name])
+
+
+@pytest.mark.filterwarnings("ignore::torchbandits.errors.DiagnosticWarning")
+@pytest.mark.parametrize("step", [1, 4])
+@pytest.mark.parametrize("name", REPLICATING)
+def test_every_eighth_pick_repeats_a_recommended_arm(name: str, step: int, tmp_path: Path):
+    arms, true = bowls()
+    bandit = tb.OutcomeBandit(replicating(name), arms, generator=generator(1), journal=tmp_path / "run")
+    without = replicating(name, replicate_every=0)
+    noise = torch.randn(44, 2, generator=generator(2), dtype=torch.float64)
+    for made in range(0, 40, step):
+        state, pulls = bandit.loop.state, bandit.counts[0]
+        plain = None if made < 6 else without.select(copy.deepcopy(state), exactly=step)[0].index[0].tolist()
+        likely: set[int] = set()
+        if made >= 8 and "pareto" in name:
+            likely = set(bandit.front(minimize=[], pulled=True).index.tolist())
+            if not likely - {-1}:  # No arm keeps the limit for certain.
+                free = tb.OutcomeBandit(replicating("pareto"), arms)
+                free.load_state_dict(bandit.state_dict() | {"policy": free.recorder.described})
+                likely = set(free.front(minimize=[], pulled=True).index.tolist())
+        elif made >= 8:
+            likely = set(bandit.best(3).index.tolist())
+        picks = bandit.ask(exactly=step).index.tolist()
+        place, rule = (-made - 1) % 8, bandit.policy.engine.from_data
+        assert rule is not None
+        known = made >= 8 and bool(rule.knows_noise(state).all())
+        if plain is not None and (place >= step or known):
+            assert picks == plain
+        elif likely:
+            left = likely - set(picks[:place])
+            assert picks[:place] == plain[:place]
+            assert picks[place] in left
+            assert pulls[picks[place]] == min(pulls[arm] for arm in left)
+        bandit.tell(torch.tensor(picks), true[picks] + noise[made : made + step])
+    resumed = tb.OutcomeBandit(replicating(name), arms, generator=generator(1), journal=_copy_of(tmp_path / "run"))
+    assert torch.equal(resumed.ask().index, bandit.ask().index)
+
+
+def _copy_of(path: Path) -> Path:
+    to = path.with_name("copy")
+    to.write_bytes(path.read_bytes())
+    return to
+
+
+@pytest.mark.filterwarnings("ignore::torchbandits.errors.DiagnosticWarning")
+def test_replicates_end_when_the_noise_of_every_outcome_is_known():
+    arms, true = bowls()
+    bandit = tb.OutcomeBandit(replicating("pareto"), arms, generator=generator(1))
+    while bandit.counts[0].sum() < 48:
+        picks = bandit.ask(exactly=8).index
+        # The first outcome has no noise, the second one has much.
+        bandit.tell(picks, true[picks] + torch.tensor([0.0, 1.0]) * torch.randn(8, 2, generator=generator(int(picks[0]))))
+    rule, state = bandit.policy.engine.from_data, bandit.loop.state
+    assert rule is not None
+    assert rule.knows_noise(state).tolist() == [True, False]
+    due = rule.replicates_one_by_one(state, 16)
+    assert due is not None
+    assert due.tolist() == [place % 8 == 7 for place in range(16)]
+    unseen = bandit.counts[0] == 0
+    assert bool(unseen[bandit.ask(exactly=8, available=unseen).index].all()), "no told arm is on offer"
+    bandit.forget(bandit.ask())
+    measured = (bandit.counts[0] > 0).nonzero().squeeze(-1)[:10]
+    bandit.tell(measured, true[measured] + torch.tensor([0.0, 1.0]) * torch.randn(10, 2, generator=generator(7)))
+    assert rule.replicates_one_by_one(bandit.loop.state, 16) is None
+    molecules = tb.sources.Fingerprints(torch.randint(0, 256, (40, 8), generator=generator(0), dtype=torch.uint8))
+    other = tb.OutcomeBandit(replicating("pareto"), molecules, generator=generator(1))
+    assert rule.replicates_one_by_one(other.loop.state, 16) is None

@@ -113,12 +113,12 @@ def pareto(
             improvement (`gp_ucb(acquisition="ei")`).
         minimize: Names of the outcomes to minimise.
         scalarization: `"improvement"`, the expected growth of the hypervolume above `reference`, in closed form, which uses
-            mean and standard deviation but no width, and picks no arm again while another one is on offer. The others combine
-            upper bounds or draws into one number, by weights that are drawn for each pick: `"chebyshev"`, the smallest weighted
-            outcome plus a twentieth of the weighted sum, as in ParEGO; `"linear"`, the weighted sum, which misses trade-offs
-            where the front is not convex; `"hypervolume"`, whose average over the weights is the hypervolume above `reference`.
-            By default the improvement for up to four objectives, and `"chebyshev"` for draws and for more objectives, whose
-            front has too many cells.
+            mean and standard deviation but no width, and picks no arm again while another one is on offer, except as a
+            replicate of `auto`. The others combine upper bounds or draws into one number, by weights that are drawn for each
+            pick: `"chebyshev"`, the smallest weighted outcome plus a twentieth of the weighted sum, as in ParEGO; `"linear"`,
+            the weighted sum, which misses trade-offs where the front is not convex; `"hypervolume"`, whose average over the
+            weights is the hypervolume above `reference`. By default the improvement for up to four objectives, and
+            `"chebyshev"` for draws and for more objectives, whose front has too many cells.
         reference: A value per outcome that every good trade-off should beat. By default it follows the front of the posterior
             means at the pulled arms: a tenth of its range below its worst values (for the improvement, a tenth of the range of
             all pulled arms). If weights are drawn, the range of the front is the unit of each outcome.

@@ -172,7 +172,7 @@ def policy(table: Table, method: str) -> Any:
     limits = {"maximize": "quality", "at_least": {"economy": table.limit}}
     reference = dict(zip(("quality", "economy"), table.reference.tolist(), strict=True))
     if method.startswith("auto"):
-        own = {name: tb.auto() for name in ("quality", "economy")}
+        own = {name: tb.auto(replicate_every=0) for name in ("quality", "economy")}
         if method == "auto, bounds":
             return outcomes.constrained(own, **limits)
         return outcomes.pareto(own, scalarization="chebyshev" if method == "auto, chebyshev" else "improvement")

@@ -157,6 +157,11 @@ class Aim(ABC):
     def check(self, num_arms: int) -> None:  # noqa: B027 - most aims name no arms
         """Refuse arms that lack an arm or a feature that the aim names."""
 
+    def contenders(self, outlook: Outlook) -> Tensor | None:
+        """The told arms that are recommended so far, `batch_shape x A` booleans, of which some are pulled again to estimate the
+        noise; None for an aim that leaves repeated pulls to its scores."""
+        return None
+
     def kept(self, mean: Tensor, std: Tensor, table: ArmTable) -> Tensor | None:
         """The arms that may be on a front, `batch_shape x A` booleans, from the arguments of `recommended`; None for all."""
         return None

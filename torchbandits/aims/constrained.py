@@ -11,6 +11,9 @@ from torchbandits.aims.base import Aim, Limit, Outlook, certain, if_feasible, lo
 from torchbandits.arms import ArmTable
 from torchbandits.scores import LogEI, Score
 
+# Number of recommended arms among which an arm is pulled again to estimate the noise.
+_CONTENDERS = 3
+
 
 @dataclass(frozen=True)
 class Constrained(Aim):
@@ -53,6 +56,12 @@ class Constrained(Aim):
             level = torch.where(none, mean.amin(dim=-1), best)
             value = outlook.per_cost(value - level.unsqueeze(-1), self.exponent)
         return if_feasible(outlook, value, self.limits, self.optimism, self.exponent)
+
+    def contenders(self, outlook: Outlook) -> Tensor:
+        """The told arms that are recommended first, three at most."""
+        value = self.recommended(outlook.mean, outlook.known, outlook.width, outlook.table)
+        top = value.masked_fill(~outlook.seen, -torch.inf).topk(min(_CONTENDERS, value.shape[-1]), dim=-1)
+        return torch.zeros_like(outlook.seen).scatter(-1, top.indices, top.values > -torch.inf)
 
     def _incumbent(self, outlook: Outlook, mean: Tensor) -> tuple[Tensor, Tensor]:
         """The highest of the means among the arms that are feasible with the probability `certainty`, and whether there is no

@@ -84,6 +84,19 @@ class Scalarized(Aim):
             return outlook.open(total)
         return if_feasible(outlook, total, self.limits, self.optimism, self.exponent)
 
+    def contenders(self, outlook: Outlook) -> Tensor:
+        """The front of the posterior means at the told arms, of those that keep the limits if any do."""
+        mean = torch.stack([sign * outlook.mean[..., j, :] for j, sign in self.objectives], dim=-1)
+        kept = self.kept(outlook.mean, outlook.known, outlook.table)
+        own = outlook.seen if kept is None else outlook.seen & kept
+        own = torch.where(own.any(dim=-1, keepdim=True), own, outlook.seen)
+        found, (A, m) = torch.zeros_like(own).reshape(-1, mean.shape[-2]), mean.shape[-2:]
+        for row, values, some in zip(found, mean.reshape(-1, A, m), own.reshape(-1, A), strict=True):
+            place = some.nonzero().squeeze(-1)
+            if len(place):
+                row[place[non_dominated(values[place])]] = True
+        return found.reshape(own.shape)
+
     def _improvement(self, outlook: Outlook) -> Tensor:
         """Logarithm of the expected growth of the hypervolume above the front of the posterior means at the arms that were told
         or are pending, `batch_shape x A`; under limits times the probability that the arm keeps them."""

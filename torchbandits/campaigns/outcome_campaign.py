@@ -328,9 +328,9 @@ class OutcomeCampaign(Campaign):
         """A warning if the noise of an outcome has to be estimated, and too few measurements were repeated for that; else an
         empty text.
 
-        Selected rows are rarely measured twice, and without repeats a model takes noise for differences between rows: the
-        posterior deviations may then be far too small. There is no warning for known noise (`noise_std`), for molecules, and
-        for outcomes measured in fewer than five rows.
+        Without repeats a model takes noise for differences between rows, and the posterior deviations may be far too small. One
+        selected row in eight is one of the best rows again for that reason. There is no warning for known noise (`noise_std`),
+        for molecules, and for outcomes measured in fewer than five rows.
 
         Raises:
             StateError: If nothing was measured yet.

@@ -45,7 +45,8 @@ def auto(
         width: w, a number or a `Width`; by default 2.5, or 1 on fingerprints.
         initial: Rule for the first picks; by default six arms that represent all others, see `starts.Spread`.
         replicate_every: In batches, one pick in this many is the recommended arm, until repeated pulls tell the noise; 8 by
-            default, 0 for never. Not used on fingerprints.
+            default, 0 for never. Not used on fingerprints. For several outcomes (`torchbandits.outcomes`) also where picks are
+            made one by one.
         memory_budget: Maximum memory in bytes of the exact posterior, or of cached kernel columns once there is a dictionary.
 
     Warns (`DiagnosticWarning`): Once, when one arm takes more than half of the last 40 pulls; the message names the reason.

@@ -49,8 +49,8 @@ class FromData:
         growth: Factor > 1 by which the number of pulls grows between two fits; beyond 256 pulls, the square of this factor.
         exact_bytes: Maximum bytes that an exact posterior may store for all arms; beyond it, a dictionary is used.
         own_width: Whether the policy's width is used for fingerprints too; by default (None or False) the width is 1 there.
-        replicate_every: In batches, one pick in this many evaluates the recommended arm again until the noise is known; 0 for
-            never, 8 by default (None).
+        replicate_every: In batches, and for several outcomes also one by one, one pick in this many evaluates the recommended
+            arm again until the noise is known; 0 for never, 8 by default (None).
     """
 
     priors: Priors = field(default_factory=Priors)
@@ -89,12 +89,9 @@ class FromData:
         one as the other. There are no replicates once repeated pulls tell the noise; none if picks are made one by one, because
         the policy then returns to arms by itself; and none among fingerprints, whose similarity has no lengthscale to fit.
         """
-        every = _REPLICATE_EVERY if self.replicate_every is None else self.replicate_every
-        if not every or tanimoto_scale(state.posterior.kernel) is not None:
+        if not (every := self._replicates_every(state)):
             return None
-        told = state.sum_on_host("told")
-        (pending,) = to_host(state.pending_counts.sum(dim=-1)) if state.pending_index.shape[-1] else (torch.zeros_like(told),)
-        made = told + pending
+        made = _made(state)
         due = ((made + remaining) // every - made // every).long()
         due = due.masked_fill(remaining <= 1, 0)
         if not bool(due.any()):
@@ -103,6 +100,26 @@ class FromData:
         if offered is not None and not state.rows.sharded:
             due = due.masked_fill(~to_host((offered & (state.rows.row_of_arm >= 0)).any(dim=-1))[0], 0)
         return due if bool(due.any()) else None
+
+    def replicates_one_by_one(self, state: TableState, count: int) -> Tensor | None:
+        """Which of the next `count` picks of several outcomes (the last batch dimension of the state) evaluate a recommended
+        arm again, `... x count` booleans on the host; None if none does.
+
+        These are every eighth pick until repeated pulls tell the noise of each outcome, in batches and one by one, because the
+        improvement, unlike an upper bound, does not return to arms by itself. There are none among fingerprints.
+        """
+        if not (every := self._replicates_every(state)):
+            return None
+        due = (_made(state).amax(dim=-1, keepdim=True).long() + torch.arange(1, count + 1)) % every == 0
+        if not bool(due.any()):
+            return None
+        due = due & ~self.knows_noise(state).all(dim=-1, keepdim=True)
+        return due if bool(due.any()) else None
+
+    def _replicates_every(self, state: GaussianState) -> int:
+        """The number of picks of which one is a replicate; 0 if none is."""
+        every = _REPLICATE_EVERY if self.replicate_every is None else self.replicate_every
+        return every if tanimoto_scale(state.posterior.kernel) is None else 0
 
     def knows_noise(self, state: TableState) -> Tensor:
         """Whether there are enough repeated pulls to estimate the noise from them, `batch_shape` booleans on the host."""
@@ -213,3 +230,9 @@ class FromData:
         """Bytes of a tensor with one number per arm and batch row."""
         source, rows = state.rows.source, state.rows.batch_shape.numel()
         return source.dtype.itemsize * source.num_arms * rows
+
+
+def _made(state: TableState) -> Tensor:
+    """Number of picks that were told or are pending, `batch_shape` on the host."""
+    told = state.sum_on_host("told")
+    return told + to_host(state.pending_counts.sum(dim=-1))[0] if state.pending_index.shape[-1] else told

@@ -273,6 +273,7 @@ class Joint(Policy[TableState]):
             sweep = FullSweep(table, None, pending)
         closed = None if offered is None else ~offered.expand(*width.shape, -1)[..., 0, :]
         counts = torch.zeros_like(mean[..., 0, :])
+        again = self._replicates(state, outlook, most)
         picks, scores = [], []
         for place in range(most):
             live = place < room
@@ -296,6 +297,10 @@ class Joint(Policy[TableState]):
                     "none of the available arms is known to be safe, so that none may be picked: make more arms available."
                 )
             arm = torch.where(live.to(device) & (best > -torch.inf), best_arm(value), -1)
+            if again is not None and bool(again[1][..., place].any()):
+                left = now.open(again[0].masked_fill(now.pending, -torch.inf))
+                due = again[1][..., place].to(device) & (left > -torch.inf).any(dim=-1) & (arm >= 0)
+                arm, best = torch.where(due, best_arm(left), arm), best.masked_fill(due, torch.nan)
             counts = counts.scatter_add(-1, arm.clamp_min(0).unsqueeze(-1), (arm >= 0).double().unsqueeze(-1))
             shared = arm[..., None, None].expand(*width.shape, 1)
             picks.append(shared)
@@ -304,6 +309,17 @@ class Joint(Policy[TableState]):
                 sweep.hallucinate(shared, weight.expand(shared.shape))
         index, values = torch.cat(picks, dim=-1), torch.cat(scores, dim=-1)
         return index, torch.where(index >= 0, values, torch.nan)
+
+    def _replicates(self, state: TableState, outlook: Outlook, count: int) -> tuple[Tensor, Tensor] | None:
+        """The order in which arms are pulled again to estimate the noise, `... x A`: contenders by their number of pulls,
+        negative, and −∞ for other arms; and which of the next `count` picks are such replicates, `... x count` booleans on the
+        host. None if no pick is."""
+        due = None if self.engine.from_data is None else self.engine.from_data.replicates_one_by_one(state, count)
+        arms = None if due is None else self.aim.contenders(outlook)
+        if due is None or arms is None:
+            return None
+        pulls = state.rows.counts(state.statistics.weights).expand(outlook.mean.shape).amax(dim=-2)
+        return (-pulls).masked_fill(~arms, -torch.inf), due
 
     def _outlook(self, state: TableState, width: Tensor) -> Outlook:
         """The inputs of the aim that follow from the observed rewards, without pending picks, draws and generators."""

@@ -12,6 +12,7 @@ import pandas as pd
 import pytest
 import torch
 import yaml
+from emulated_device import emulated_device
 from scaling import running
 from scaling.config import Point, load_benchmark
 from scaling.machine import Rates, sweep_floor
@@ -45,6 +46,16 @@ def test_a_step_makes_no_more_calls_than_its_target(name: str) -> None:
     measured = calls.measure(name, steps=6)
     for of in ("ask", "tell"):
         assert 5 < measured.calls(of) <= calls.GIVEN[name, of][1], of
+
+
+@pytest.mark.parametrize("method", ["torchbandits", "botorch", "sgpr"])
+def test_every_method_of_the_configuration_for_a_gpu_runs_on_a_device(method: str) -> None:
+    config, point = load_benchmark(SCRIPT.parents[2] / "configs" / "bench" / "gpu.yaml"), Point(300, 16, 40)
+    assert method in config.methods
+    with emulated_device():
+        contender = CONTENDERS[method](Problem.draw(config, point), point, config)
+        contender.update()
+        assert contender.pick() >= 1
 
 
 @pytest.mark.exhaustive

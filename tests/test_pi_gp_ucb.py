@@ -413,17 +413,19 @@ def test_arms_on_offer_and_limits():
     for t in range(40):
         allowed = rng.uniform(size=len(duel.arms)) < 0.3
         selection = duel.bandit.ask(available=torch.tensor(allowed))
-        assert int(selection.index) == duel.oracle.choose(allowed)
+        assert duel.oracle.copies[int(selection.index)] == duel.oracle.choose(allowed)
+        assert allowed[int(selection.index)]  # of equal arms one on offer
         y = duel.rewards(t, selection.index)
         duel.bandit.tell(selection, y)
-        duel.oracle.tell(int(selection.index), float(y))
+        duel.oracle.tell(int(duel.oracle.copies[int(selection.index)]), float(y))
     assert len(duel.bandit.ask(limit=0)) == 0
     pending: tuple[int, ...] = ()
     for _ in range(4):
         pending = (*pending, duel.oracle.choose(allowed, pending))
     duel.bandit.ask(limit=0)
     ahead = duel.bandit.ask(more=4, available=torch.tensor(allowed))
-    assert tuple(ahead.index.tolist()) == pending
+    assert tuple(duel.oracle.copies[ahead.index.numpy()].tolist()) == pending
+    assert allowed[ahead.index.numpy()].all()
     duel.bandit.forget(ahead)
     with pytest.raises(tb.errors.ArgumentError, match="available must have at least one True"):
         duel.bandit.ask(available=torch.zeros(len(duel.arms), dtype=torch.bool))

@@ -107,7 +107,7 @@ class SparseTable(Contender):
             torch.zeros(0, dtype=torch.float64, device=width.device),
         )
         lookahead = Lookahead(self._table, self._table.mean(), width, None, nothing, None, frozen=True)
-        most = torch.tensor(10_000, device=width.device)
+        most = torch.tensor(10_000)
         return int((lookahead.pick(Global(ratio_threshold=2.0).meter(lookahead), most) >= 0).sum())
 
 

@@ -254,6 +254,8 @@ def page(folder: Path, told: dict[str, Any]) -> str:
         measured = folder / "lane" / f"{name}.md"
         lines += ["", f"## {title}", ""]
         lines.append(measured.read_text(encoding="utf-8") if measured.exists() else "Nothing was measured.\n")
+        if (folder / "lane" / f"{name}.png").exists():
+            lines.append(f"![{title}](lane/{name}.png)\n")
         lines += [
             f"This part is not whole: {part['outcome']}.\n"
             for part in told["parts"]

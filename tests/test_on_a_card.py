@@ -1,5 +1,4 @@
-"""Tests that need a GPU (`-m cuda`): ranks by NCCL, and memory that runs out. They were written without a GPU, and have not run
-yet."""
+"""Tests that need a GPU (`-m cuda`): ranks by NCCL, and memory that runs out."""
 
 from __future__ import annotations
 

@@ -78,15 +78,18 @@ def pick_rows(
     *numbers, leaders = to_host(mean, leverage, covariance, scale, gain, room, outside, first, leaders)
     arrays = [x.contiguous().numpy() for x in numbers]
     picks, ends = torch.full((mean.shape[0], most), -1), []
-    for row, (means, leverages, own, scales, gains, rooms, others, start) in enumerate(zip(*arrays, strict=True)):
-        given = (means, leverages, own, scales, gains, dynamic, float(spent[row]), float(budget[row]), float(others))
-        limits = (int(remaining[row]), rooms, int(start), picks[row].numpy())
-        if drops is None or used is None:
-            ends.append(pick_leaders(*given, *limits))
+    limits = zip(spent.tolist(), budget.tolist(), remaining.tolist(), picks.numpy(), strict=True)
+    earlier = None if drops is None or used is None else (drops.numpy(), used.tolist())
+    for row, (own, (paid, most_paid, left, out)) in enumerate(zip(zip(*arrays, strict=True), limits, strict=True)):
+        means, leverages, between, scales, gains, rooms, others, start = own
+        given = means, leverages, between, scales, gains, dynamic, paid, most_paid, float(others), left, rooms, int(start), out
+        if earlier is None:
+            ends.append(pick_leaders(*given))
         else:
-            ends.append(pick_among_many(*given, *limits, drops[row].numpy(), int(used[row])))
-            used[row] += ends[-1][0]
+            ends.append(pick_among_many(*given, earlier[0][row], earlier[1][row]))
     n, total, why = zip(*ends, strict=True)
+    if drops is not None and used is not None:
+        used += torch.tensor(n)
     return Ended(
         picks[:, : max(1, *n)],
         torch.from_numpy(arrays[1]),

@@ -178,6 +178,7 @@ def described(rehearse: bool) -> dict[str, Any]:
     about: dict[str, Any] = {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "rehearsal": rehearse,
+        "commit": commit(),
         "machine": f"{platform.machine()}, {os.cpu_count()} CPU cores, {platform.system()} {platform.release()}",
         "card": None,
         "driver": None,
@@ -196,6 +197,14 @@ def version_of(package: str) -> str | None:
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
+        return None
+
+
+def commit() -> str | None:
+    """The commit of this checkout, if git knows it."""
+    try:
+        return subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.SubprocessError):
         return None
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib.util
 import runpy
 import sys
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,6 +20,8 @@ from torch import Tensor
 import torchbandits as tb
 from torchbandits import kernels
 from torchbandits.arms import columns, fused
+from torchbandits.kernels import Stationary
+from torchbandits.posteriors import SweepFactors
 
 ARMS = torch.rand(300, 3, generator=generator(1), dtype=torch.float64)
 
@@ -46,18 +48,43 @@ def test_it_is_on_where_triton_is_installed_unless_it_is_turned_off(value, found
     assert runpy.run_path(columns.__file__)["FUSED"] is expected
 
 
-def test_a_machine_on_which_triton_cannot_compile_is_told_once(monkeypatch):
+def test_a_kernel_that_triton_cannot_run_is_told_once_and_not_tried_again(monkeypatch):
+    tried: list[int] = []
+
     class Kernel:
         def __getitem__(self, grid):
+            tried.append(grid[0])
             raise RuntimeError("Failed to find C compiler")
 
-    monkeypatch.setattr(fused, "_nothing", Kernel())
-    fused.compiles.cache_clear()
+    monkeypatch.setattr(fused, "_sweep", Kernel())
+    monkeypatch.setattr(fused, "_refused", set())
+    m, form = 5, Stationary.of(rbf())
+    N, rows = torch.eye(m, dtype=torch.float64), torch.arange(m)
+    factors = SweepFactors(rows, rows >= 0, N, N[:, :1], False)
+    out = torch.zeros(300, dtype=torch.float64)
+    given = (ARMS, ARMS[:m], form, factors, torch.ones(1, dtype=torch.float64).expand(300), out, out.clone().unsqueeze(0))
     with pytest.warns(tb.errors.DiagnosticWarning, match="Failed to find C compiler.*TORCHBANDITS_FUSED=0") as said:
-        assert not fused.compiles(torch.device("cpu"))
-    assert not fused.compiles(torch.device("cpu"))
+        assert not fused.fused_sweep(*given, by_product=True)
+    assert not fused.fused_sweep(*given, by_product=True)
     assert len(said) == 1
-    fused.compiles.cache_clear()
+    assert tried == [3]
+
+    class Full:
+        def __getitem__(self, grid):
+            raise torch.OutOfMemoryError
+
+    monkeypatch.setattr(fused, "_sweep", Full())
+    assert not fused.fused_sweep(*given, by_product=False)  # blocks are halved instead
+    assert len(fused._refused) == 1
+
+
+def test_a_card_with_little_shared_memory_has_small_blocks(monkeypatch):
+    asked = {"cuda:0": 99 << 10, "cuda:1": 227 << 10}
+    known = lambda device: SimpleNamespace(shared_memory_per_block_optin=asked[str(device)])  # noqa: E731
+    monkeypatch.setattr(torch.cuda, "get_device_properties", known)
+    fused._shared.cache_clear()
+    assert [fused._shared(torch.device(name)) < fused._SHARED for name in asked] == [True, False]
+    fused._shared.cache_clear()
 
 
 @pytest.mark.parametrize(
@@ -66,15 +93,18 @@ def test_a_machine_on_which_triton_cannot_compile_is_told_once(monkeypatch):
 def test_it_is_used_where_columns_are_not_kept_on_a_device_and_elsewhere_the_general_form(monkeypatch, asked, compiles, near):
     calls: list[int] = []
 
-    def stand_in(arms, points, form, factors, prior, leverage, channels, *, by_product) -> None:
+    def stand_in(arms, points, form, factors, prior, leverage, channels, *, by_product) -> bool:
+        if not compiles:
+            return False
         calls.append(len(arms))
         assert by_product == near
         K = form.between(points, arms)
         leverage.copy_(prior - (factors.N.mT @ K).square().sum(dim=-2))
         channels.copy_(factors.a.mT @ K)
+        return True
 
     module: Any = ModuleType("torchbandits.arms.fused")
-    module.fused_sweep, module.compiles = stand_in, lambda device: compiles
+    module.fused_sweep = stand_in
     monkeypatch.setitem(sys.modules, "torchbandits.arms.fused", module)
     expected = course("cpu")
     assert not calls
@@ -89,6 +119,12 @@ def test_it_is_used_where_columns_are_not_kept_on_a_device_and_elsewhere_the_gen
         kept = tb.Bandit(tb.batch_bkb(rbf(), noise_std=0.1), ARMS.cuda(), generator=generator(0))
         kept.tell(kept.ask(), torch.ones(1, dtype=torch.float64).cuda())
         assert not calls
+        # Features first in memory: the kernel reads arm after arm, so that these would be copied at every sweep.
+        turned = tb.Bandit(
+            tb.batch_bkb(rbf(), noise_std=0.1, memory_budget=1), ARMS.T.contiguous().T.cuda(), generator=generator(0)
+        )
+        turned.tell(turned.ask(), torch.ones(1, dtype=torch.float64).cuda())
+        assert not calls
     assert picks == expected[0]
     torch.testing.assert_close(leverage, expected[1], rtol=1e-8, atol=1e-12)
 
@@ -100,6 +136,7 @@ def test_the_kernel_computes_on_a_card_what_dense_products_do(place: int):
     import fused_program  # noqa: PLC0415 - imports Triton
 
     fused_program.check(*fused_program.CASES[place], device="cuda")
+    fused_program.check(*fused_program.FAR, device="cuda", offset=2_000.3)
 
 
 @pytest.mark.cuda

@@ -20,7 +20,13 @@ def to_device(device: torch.device, *tensors: Tensor) -> Sequence[Tensor]:
     """Tensors of the host on a device: asynchronous copies, or the tensors themselves if they are on that device."""
     if device.type == tensors[0].device.type:
         return tensors
-    return _together(tensors, lambda packed: packed.contiguous().pin_memory().to(device, non_blocking=True))
+    return _together(tensors, lambda packed: _locked(packed).to(device, non_blocking=True))
+
+
+def _locked(here: Tensor) -> Tensor:
+    """A copy in page-locked memory, also of a tensor of `_here`, which its owner may write to before it was sent."""
+    large = here.numel() * here.element_size() >= _LOCKED
+    return here.clone().pin_memory() if large and here.is_pinned() else here.contiguous().pin_memory()
 
 
 def _here(there: Tensor) -> Tensor:

@@ -370,6 +370,7 @@ class KernelColumns:
             not wanted
             or not isinstance(source, InMemory)
             or source.arms.dim() > 2
+            or not source.arms.is_contiguous()
             or kernel.batch_shape
             or self.holds(factors.rows)
         ):
@@ -377,14 +378,11 @@ class KernelColumns:
         form = Stationary.of(kernel)
         if form is None or not factors.rows.shape[-1] or source.dim > FUSED_FEATURES:
             return False
-        from torchbandits.arms.fused import compiles, fused_sweep  # noqa: PLC0415 - Triton, which takes a second to load
+        from torchbandits.arms.fused import fused_sweep  # noqa: PLC0415 - Triton, which takes a second to load
 
-        if not compiles(factors.rows.device):
-            return False
         own, arms = self._posterior.statistics.at(factors.rows), source.arms
         near = form.trusts(self._reach(form, own).to(arms.dtype))
-        fused_sweep(arms, own, form, factors, prior.expand(leverage.shape), leverage, channels, by_product=near)
-        return True
+        return fused_sweep(arms, own, form, factors, prior.expand(leverage.shape), leverage, channels, by_product=near)
 
     def _reach(self, form: Stationary, points: Points) -> Tensor:
         """A bound of the squared distances of arms in memory and of points from the mean of these, in lengthscales."""

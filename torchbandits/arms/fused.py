@@ -11,6 +11,7 @@ where it is compared with dense products (`bash scripts/check_fused.sh`).
 from __future__ import annotations
 
 import subprocess
+from contextlib import nullcontext
 from functools import cache
 from typing import Any
 
@@ -27,7 +28,9 @@ try:
     import triton.language as tl
 
     jit = triton.jit
+    _FAILURES: tuple[type[Exception], ...] = (triton.errors.TritonError, RuntimeError, OSError, subprocess.SubprocessError)
 except ImportError:
+    _FAILURES = (RuntimeError, OSError, subprocess.SubprocessError)
 
     def jit(function: Any) -> Any:
         """Return the function unchanged, because no kernel is called without Triton."""
@@ -35,8 +38,10 @@ except ImportError:
 
 
 _SHAPES = {torch.float64: (128, 16, 128, 8, 2), torch.float32: (64, 32, 128, 4, 1)}
-"""Sizes of blocks by dtype (columns of the weights, dictionary points, arms) and numbers of warps and of stages: the fastest of
-thirty that were measured on an H200."""
+"""Sizes of blocks by dtype (columns of the weights, dictionary points, arms), and numbers of warps and of stages: among the
+fastest that were measured on an H200."""
+_SMALL, _SHARED = (64, 16, 64, 4, 1), 160 << 10
+"""The sizes for float64 on cards with less than this many bytes of shared memory."""
 _FEATURES = 16
 """Smallest number of features of a product in Triton; blocks have a power of two of them."""
 
@@ -91,7 +96,7 @@ def _sweep(  # type: ignore[no-untyped-def]
                 if ORDER == 5:
                     K = K * (1.0 + r + squared / 3.0)
             real = (column[:, None] < C + M) & (row[None, :] < M)
-            W = tl.load(weights + column[:, None] * M + row[None, :], mask=real, other=0.0)
+            W = tl.load(weights + column[:, None].to(tl.int64) * M + row[None, :], mask=real, other=0.0)
             product = tl.dot(K, tl.trans(W), product, input_precision=PRECISION, out_dtype=dtype)
         product = product * size
         explained += tl.sum(tl.where(column[None, :] >= C, product * product, 0.0), axis=1).to(tl.float64)
@@ -109,27 +114,8 @@ def _precision(arms: Arms) -> str:
     return "tf32x3" if split and torch.cuda.get_device_capability(arms.device) >= (8, 0) else "ieee"
 
 
-@jit
-def _nothing(out) -> None:  # type: ignore[no-untyped-def]
-    tl.store(out, 0.0)
-
-
-@cache
-def compiles(device: torch.device) -> bool:
-    """Whether Triton can compile for a device, for which it needs a C compiler on this machine; if not, a warning says why."""
-    try:
-        _nothing[1,](torch.empty(1, device=device))
-    except torch.OutOfMemoryError:
-        raise
-    except (RuntimeError, OSError, subprocess.SubprocessError) as error:
-        issue(
-            [
-                f"Triton cannot compile the kernel of a sweep ({error}); PyTorch's own operations are used, which take longer. "
-                "Triton needs a C compiler and Python's headers; TORCHBANDITS_FUSED=0 in the environment turns it off."
-            ]
-        )
-        return False
-    return True
+_refused: set[tuple[object, ...]] = set()
+"""Kernels that could not be compiled or started."""
 
 
 def fused_sweep(
@@ -142,11 +128,12 @@ def fused_sweep(
     channels: Tensor,
     *,
     by_product: bool,
-) -> None:
-    """Write the leverage and the channels of every arm.
+) -> bool:
+    """Write the leverage and the channels of every arm. Return False where Triton cannot compile the kernel, for which it needs
+    a C compiler on this machine, or where the card has too little memory; a warning says so once.
 
     Args:
-        arms: `A x d`, float64 or float32.
+        arms: `A x d`, float64 or float32, contiguous.
         points: `m x d`, the dictionary in the same units.
         form: The kernel, without batch shape.
         factors: Sweep factors of one batch row; they are used in the arms' dtype.
@@ -161,14 +148,45 @@ def fused_sweep(
     scale = form.scale.to(dtype).reshape(-1).expand(d).contiguous()
     one = torch.ones(1, dtype=dtype, device=arms.device)
     outputscale = one if form.outputscale is None else form.outputscale.to(dtype).reshape(1)
-    centre = points.mean(dim=0)
-    own = ((points - centre).to(dtype) * scale).contiguous()
-    columns, block, wide, warps, stages = _SHAPES[dtype]
-    _sweep[triton.cdiv(A, wide),](
-        arms.contiguous(), own, scale, centre.to(dtype), factors.weights.to(dtype).contiguous(), prior, prior.stride(0),
-        outputscale, leverage, channels, A, m, c,
-        D=d, FEATURES=max(_FEATURES, triton.next_power_of_2(d)), BY_PRODUCT=by_product,
-        ORDER=0 if form.nu is None else round(2 * form.nu),
-        SHAPE=0 if factors.lower is None else -1 if factors.lower else 1,
-        PRECISION=_precision(arms), COLUMNS=columns, POINTS=block, ARMS=wide, num_warps=warps, num_stages=stages,
-    )  # fmt: skip
+    # Arms and points are shifted by the same number: its rounding would be a distance between an arm and itself.
+    centre = points.mean(dim=0).to(dtype)
+    own = ((points - centre.to(points.dtype)).to(dtype) * scale).contiguous()
+    small = dtype == torch.float64 and _shared(arms.device) < _SHARED
+    columns, block, wide, warps, stages = _SMALL if small else _SHAPES[dtype]
+    which = {
+        "D": d,
+        "FEATURES": max(_FEATURES, 1 << (d - 1).bit_length()),
+        "BY_PRODUCT": by_product,
+        "ORDER": 0 if form.nu is None else round(2 * form.nu),
+        "SHAPE": 0 if factors.lower is None else -1 if factors.lower else 1,
+    }
+    key = (arms.device, dtype, *which.values())
+    if key in _refused:
+        return False
+    try:
+        with torch.cuda.device(arms.device) if arms.is_cuda else nullcontext():
+            _sweep[-(-A // wide),](
+                arms, own, scale, centre, factors.weights.to(dtype).contiguous(), prior, prior.stride(0), outputscale, leverage,
+                channels, A, m, c, **which, PRECISION=_precision(arms), COLUMNS=columns, POINTS=block, ARMS=wide,
+                num_warps=warps, num_stages=stages,
+            )  # fmt: skip
+    except torch.OutOfMemoryError:
+        return False
+    except _FAILURES as error:
+        _refused.add(key)
+        issue(
+            [
+                f"Triton cannot run the kernel of a sweep ({error}); PyTorch's own operations are used, which take longer. "
+                "Triton needs a C compiler and Python's headers; TORCHBANDITS_FUSED=0 in the environment turns the kernel off."
+            ]
+        )
+        return False
+    return True
+
+
+@cache
+def _shared(device: torch.device) -> int:
+    """Bytes of shared memory that a block may have; those of the smallest cards where PyTorch does not know."""
+    if device.type != "cuda":
+        return _SHARED
+    return int(getattr(torch.cuda.get_device_properties(device), "shared_memory_per_block_optin", 48 << 10))

@@ -36,6 +36,7 @@ from torchbandits.experiments.page import best_so_far, figures_of_run, write_fro
 from torchbandits.experiments.records import Record
 from torchbandits.experiments.watching import outcomes_of, state_of
 from torchbandits.journal import Reading
+from torchbandits.policies import joint as joint_policy
 
 pytestmark = OFF_SCALE
 
@@ -1360,10 +1361,17 @@ def replicating(name: str, **options: Any) -> Any:
 
 
 @pytest.mark.filterwarnings("ignore::torchbandits.errors.DiagnosticWarning")
-@pytest.mark.parametrize("step", [1, 4])
+@pytest.mark.parametrize(("step", "copies"), [(1, 1), (4, 1), (4, 3)])
 @pytest.mark.parametrize("name", REPLICATING)
-def test_every_eighth_pick_repeats_a_recommended_arm(name: str, step: int, tmp_path: Path):
+def test_every_eighth_pick_repeats_a_recommended_arm(
+    name: str, step: int, copies: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     arms, true = bowls()
+    arms, true = arms.repeat(copies, 1), true.repeat(copies, 1)
+    if copies > 1:
+        # Means of equal arms that differ by rounding, where later copies are a little better.
+        marginals, more = joint_policy.marginals, 1e-9 * torch.arange(len(arms))
+        monkeypatch.setattr(joint_policy, "marginals", lambda state: [marginals(state)[0] + more, marginals(state)[1]])
     bandit = tb.OutcomeBandit(replicating(name), arms, generator=generator(1), journal=tmp_path / "run")
     without = replicating(name, replicate_every=0)
     noise = torch.randn(44, 2, generator=generator(2), dtype=torch.float64)

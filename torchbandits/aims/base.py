@@ -159,7 +159,8 @@ class Aim(ABC):
 
     def contenders(self, outlook: Outlook) -> Tensor | None:
         """The told arms that are recommended so far, `batch_shape x A` booleans, of which some are pulled again to estimate the
-        noise; None for an aim that leaves repeated pulls to its scores."""
+        noise; None for an aim that leaves repeated pulls to its scores. In `outlook.seen` only the first of equal arms is
+        True."""
         return None
 
     def kept(self, mean: Tensor, std: Tensor, table: ArmTable) -> Tensor | None:

@@ -315,8 +315,12 @@ class Joint(Policy[TableState]):
         negative, and −∞ for other arms; and which of the next `count` picks are such replicates, `... x count` booleans on the
         host. None if no pick is."""
         due = None if self.engine.from_data is None else self.engine.from_data.replicates_one_by_one(state, count)
-        arms = None if due is None else self.aim.contenders(outlook)
-        if due is None or arms is None:
+        if due is None:
+            return None
+        # The means of equal arms may differ by rounding, so that only the first of them is a contender.
+        seen = outlook.seen if outlook.entries is None else outlook.seen & outlook.entries
+        arms = self.aim.contenders(replace(outlook, seen=seen))
+        if arms is None:
             return None
         pulls = state.rows.counts(state.statistics.weights).expand(outlook.mean.shape).amax(dim=-2)
         return (-pulls).masked_fill(~arms, -torch.inf), due

@@ -181,7 +181,7 @@ def test_groups_are_full_and_the_last_one_goes_on():
     longer = rows.ask(more=2, within=within)
     for index in longer.index:
         assert sorted(torch.bincount(labels[index], minlength=6).tolist()) == [0, 0, 0, 4, 4, 4]
-    with pytest.raises(errors.ArgumentError, match="leave no arm"):
+    with pytest.raises(errors.ArgumentError, match="no batch was found that meets the constraints"):
         rows.ask(more=13, within=within)
     alone = tb.Bandit(tb.thompson_sampling(rbf(), **BOUNDED), problem.tensor, generator=generator(2))
     assert torch.equal(alone.ask(exactly=10, within=within).index, selection.index[1])
@@ -211,7 +211,7 @@ def test_a_value_that_leaves_too_few_arms_gives_way_to_another(seed: int) -> Non
         alone = [tb.Bandit(policy, arms, generator=generator(row)) for row in range(3)]
         together = tb.Bandit(policy, arms, generator=[generator(row) for row in range(3)])
         if not possible:
-            with pytest.raises(errors.ArgumentError, match="leave no arm"):
+            with pytest.raises(errors.ArgumentError, match="no batch was found that meets the constraints"):
                 together.ask(exactly=3, within=within)
             assert together.loop.open is None
             continue
@@ -241,7 +241,7 @@ def test_groups_that_can_t_be_filled_give_way_to_others(tmp_path: Path) -> None:
     again = made()
     assert torch.equal(again.ask().index, picks)
     assert [g.get_state().tolist() for g in again.generators] == [g.get_state().tolist() for g in bandit.generators]
-    with pytest.raises(errors.ArgumentError, match="leave no arm"):
+    with pytest.raises(errors.ArgumentError, match="no batch was found that meets the constraints"):
         again.ask(more=3, within=within)
     assert torch.equal(again.ask().index, picks), "what is open stays"
 
@@ -389,7 +389,7 @@ def test_what_can_t_be_filled_changes_nothing():
     before = everything(bandit)
     with pytest.raises(errors.ArgumentError, match="exactly 38 picks"):
         bandit.ask(exactly=38, within=Distinct())
-    with pytest.raises(errors.ArgumentError, match="constraints leave no arm"):
+    with pytest.raises(errors.ArgumentError, match="no batch was found that meets the constraints"):
         bandit.ask(exactly=11, within=[Distinct(), Same(PLATE)])
     assert differences(everything(bandit), before) == []
     assert bandit.loop.open is None

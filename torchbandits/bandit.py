@@ -154,8 +154,8 @@ class Bandit:
             A copy of the open selection: the picks that were asked for and have been neither told nor forgotten.
 
         Raises:
-            ArgumentError: If a limit is negative, no arm is on offer, or a batch of exactly that many picks cannot be made. The
-                bandit is then unchanged.
+            ArgumentError: If a limit is negative, no arm is on offer, or no batch of exactly that many picks was found that
+                meets the constraints. The bandit is then unchanged.
 
         Warns (`DiagnosticWarning`): Once, if `exactly` overrides a batch rule that comes with a guarantee, because such batches
         do not keep it.

@@ -6,6 +6,8 @@ The policy selects each pick among the arms that the constraints allow, with all
 Arms with equal features are one arm to a policy, but may have different labels and values. The pick is the first of them that
 is on offer and allowed; with `Total` the one of the smallest value. If this choice leaves too few arms for an `AtMost`, the
 batch is selected again, and of equal arms the one is picked whose label the fewest arms have.
+
+This search is not exhaustive: the error that no batch was found that meets the constraints does not prove that there is none.
 """
 
 from __future__ import annotations

@@ -21,6 +21,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from torchbandits.arms import stand_ins
 from torchbandits.bandit import Bandit
 from torchbandits.campaigns.conditions import labels_of, on_offer, values_of
 from torchbandits.campaigns.results import Record, Results, Told, check_known, check_same_rows, read_results, record_of
@@ -288,7 +289,8 @@ class Campaign(Readable):
             twice, evaluate it twice.
 
         Raises:
-            ArgumentError: If fewer rows are on offer, or the open rows break a constraint. Nothing has changed then.
+            ArgumentError: If fewer rows are on offer, no batch was found that meets the constraints, or the open rows break
+                one. Nothing has changed then.
         """
         check_whole("n", n)
         check_flag("repeats", repeats)
@@ -697,8 +699,16 @@ class Campaign(Readable):
     def _open_rows(self) -> NDArray[np.int64]:
         """Open rows in the order of their selection, on the host."""
         opened = self._bandit.loop.open
-        none = np.zeros(0, np.int64)
-        return none if opened is None else opened.index[opened.mask].cpu().numpy()
+        return np.zeros(0, np.int64) if opened is None else self._candidates(opened.index[opened.mask])
+
+    def _candidates(self, rows: Tensor) -> NDArray[np.int64]:
+        """Open rows on the host, each replaced by the first equal row that is a candidate, if it is none itself: journals that
+        an earlier version wrote hold the first of equal rows, whether it is a candidate or not."""
+        rows, offer, first = rows.cpu(), self._offer, self._bandit.loop.state.rows.first
+        if offer is not None and first is not None and not bool(offer[rows].all()):
+            found = stand_ins(first.cpu(), offer)[rows]
+            rows = torch.where(offer[rows] | (found == len(offer)), rows, found)
+        return rows.numpy()
 
     def _awaited(self, rows: NDArray[np.int64]) -> list[int]:
         """The open ones of some rows, each as often as it or an equal row is open."""

@@ -412,7 +412,7 @@ class OutcomeCampaign(Campaign):
 
     def _open_rows(self) -> NDArray[np.int64]:
         opened = self._bandit.loop.open
-        return np.zeros(0, np.int64) if opened is None else opened.index[0][opened.mask[0]].cpu().numpy()
+        return np.zeros(0, np.int64) if opened is None else self._candidates(opened.index[0][opened.mask[0]])
 
     def _counts(self) -> Tensor:
         return self._bandit.counts.sum(dim=-2).cpu()

@@ -62,8 +62,8 @@ class NoArmLeft(ArgumentError):
 
     def __init__(self, picks: Picks, stuck: Tensor, count: int) -> None:
         super().__init__(
-            f"after {picks.shape[-1]} of exactly {count} picks the constraints leave no arm in at least one batch row: ask for "
-            "fewer, or loosen them."
+            f"no batch was found that meets the constraints: after {picks.shape[-1]} of exactly {count} picks no arm is left "
+            "in at least one batch row. Ask for fewer, or loosen them."
         )
         self.picks, self.stuck = picks, stuck
 

@@ -105,10 +105,11 @@ def follow(bandit: tb.Bandit, naive: NaiveGreedy | NaiveEvolution, problem: Prob
         size, more = int(rng.integers(1, 6)), int(rng.integers(0, 3))
         mask = None if offered is None else torch.as_tensor(offered)
         opened = bandit.ask(more=size, available=mask)
-        assert opened.index.tolist() == naive.choose(size, offered)
+        assert naive.copies[opened.index.numpy()].tolist() == naive.choose(size, offered)
+        assert offered is None or offered[opened.index.numpy()].all()
         if more:
             extended = bandit.ask(more=more)
-            assert extended.index[size:].tolist() == naive.choose(more, None)
+            assert naive.copies[extended.index[size:].numpy()].tolist() == naive.choose(more, None)
         opened = bandit.ask()
         for part in np.array_split(rng.permutation(len(opened)), 2):
             rewards = problem.rewards(told, opened.index[part])

@@ -164,14 +164,14 @@ class PolicyContract(ABC):
             assert picked == {17}, f"arm 17 alone is on offer, but ask() picked {picked}"
 
     def test_exact_duplicates_share_one_entry(self) -> None:
-        """The lowest copy is picked, also where only another one is on offer."""
+        """The lowest copy is picked, or the lowest one on offer; they share their pulls."""
         arms, copy_on_offer = self._problem.arms.clone(), torch.arange(len(self._problem.arms)) == 35
         arms[30:] = arms[:10]
         bandit = Bandit(self.policy(rbf()), arms, generator=generator(6))
         highest = max(proceed(bandit, self._problem, 9))
         assert highest < 30, f"arms 30 to 39 repeat arms 0 to 9, so the lower index must be picked, got {highest}"
         picked = proceed(bandit, self._problem, 2, available=copy_on_offer)
-        assert picked == [5, 5], f"only the copy 35 of arm 5 is on offer, so 5 must be picked, got {picked}"
+        assert picked == [35, 35], f"only the copy 35 of arm 5 is on offer, so 35 must be picked, got {picked}"
         bandit.tell(torch.tensor([38]), torch.zeros(1, dtype=torch.float64))
         assert torch.equal(bandit.counts[30:], bandit.counts[:10]), "copies of an arm must share its pulls"
         assert bandit.counts[35] >= 1, "a copy must count the pulls of its arm"

@@ -7,6 +7,6 @@ python=${PYTHON:-.venv/bin/python}
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 "$python" -m venv "$folder/env"
-"$folder/env/bin/pip" install --quiet --no-deps triton
+"$folder/env/bin/pip" install --quiet --no-deps triton==3.9.0
 packages=$("$python" -c 'import sysconfig; print(sysconfig.get_paths()["purelib"])')
 OMP_NUM_THREADS=1 TRITON_INTERPRET=1 PYTHONPATH="$PWD:$PWD/tests:$packages" "$folder/env/bin/python" tests/fused_program.py

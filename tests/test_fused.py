@@ -136,7 +136,14 @@ def test_the_kernel_computes_on_a_card_what_dense_products_do(place: int):
     import fused_program  # noqa: PLC0415 - imports Triton
 
     fused_program.check(*fused_program.CASES[place], device="cuda")
-    fused_program.check(*fused_program.FAR, device="cuda", offset=2_000.3)
+
+
+@pytest.mark.cuda
+def test_features_far_from_zero_lose_no_accuracy():
+    pytest.importorskip("triton", reason="PyTorch brings Triton on Linux with CUDA; here it is not")
+    import fused_program  # noqa: PLC0415 - imports Triton
+
+    fused_program.check(*fused_program.FAR, device="cuda", offset=fused_program.OFFSET)
 
 
 @pytest.mark.cuda

@@ -140,6 +140,12 @@ def annotations_not_enforced():
 
 
 @pytest.fixture(autouse=True)
+def same_draws_at_every_run():
+    """Seed torch's global generator, from which BoTorch's optimisers draw their starting points."""
+    torch.manual_seed(0)
+
+
+@pytest.fixture(autouse=True)
 def gradients_stay_on():
     """Restore gradients after each test, and fail a test that leaves them off, such as by an interrupt of `torch.no_grad()`."""
     yield

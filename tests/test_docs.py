@@ -45,6 +45,7 @@ for line in sys.stdin:
     child = os.fork()
     if child == 0:
         os.chdir(job["folder"])
+        torch.manual_seed(0)  # BoTorch's optimisers start where the global generator says
         status = 1
         with open("said.txt", "w") as said, contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
             try:

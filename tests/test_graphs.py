@@ -1,5 +1,5 @@
 """Picks of `bpe` as a CUDA graph, emulated or real (`-m cuda`): they are those of the CPU, and the
-host launches one operation for each. And the emulation of graphs: what would fail on a card fails there."""
+host launches one operation for each, or for eight. And the emulation of graphs: what would fail on a card fails there."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_picks_are_those_of_the_cpu(recorded: Asked | None, kernel: str, rows: i
     assert picked("cuda") == picked("cpu")
 
 
-def test_a_pick_is_one_launch_and_a_batch_within_the_target(monkeypatch: pytest.MonkeyPatch):
+def test_the_launches_of_a_batch_are_within_the_target(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(graphs, "GRAPHS", True)
     arms, spent = torch.rand(20_000, 4, generator=generator(0), dtype=torch.float64), []
     for horizon in (1_000, 30_000):
@@ -67,18 +67,17 @@ def test_a_pick_is_one_launch_and_a_batch_within_the_target(monkeypatch: pytest.
             before = Asked(asked.launches, asked.waits)
             picks = bandit.ask().index.shape[-1]
             spent.append((picks, asked.launches - before.launches, asked.waits - before.waits))
-    (few, launches, waits), (many, more, _) = spent
+    (few, launches, waits), (many, more, more_waits) = spent
     assert (few, many) == (32, 174)
-    assert launches <= 110
-    assert waits <= 6
-    assert more - launches == many - few
+    assert max(launches, more) <= 110  # eight picks are one launch in a long batch
+    assert max(waits, more_waits) <= 6
 
 
 # ---------------------------------------------------------------------- graphs themselves
 
 
 def test_a_step_is_called_as_often_as_asked(recorded: Asked | None):
-    for times in (1, 2, 9):
+    for times in (1, 2, 9, 63, 64, 65, 72, 80):
         sums, place = torch.zeros(3, device=CUDA), torch.zeros(1, dtype=torch.int64, device=CUDA)
         number = torch.tensor(2.0)
 

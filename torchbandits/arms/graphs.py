@@ -15,7 +15,8 @@ _TOGETHER, _MANY = 8, 64
 
 def repeat(step: Callable[[], None], times: int, device: torch.device) -> None:
     """Call a step this many times on a CUDA device: once as it is, so that libraries make their handles and work space, and
-    then by replays of a recording. Many calls are replays of a recording of several steps, and of one of a single step for the rest.
+    then by replays of a recording. Many calls are replays of a recording of several steps, and of one of a single step for the
+    rest.
 
     Args:
         step: Reads and writes tensors that keep their places in memory, does not wait for the device, and has the same shapes

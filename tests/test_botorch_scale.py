@@ -13,6 +13,7 @@ import pytest
 import torch
 from botorch import fit_gpytorch_mll
 from botorch.acquisition import UpperConfidenceBound, qLogExpectedImprovement
+from botorch.models import SingleTaskGP
 from botorch.models.transforms import Normalize, Standardize
 from gpytorch import ExactMarginalLogLikelihood
 from gpytorch.kernels import Kernel, MaternKernel, RBFKernel, ScaleKernel
@@ -71,6 +72,41 @@ def test_a_model_with_the_transforms_is_silent(fit, n, options):
     model.posterior(ARMS * UNITS)
 
 
+@pytest.mark.parametrize("known_noise", [False, True])
+@pytest.mark.parametrize("rows", [None, 3])
+def test_the_default_model_is_that_of_botorch(rows, known_noise):
+    X, Y = data(40)
+    if rows is not None:
+        X, Y = X.expand(rows, -1, -1), Y * torch.arange(1, rows + 1).reshape(-1, 1, 1)
+    variance = torch.full_like(Y, 0.5) if known_noise else None
+    ours, theirs = BanditModel(X, Y, variance), SingleTaskGP(X, Y, variance)
+    theirs.mean_module.initialize(constant=0.0)
+    if not known_noise:
+        theirs.likelihood.noise = ours.noise_std**2
+    theirs.covar_module.initialize(lengthscale=ours.covar_module.lengthscale.detach())
+    for asked in (ARMS, ARMS[:3] + 0.1):
+        one, other = ours.posterior(asked), theirs.posterior(asked)
+        assert torch.allclose(one.mean, other.mean, rtol=1e-6, atol=1e-6)
+        assert torch.allclose(one.variance, other.variance, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [{"kernel": scaled()}, {"covar_module": scaled()}, {"noise_std": 0.7}, {"regularization": 0.5}, {"prior_mean": 90.0}],
+    ids=lambda given: next(iter(given)),
+)
+def test_with_a_quantity_in_the_units_of_the_outcomes_nothing_is_standardised(given):
+    assert not hasattr(BanditModel(*data(), **given), "outcome_transform")
+
+
+@pytest.mark.parametrize("n", [0, 1, 2])
+def test_the_default_model_of_a_few_outcomes(n):
+    X, Y = data(40)
+    posterior = BanditModel(X[:n], Y[:n]).posterior(ARMS)
+    assert bool(posterior.mean.isfinite().all() & (posterior.variance > 0).all())
+    assert float(posterior.mean[0]) == pytest.approx(float(Y[:n].mean()) if n else 0.0, abs=10)
+
+
 def test_outcomes_that_are_standardised_already_are_silent():
     X, Y = data()
     fitted(BanditModel(X, (Y - Y.mean()) / Y.std())).posterior(ARMS)
@@ -79,8 +115,11 @@ def test_outcomes_that_are_standardised_already_are_silent():
 @pytest.mark.parametrize(
     ("options", "finding"),
     [
-        ({}, "mean 9"),
-        ({"prior_mean": "estimate"}, "differ by a standard deviation"),  # which a fit takes for noise
+        ({"outcome_transform": None}, "mean 9"),
+        (
+            {"outcome_transform": None, "prior_mean": "estimate"},
+            "differ by a standard deviation",
+        ),  # taken for noise
         ({"kernel": scaled()}, "mean 9"),
         ({"kernel": scaled(), "noise_std": 0.7, "dictionary": "leverage"}, "mean 9"),
     ],
@@ -98,7 +137,7 @@ def test_outcomes_in_ordinary_units_are_spoken_of_once_after_a_fit(options, find
         model.condition_on_observations(*data(20, seed=3)).posterior(ARMS)
         copy.deepcopy(model).posterior(ARMS)
         optimize_arms(qLogExpectedImprovement(model, Y.max()), ARMS[:30], q=2)
-        fitted(copy.deepcopy(model)).posterior(ARMS) if options else None
+        fitted(copy.deepcopy(model)).posterior(ARMS) if "kernel" in options else None
     assert len(texts) == 1
     assert finding in texts[0]
     assert "outcome_transform=Standardize(m=1)" in texts[0]
@@ -150,7 +189,7 @@ def test_points_of_a_dense_grid_are_informative_about_each_other():
 def test_a_degenerate_fit_names_the_cause_and_what_the_model_is_worth():
     X, Y = data()
     with listening() as texts:
-        fitted(BanditModel(X, Y))
+        fitted(BanditModel(X, Y, outcome_transform=None))
     assert len(texts) == 1
     for part in ("degenerate", "rejected", "may be far wrong", "above the prior mean", "outcome_transform=Standardize(m=1)"):
         assert part in texts[0]
@@ -209,5 +248,5 @@ def test_known_noise_variances_weigh_the_check():
     variance = torch.full_like(Y, 0.5)
     BanditModel(X, Y, variance, **transforms()).posterior(ARMS)
     with listening() as texts:
-        BanditModel(X, Y, variance).posterior(ARMS)
+        BanditModel(X, Y, variance, outcome_transform=None).posterior(ARMS)
     assert len(texts) == 1

@@ -13,10 +13,11 @@ import torch
 from botorch.models.gpytorch import GPyTorchModel
 from botorch.models.model import FantasizeMixin
 from botorch.models.transforms.input import InputTransform
-from botorch.models.transforms.outcome import OutcomeTransform
+from botorch.models.transforms.outcome import OutcomeTransform, Standardize
 from botorch.models.utils.assorted import fantasize as fantasizing
 from botorch.posteriors import GPyTorchPosterior
 from botorch.utils.datasets import SupervisedDataset
+from botorch.utils.types import DEFAULT, _DefaultType
 from gpytorch.distributions import MultivariateNormal
 from gpytorch.likelihoods import FixedNoiseGaussianLikelihood
 from linear_operator import to_linear_operator
@@ -107,7 +108,8 @@ class BanditModel(GPyTorchModel, gpytorch.models.GP, FantasizeMixin):
         prior_mean: Prior mean of the transformed outcomes; `"estimate"` for their average.
         generator: CPU generator, or one per batch row, of drawn dictionaries; copied, never advanced. Seed 0 by default.
         input_transform: As for any BoTorch model.
-        outcome_transform: As for any BoTorch model; none by default.
+        outcome_transform: As for any BoTorch model. By default, as in `SingleTaskGP`, `Standardize`; none where `kernel`,
+            `noise_std`, `regularization` or a number as `prior_mean` is given, whose units are those of the outcomes.
         covar_module: BoTorch's name for `kernel`.
 
     Raises:
@@ -138,15 +140,19 @@ class BanditModel(GPyTorchModel, gpytorch.models.GP, FantasizeMixin):
         prior_mean: float | str = 0.0,
         generator: torch.Generator | Sequence[torch.Generator] | None = None,
         input_transform: InputTransform | None = None,
-        outcome_transform: OutcomeTransform | None = None,
+        outcome_transform: OutcomeTransform | _DefaultType | None = DEFAULT,
         covar_module: gpytorch.kernels.Kernel | None = None,
     ) -> None:
         super().__init__()
         check_data(train_X, train_Y, train_Yvar, dictionary, prior_mean)
         at_least("oversampling (q̄)", oversampling)
         check_transform("input_transform", input_transform, InputTransform)
-        check_transform("outcome_transform", outcome_transform, OutcomeTransform)
         self._validate_tensor_args(train_X, train_Y, train_Yvar)
+        if isinstance(outcome_transform, _DefaultType):
+            in_units = [x for x in (kernel, covar_module, noise_std, regularization) if x is not None]
+            standardized = not in_units and prior_mean in ("estimate", 0.0) and train_Y.shape[-2] > 0
+            outcome_transform = Standardize(1, batch_shape=train_Y.shape[:-2]) if standardized else None
+        check_transform("outcome_transform", outcome_transform, OutcomeTransform)
         self._dtype = train_X.dtype
         if input_transform is not None:
             self.input_transform = input_transform.to(train_X)

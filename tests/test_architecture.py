@@ -38,8 +38,8 @@ ROOMS = [
     "ingredients", "forgetting", "outcomes",
     "figures", "history", "selections", "reporting", "loop", "journal",
     "botorch",  # a bandit returns its BoTorch model
-    "explanation", "sets", "fronts", "stopping", "bandit", "outcome_bandit", "worker", "contextual", "evaluation",
-    "running", "callbacks", "diagnostics", "files", "experiments",
+    "explanation", "outcome_explanation", "sets", "fronts", "stopping", "bandit", "outcome_bandit", "worker", "contextual",
+    "evaluation", "running", "callbacks", "diagnostics", "files", "experiments",
     "campaigns", "plugins", "cli", "testing", "__init__", "__main__",
 ]  # fmt: skip
 

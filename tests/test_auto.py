@@ -702,6 +702,18 @@ def test_an_explanation_of_a_batch_row_and_of_a_given_kernel():
     assert "that of the policy" in str(said)
 
 
+def test_an_explanation_where_every_batch_row_has_arms_of_its_own():
+    x, f = table()
+    kernel = gpytorch.kernels.RBFKernel().double()
+    scale = torch.tensor([1.0, 0.5, 0.25])
+    bandit = tb.Bandit(tb.gp_ucb(kernel, noise_std=0.1), torch.stack([x, x * scale]), generator=[generator(1), generator(2)])
+    bandit.tell(torch.arange(6).expand(2, 6), f[:6].expand(2, 6))
+    spread = (x.amax(dim=0) - x.amin(dim=0)) * torch.stack([torch.ones(3), scale])
+    for row in range(2):
+        expected = spread[row].square() / spread[row].square().sum()
+        np.testing.assert_allclose(bandit.explain(row=row).relevance, expected, rtol=1e-6)
+
+
 @pytest.mark.parametrize("rows", [None, 2])
 @pytest.mark.parametrize("estimated", [True, False])
 def test_arms_that_are_not_on_offer_are_not_hopeful(estimated: bool, rows: int | None):

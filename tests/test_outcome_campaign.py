@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -294,7 +295,7 @@ def test_fitted_models_find_the_trade_offs(options: dict[str, Any], every: int, 
 def test_the_page_shows_trade_offs_and_progress(tmp_path: Path):
     c = played(campaign())
     page = c.report(tmp_path / "page.html").read_text()
-    assert page.count("<img") == 2
+    assert page.count("<img") == 3
     assert "limits: toxicity ≤ 55" in page
     assert "20 of yield, 20 of cost, 20 of toxicity" in page
     for text in c.front()["id"]:
@@ -307,7 +308,7 @@ def test_columns_that_are_named_like_those_of_the_front_are_left_in_peace(tmp_pa
     named = frame().assign(**{"yield expected": "text", "cost deviation": "text"})
     c = played(campaign(named, columns={"yield expected": "ignore", "cost deviation": "ignore"}), 1)
     assert {"campaign yield expected", "campaign cost deviation"} <= set(c.front().columns)
-    assert c.report(tmp_path / "page.html").read_text().count("<img") == 2
+    assert c.report(tmp_path / "page.html").read_text().count("<img") == 3
 
 
 def test_a_file_with_further_cells_counts_these_only_though_its_rows_are_open_anew(tmp_path: Path):
@@ -352,7 +353,7 @@ def test_pages_of_one_objective_of_three_and_of_an_empty_front(tmp_path: Path):
     assert len(strict.front()) == 0
     assert "No row keeps the limits" in strict.report(tmp_path / "none.html").read_text()
     three = played(campaign(objectives=list(NAMES), at_most=None), 2)
-    assert three.report(tmp_path / "three.html").read_text().count("<img") == 4
+    assert three.report(tmp_path / "three.html").read_text().count("<img") == 5
 
 
 # ---------------------------------------------------------------------- mistakes
@@ -449,8 +450,91 @@ def test_deviations_are_not_to_be_relied_on_before_measurements_were_repeated(tm
     known = tb.OutcomeCampaign(x, ["yield", "cost"], columns=columns, noise_std={"yield": 1.0, "cost": 1.0})
     known.tell(noisy(known.ask(8), "yield", "cost"))
     assert known.doubt() == ""
-    with pytest.raises(UnsupportedError, match="begin a campaign of this outcome alone"):
-        known.explain()
+
+
+@OFF_SCALE
+def test_explain_says_of_each_outcome_which_columns_matter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(outcome_campaign, "auto", tb.auto)
+    g = np.random.default_rng(0)
+    table = pd.DataFrame({"id": np.arange(150), "temp": g.uniform(20, 90, 150), "conc": g.uniform(0, 1, 150)})
+    c = campaign(table.assign(solvent=g.choice(["A$", "B"], 150)))
+    with pytest.raises(StateError, match="nothing to explain"):
+        c.explain()
+    for batch in range(4):
+        rows = c.ask(6)
+        told = rows[["id"]].assign(**{"yield": 1e3 * np.sin(rows["temp"] / 20), "cost": 1e-3 * np.exp(2 * rows["conc"])})
+        c.tell(told if batch else told.drop(columns="cost"))
+    found = c.explain()
+    names = ["temp", "conc", "solvent = A$", "solvent = B"]
+    assert found.names == tuple(names)
+    assert found.outcomes == c.outcomes == ("yield", "cost", "toxicity")
+    assert found.relevance[:2].argmax(dim=-1).tolist() == [0, 1]
+    assert bool((found.relevance[:2].amax(dim=-1) > 0.6).all())
+    assert found.relevance[:2].sum(dim=-1).tolist() == pytest.approx([1, 1])
+    assert found.pulls == (24, 18, 0)
+    assert 0 < float(found.noise_std[0]) < 500
+    assert 0 < float(found.noise_std[1]) < 5e-3
+    assert bool(found.noise_std[2:].isnan().all())
+    first, second, third = found.lines()
+    assert re.match(r"yield: after 24 measurements of \d+ of 150 rows, it changes fastest with temp \(\d+%\), ", first)
+    assert "cost: after 18 measurements of" in second
+    assert "it changes fastest with conc (" in second
+    assert third == "toxicity: no measurement was told yet."
+    panels = found.figure().axes
+    assert [axes.get_title(loc="left") for axes in panels] == ["yield", "cost"]
+    assert [label.get_text().replace("\\", "") for label in panels[0].get_yticklabels()][:2] == ["temp", "conc"]
+    page = c.report(tmp_path / "page.html").read_text()
+    assert all(line in page for line in found.lines())
+    assert "columns that matter" in page
+
+
+def test_explain_of_known_models_and_few_results():
+    scales = {"yield": ((0.5, 2.0), 9.0), "cost": ((4.0, 1.0), 1.0)}
+
+    def gp(name: str) -> Any:
+        lengths, variance = scales[name]
+        kernel = gpytorch.kernels.ScaleKernel(gpytorch.kernels.RBFKernel(ard_num_dims=2)).double()
+        kernel.base_kernel.lengthscale, kernel.outputscale = torch.tensor([lengths], dtype=torch.float64), variance
+        return tb.gp_ucb(kernel, noise_std=NOISE[name], width=tb.widths.Constant(2.0))
+
+    NOISE = {"yield": 0.3, "cost": 0.05}  # which give the pulls of the outcomes different weights
+    x = torch.rand(2, 60, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    policy = outcomes.pareto({name: gp(name) for name in NOISE})
+    bandit = tb.OutcomeBandit(policy, x, generator=[torch.Generator().manual_seed(s) for s in range(2)])
+    with pytest.raises(StateError, match="nothing was told yet"):
+        bandit.explain(row=0)
+    bandit.tell(torch.arange(4).expand(2, 4), torch.ones(2, 4, 2))
+    assert "yield: after 4 rewards of 4 of 60 arms; 5 must be pulled before it shows" in str(bandit.explain(row=0))
+    with pytest.raises(UnsupportedError, match="nothing to draw"):
+        bandit.explain(row=0).figure()
+    bandit.tell(torch.arange(8).expand(2, 8), torch.ones(2, 8, 2))
+    found = bandit.explain(names=["a", "b"], row=1)
+    assert found.noise_std.tolist() == pytest.approx(list(NOISE.values()))
+    for place, name in enumerate(NOISE):
+        lengths, variance = scales[name]
+        speed = ((x[1].amax(dim=0) - x[1].amin(dim=0)) / torch.tensor(lengths)).square()
+        assert found.relevance[place].tolist() == pytest.approx((speed / speed.sum()).tolist(), rel=1e-6)
+        d = (x[1, :8, None] - x[1, None, :8]) / torch.tensor(lengths)
+        K = variance * torch.exp(-d.square().sum(dim=-1) / 2)
+        signal = float(K.diagonal().mean() - K.mean())  # of a function around its average over the points
+        assert float(found.noise_share[place]) == pytest.approx(NOISE[name] ** 2 / (NOISE[name] ** 2 + signal), rel=0.2)
+    assert not found.noise_estimated
+    assert "twice yet" not in str(found)
+    for wrong in (2, -1, (0, 1), ()):
+        with pytest.raises(ArgumentError, match="row must be one of the batch rows"):
+            bandit.explain(row=wrong)
+    with pytest.raises(ArgumentError, match="names must be texts, one for each of the 2 features"):
+        bandit.explain(names=["a"], row=0)
+
+
+def test_explain_without_lengthscales():
+    x = torch.rand(30, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    linear = {name: tb.gp_ucb(gpytorch.kernels.LinearKernel().double(), noise_std=0.1) for name in ("one", "two")}
+    bandit = tb.OutcomeBandit(outcomes.pareto(linear), x)
+    bandit.tell(torch.arange(6), torch.ones(6, 2))
+    found = bandit.explain()
+    assert not found.tells_features
+    assert "the model does not tell which features matter" in found.lines()[1]
 
 
 # ---------------------------------------------------------------------- commands

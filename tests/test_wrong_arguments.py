@@ -35,7 +35,7 @@ REASONS: dict[str, tuple[str, ...]] = {
     "a record that this package makes: it holds what it is given": (
         *("Evidence", "Explanation", "FitReport", "Lease", "Marginals", "Progress", "Recommendation", "Report", "Selection"),
         *("environments.Archive", "environments.DataSet", "experiments.Record", "experiments.Reproduced"),
-        *("stopping.Decision", "LevelSet", "TopK", "Front", "ParetoSet"),
+        *("OutcomeExplanation", "stopping.Decision", "LevelSet", "TopK", "Front", "ParetoSet"),
         *(f"diagnostics.{kind}" for kind in ("Calibration", "Diagnosis", "DictionaryQuality", "EffectiveDimension")),
         *("diagnostics.Noise", "diagnostics.Widths"),
     ),
@@ -62,7 +62,6 @@ REASONS: dict[str, tuple[str, ...]] = {
     "written by a user, called by a suite": (
         *("testing.PolicyContract.policy", "testing.PosteriorContract.posterior", "testing.PosteriorContract.learn"),
     ),
-    "refused for several outcomes, whatever the arguments": ("OutcomeBandit.explain",),
     "torch's and BoTorch's own, with their errors": tuple(
         f"botorch.BanditModel.{name}" for name in ("custom_fit", "load_state_dict", "train")
     ),

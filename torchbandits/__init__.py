@@ -33,6 +33,7 @@ from torchbandits.fronts import Front, ParetoSet
 from torchbandits.history import History
 from torchbandits.journal import Journal
 from torchbandits.outcome_bandit import OutcomeBandit
+from torchbandits.outcome_explanation import OutcomeExplanation
 from torchbandits.policies import (
     ada_bkb,
     auto,
@@ -95,6 +96,7 @@ __all__ = [
     "Marginals",
     "OutcomeBandit",
     "OutcomeCampaign",
+    "OutcomeExplanation",
     "ParetoSet",
     "Progress",
     "Recommendation",

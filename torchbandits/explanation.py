@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 _SHOWN = 5  # features that are named
 _DRAWN = 30  # features in a figure
-_FEW = 5  # with fewer distinct arms, fitted lengthscales carry no information
+FEW = 5  # with fewer distinct arms, fitted lengthscales carry no information
 _CLEAR = 2.0  # lead of the best arm, in standard errors, from which rewards that are mostly noise show a difference
 _DOUBTFUL = 0.5  # deviation of the best arm, in spreads of the posterior means, beyond which another arm is probably better
 _LEADERS = 5  # number of arms to pull again where the best arm is doubtful
@@ -177,7 +177,7 @@ class Explanation:
     @property
     def tells_features(self) -> bool:
         """Whether the kernel has lengthscales, and enough distinct arms were pulled to name the features that matter."""
-        return bool(self.relevance.isfinite().all()) and self.distinct >= _FEW
+        return bool(self.relevance.isfinite().all()) and self.distinct >= FEW
 
     def _noise(self) -> str:
         said = self.words
@@ -185,7 +185,7 @@ class Explanation:
         if self.distinct < 2:
             return f"{noise}."
         noise += f", and noise is {self.noise_share:.0%} of the variance over the {said.arm}s {said.pulled}."
-        if self.noise_estimated and self.pulls == self.distinct and self.distinct >= _FEW:
+        if self.noise_estimated and self.pulls == self.distinct and self.distinct >= FEW:
             noise += (
                 f" No {said.arm} was {said.pulled} twice yet, so that the noise may be larger than that; a second {said.pull} "
                 f"of the best {said.arm} would show it."
@@ -205,10 +205,8 @@ class Explanation:
         if not bool(relevance.isfinite().all()):
             return f"{title} the model does not tell which {said.feature}s matter, because its kernel has no lengthscales."
         if not self.tells_features:
-            return f"{title} {_FEW} distinct {said.arm}s must be {said.pulled} before it shows which {said.feature}s matter."
-        order = relevance.argsort(descending=True).tolist()[:_SHOWN]
-        named = ", ".join(f"{self.names[j]} ({float(relevance[j]):.0%})" for j in order)
-        return f"{title} {said.reward} changes fastest with {named}."
+            return f"{title} {FEW} distinct {said.arm}s must be {said.pulled} before it shows which {said.feature}s matter."
+        return f"{title} {said.reward} changes fastest with {fastest(relevance, self.names)}."
 
     def figure(self) -> Figure:
         """Horizontal bars of the relevance of each feature, the largest first; at most thirty.
@@ -216,23 +214,45 @@ class Explanation:
         Raises:
             UnsupportedError: If Matplotlib is not installed, or for a kernel without lengthscales.
         """
-        try:
-            from matplotlib.backends.backend_agg import FigureCanvasAgg  # noqa: PLC0415 - of an extra, and slow to load
-            from matplotlib.figure import Figure  # noqa: PLC0415
-        except ImportError as error:
-            raise UnsupportedError("figures need Matplotlib: pip install 'torchbandits[experiments]'.") from error
-        relevance, said = self.relevance, self.words
-        require(bool(relevance.isfinite().all()), "the kernel has no lengthscales: there is nothing to draw.", UnsupportedError)
-        order = relevance.argsort(descending=True)[:_DRAWN].tolist()
-        figure = Figure(figsize=(6.4, 1.2 + 0.28 * len(order)), layout="constrained")
-        FigureCanvasAgg(figure)
-        axes = figure.subplots()
-        axes.barh([_literal(self.names[j]) for j in order], [100 * float(relevance[j]) for j in order], color=COLORS[5])
-        axes.invert_yaxis()
-        axes.set_xlabel(f"how fast {_literal(said.reward)} changes along the {said.feature} (% of all)")
-        axes.set_title(f"What matters, after {count(round(self.pulls), said.given)}", fontsize="medium", loc="left")
+        said = self.words
+        title = f"What matters, after {count(round(self.pulls), said.given)}"
+        along = f"how fast {said.reward} changes along the {said.feature} (% of all)"
+        return bars({title: (self.relevance, along)}, self.names)
+
+
+def fastest(relevance: Tensor, names: Sequence[str]) -> str:
+    """The features of the largest relevance with their percentages, in words; at most five."""
+    order = relevance.argsort(descending=True).tolist()[:_SHOWN]
+    return ", ".join(f"{names[j]} ({float(relevance[j]):.0%})" for j in order)
+
+
+def bars(panels: Mapping[str, tuple[Tensor, str]], names: Sequence[str]) -> Figure:
+    """Horizontal bars of relevances beside each other: by the title of a panel the relevances, `d`, and the label of the axis.
+
+    Features are in the order of their largest relevance in any panel; at most thirty.
+
+    Raises:
+        UnsupportedError: If Matplotlib is not installed, or all relevances are NaN.
+    """
+    try:
+        from matplotlib.backends.backend_agg import FigureCanvasAgg  # noqa: PLC0415 - of an extra, and slow to load
+        from matplotlib.figure import Figure  # noqa: PLC0415
+    except ImportError as error:
+        raise UnsupportedError("figures need Matplotlib: pip install 'torchbandits[experiments]'.") from error
+    known = {title: own for title, own in panels.items() if bool(own[0].isfinite().all())}
+    require(bool(known), "the kernel has no lengthscales: there is nothing to draw.", UnsupportedError)
+    largest = torch.stack([relevance for relevance, _ in known.values()]).amax(dim=0)
+    order = largest.argsort(descending=True)[:_DRAWN].tolist()
+    figure = Figure(figsize=(2.4 + 4 * len(known), 1.2 + 0.28 * len(order)), layout="constrained")
+    FigureCanvasAgg(figure)
+    every = figure.subplots(1, len(known), sharey=True, squeeze=False)[0]
+    for axes, (title, (relevance, along)) in zip(every, known.items(), strict=True):
+        axes.barh([_literal(names[j]) for j in order], [100 * float(relevance[j]) for j in order], color=COLORS[5])
+        axes.set_xlabel(_literal(along))
+        axes.set_title(_literal(title), fontsize="medium", loc="left")
         tidy(axes)
-        return figure
+    every[0].invert_yaxis()
+    return figure
 
 
 def _literal(text: str) -> str:
@@ -249,13 +269,8 @@ def explain(
     if not isinstance(state, TableState) or not isinstance(policy, Composed):
         raise UnsupportedError("explain() reads one Gaussian process over given arms: use auto, gp_ucb or batch_bkb.")
     posterior = state.posterior
-    d, shape = posterior.statistics.points.shape[-1], posterior.batch_shape
-    texts = isinstance(names, Sequence) and len(names) == d and all(isinstance(name, str) for name in names)
-    require(names is None or texts, f"names must be texts, one for each of the {d} features, got {names!r}.")
-    inside = isinstance(place, tuple) and len(place) == len(shape) and all(is_whole(i, 0) for i in place)
-    inside = inside and all(i < size for i, size in zip(place, shape, strict=True))
-    require(inside, f"row must be one of the batch rows {tuple(shape)}, got {place!r}.")
-    own = tuple(names) if names is not None else tuple(f"feature {j}" for j in range(d))
+    own = checked_names(names, posterior.statistics.points.shape[-1])
+    check_row(place, posterior.batch_shape)
     best = state.best(1)
     known = Recommendation(best.points[place], best.index[place], best.mean[place], best.variance[place])
     arm = int(known.index[0])
@@ -272,9 +287,9 @@ def explain(
     uncertainty, repeats = _uncertainty(state, variance, place)
     fitted = posterior.units is not None or policy.refit_every is not None
     return Explanation(
-        relevance=_relevance(posterior, _spread(state.rows.source), place),
+        relevance=relevance_of(state, place),
         names=own,
-        noise_std=_noise_std(posterior, variance, place, float(state.arm_mean()[place][arm]) if arm >= 0 else 0.0),
+        noise_std=noise_at(posterior, variance, place, float(state.arm_mean()[place][arm]) if arm >= 0 else 0.0),
         noise_share=share,
         best=known,
         upper=upper,
@@ -290,6 +305,22 @@ def explain(
         kernel_estimated=fitted,
         noise_estimated=posterior.units is not None,
     )
+
+
+def checked_names(names: Sequence[str] | None, num_features: int) -> tuple[str, ...]:
+    """The names of the features; "feature 0" and so on by default."""
+    if names is None:
+        return tuple(f"feature {j}" for j in range(num_features))
+    texts = isinstance(names, Sequence) and len(names) == num_features and all(isinstance(name, str) for name in names)
+    require(texts, f"names must be texts, one for each of the {num_features} features, got {names!r}.")
+    return tuple(names)
+
+
+def check_row(place: Any, batch_shape: torch.Size) -> None:
+    """Raise `ArgumentError` unless `place` is the index of a batch row."""
+    inside = isinstance(place, tuple) and len(place) == len(batch_shape) and all(is_whole(i, 0) for i in place)
+    inside = inside and all(i < size for i, size in zip(place, batch_shape, strict=True))
+    require(inside, f"row must be one of the batch rows {tuple(batch_shape)}, got {place!r}.")
 
 
 def _largest_bound(policy: Composed, state: TableState, offered: Tensor, arm: int, place: tuple[int, ...]) -> float:
@@ -312,7 +343,7 @@ def _lead(state: TableState, noise_variance: float, place: tuple[int, ...]) -> f
     shrunk towards each other. The denominator has the noise of an average, because the noise of a single reward would hide
     differences that an average of many rewards shows.
     """
-    mean, variance = _pulled(state, place)
+    mean, variance = pulled(state, place)
     if len(mean) < 2:
         return float("nan")
     best = int(mean.argmax())
@@ -327,8 +358,8 @@ def _uncertainty(state: TableState, noise_variance: float, place: tuple[int, ...
 
     for the posterior variance v of the best arm and the standard deviation s of the posterior means of the arms pulled.
     """
-    mean, variance = _pulled(state, place)
-    if len(mean) < _FEW:
+    mean, variance = pulled(state, place)
+    if len(mean) < FEW:
         return float("nan"), 0
     v, s = float(variance[mean.argmax()]), float(mean.std(correction=0))
     # Rewards that are all equal leave no spread but that of rounding.
@@ -340,7 +371,7 @@ def _uncertainty(state: TableState, noise_variance: float, place: tuple[int, ...
     return v**0.5 / s, max(0, math.ceil(needed))
 
 
-def _pulled(state: TableState, place: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+def pulled(state: TableState, place: tuple[int, ...]) -> tuple[Tensor, Tensor]:
     """Posterior mean and variance of the arms pulled of a batch row, `u` each, in the units of the model."""
     arm, u = state.rows.arm_of_row[place], int(state.statistics.num_rows[place])
     known = arm[:u][(arm[:u] >= 0) & (state.statistics.weights[place][:u] > 0)]
@@ -357,7 +388,7 @@ def _repeated(state: TableState, width: Tensor, noise: float, place: tuple[int, 
     return (*found, reason_for_repeats(sure, noise))
 
 
-def _noise_std(posterior: GaussianProcess, variance: float, place: tuple[int, ...], at: float) -> float:
+def noise_at(posterior: GaussianProcess, variance: float, place: tuple[int, ...], at: float) -> float:
     """Standard deviation, in reward units, of rewards with this variance around a mean, both in model units."""
     if posterior.units is None:
         return variance**0.5
@@ -365,12 +396,14 @@ def _noise_std(posterior: GaussianProcess, variance: float, place: tuple[int, ..
     return float(posterior.units.marginals(Marginals(mean, own)).variance[place]) ** 0.5
 
 
-def _relevance(posterior: GaussianProcess, arms: Tensor, place: tuple[int, ...]) -> Tensor:
-    """(range/ℓ)² of each feature, as fractions of their sum, `d`."""
+def relevance_of(state: TableState, place: tuple[int, ...]) -> Tensor:
+    """(range/ℓ)² of each feature, as fractions of their sum, `d`; NaN for a kernel without lengthscales."""
+    posterior = state.posterior
     d = posterior.statistics.points.shape[-1]
     if posterior.units is not None:
         ranges = posterior.units.features[place]
     else:
+        arms = _spread(state.rows.source)
         x = arms if arms.dim() == 2 else arms[place]
         ranges = x.double().amax(dim=0) - x.double().amin(dim=0)
     found = [part.lengthscale for part, _ in lengthscales(posterior.kernel)]
@@ -383,7 +416,8 @@ def _relevance(posterior: GaussianProcess, arms: Tensor, place: tuple[int, ...])
 
 def _spread(arms: ArmSource) -> Tensor:
     """At most a thousand arms, evenly spaced."""
-    return arms.points(torch.arange(0, arms.num_arms, -(-arms.num_arms // 1000), device=arms.device))
+    index = torch.arange(0, arms.num_arms, -(-arms.num_arms // 1000), device=arms.device)
+    return arms.points(index.expand(*arms.shape[:-2], -1))
 
 
 def _guarantee(fitted: bool) -> str:

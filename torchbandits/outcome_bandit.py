@@ -33,6 +33,7 @@ from torchbandits.errors import ArgumentError, NonFiniteError, ShapeError, Unsup
 from torchbandits.fronts import Front, ParetoSet, front, pareto_set
 from torchbandits.gradients import without_gradients
 from torchbandits.journal import Journal
+from torchbandits.outcome_explanation import OutcomeExplanation, explain_outcomes
 from torchbandits.policies import Policy
 from torchbandits.policies.joint import Joint
 from torchbandits.policies.picking import marginals
@@ -363,6 +364,29 @@ class OutcomeBandit(Bandit):
             require(all(value >= 0 for value in eps), f"epsilon must be ≥ 0 for every outcome, got {dict(epsilon)}.")
         with self.loop.few_threads():
             return pareto_set(self.loop, signs, eps)
+
+    def explain(  # type: ignore[override]
+        self, *, names: Sequence[str] | None = None, row: tuple[int, ...] | int = ()
+    ) -> OutcomeExplanation:
+        """Explain the posteriors' view of the features and the noise, outcome by outcome. `print` shows the result as one line
+        of text per outcome, and its method `figure()` plots the features.
+
+        Args:
+            names: Names of the features; "feature 0" and so on by default.
+            row: Index of the batch row of picks to explain.
+
+        Raises:
+            ArgumentError: If an argument is not as above.
+            UnsupportedError: For arms that are read piece by piece.
+            StateError: If no rewards have been observed.
+
+        Cost: O(A k).
+        """
+        check_told(self.loop.pulls)
+        self.loop.recover_()
+        state = table_of(self.loop, "explain()")
+        with self.loop.few_threads():
+            return explain_outcomes(self.policy, state, names, row)
 
     def model(self) -> Any:
         """The posteriors as one BoTorch model, a `ModelList` of a `BanditModel` per outcome, tabulated on the arms.

@@ -233,7 +233,8 @@ def stop(
 
 @campaign_app.command()
 def explain(folder: Folder = HERE) -> None:
-    """Print what the model has learned: the best row, the columns that matter, the noise, and how sure it is."""
+    """Print what the model has learned: the best row, the columns that matter, the noise, and how sure it is. For several
+    outcomes, the columns and the noise of each."""
     with _opened(folder) as campaign:
         for line in campaign.explain().lines():
             say(line)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,14 +33,17 @@ from torchbandits.checks import (
     positive,
 )
 from torchbandits.errors import StateError, UnsupportedError, nearest, require
+from torchbandits.explanation import Words
 from torchbandits.journal import Journal, held
 from torchbandits.outcome_bandit import OutcomeBandit
+from torchbandits.outcome_explanation import OutcomeExplanation
 from torchbandits.policies import Policy, auto, per_cost
 from torchbandits.policies.from_data import REPEATS
 from torchbandits.policies.joint import Joint
 from torchbandits.policies.picking import marginals
 from torchbandits.sets import table_of
 from torchbandits.stopping import Decision, Rule
+from torchbandits.tabular.encoding import feature_names
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -85,11 +88,6 @@ class OutcomeCampaign(Campaign):
     Raises:
         ArgumentError, DataError, StateError: As for `Campaign`.
     """
-
-    _unexplained = (
-        "explain() is for a campaign of one objective without limits: for one outcome, begin a campaign of this outcome alone, "
-        "with another journal, and tell it the results. best() and front() have the probabilities of rows of several outcomes."
-    )
 
     @explains_keywords
     def __init__(
@@ -351,6 +349,29 @@ class OutcomeCampaign(Campaign):
             "earlier one, noise is taken for differences between rows. Measure some of the best rows again."
         )
 
+    def explain(self) -> OutcomeExplanation:  # type: ignore[override]
+        """Explain what the models have learned about the columns and the noise, outcome by outcome. `print` shows the result as
+        one line of text per outcome, and its method `figure()` plots the columns that matter.
+
+        Returns:
+            The explanation of `OutcomeBandit.explain`, in units of the outcomes. Its features have the names of the columns; a
+            column of categories has one feature for each, called `solvent = DMF`.
+
+        Raises:
+            StateError: If nothing was measured yet.
+
+        Cost: O(A k).
+        """
+        require(
+            bool((self._bandit.pulls > 0).any()),
+            "nothing was measured yet, so that there is nothing to explain: tell() results first (torchbandits campaign tell).",
+            StateError,
+        )
+        bandit = self._bandit
+        assert isinstance(bandit, OutcomeBandit)
+        words = Words("row", "column", "measurement", "measured", "measurement")
+        return replace(bandit.explain(names=feature_names(list(self.columns))), words=words)
+
     def should_stop(self, *rules: Rule) -> Decision:
         """Whether to stop: a `Decision`, which is true if one of the rules stops the campaign; see
         `OutcomeBandit.should_stop`."""
@@ -380,6 +401,7 @@ class OutcomeCampaign(Campaign):
         names = f"{', '.join(others)} and {last}" if others else last
         limits = [f"{name} ≥ {value:g}" for name, value in settings.at_least.items()]
         limits += [f"{name} ≤ {value:g}" for name, value in settings.at_most.items()]
+        explained = self.explain()
         failed, counts = int(np.isnan(values).all(axis=1).sum()), (~np.isnan(values)).sum(axis=0)
         measured = ", ".join(f"{count:,} of {name}" for count, name in zip(counts.tolist(), settings.outcomes, strict=True))
         whole = outcome_page.OutcomePage(
@@ -398,6 +420,8 @@ class OutcomeCampaign(Campaign):
             opened=self._described(self._open_rows()),
             columns=self.columns.to_pandas().reset_index(),
             doubt=self.doubt(),
+            explained=explained.lines(),
+            relevance=explained.figure() if explained.tells_features else None,
         )
         written = as_path("path", path)
         outcome_page.write_outcomes(whole, written)

@@ -36,6 +36,8 @@ class OutcomePage:
         shown: The columns of this table with the expected value and the deviation of each outcome.
         opened, columns: Tables of open rows and decisions.
         doubt: A warning that is shown above the front.
+        explained: What was learned of each outcome, in one sentence or two.
+        relevance: Figure of the columns that matter for each outcome, if they are known.
     """
 
     title: str
@@ -51,6 +53,8 @@ class OutcomePage:
     opened: pd.DataFrame
     columns: pd.DataFrame
     doubt: str = ""
+    explained: tuple[str, ...] = ()
+    relevance: Figure | None = None
 
     def signed(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
         """The objectives of results, `n x m`, with signs so that larger is better; NaN where a result breaks a limit or was not
@@ -110,6 +114,7 @@ def html(page: OutcomePage) -> str:
         f'<h1>{escape(page.title)}</h1><p class="facts">{escape(page.facts)}</p>',
         f'<h2>Trade-offs and progress</h2><div class="figures">{figures}</div>',
         f"<h2>{'The front: rows that no other row is expected to beat' if several else 'Best rows'}</h2>{front}",
+        f"<h2>What was learned</h2>{''.join(f'<p>{escape(line)}</p>' for line in page.explained)}",
         f"<h2>Pending rows</h2>{opened}",
         f"<h2>How the columns were taken</h2>{shown(page.columns)}",
         "</body></html>\n",
@@ -123,7 +128,8 @@ def pictures(page: OutcomePage) -> dict[str, Figure]:
     limited = [name for name in page.outcomes if name not in objectives]
     pairs = list(combinations(objectives, 2)) or [(name, objectives[0]) for name in limited]
     found = {f"{x} and {y} of each row, and the expected front": traded(page, x, y) for x, y in pairs[:MOST_PAIRS]}
-    return found | {"progress with the evaluations": progress(page)}
+    found |= {"progress with the evaluations": progress(page)}
+    return found if page.relevance is None else found | {"columns that matter": page.relevance}
 
 
 def traded(page: OutcomePage, x: str, y: str) -> Figure:

@@ -1,0 +1,124 @@
+"""The posteriors' view of the features and the noise of several outcomes, in one plain line for each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from torchbandits.display import count
+from torchbandits.explanation import FEW, Words, bars, check_row, checked_names, fastest, noise_at, pulled, relevance_of
+from torchbandits.policies.composed import noise_share
+from torchbandits.policies.joint import Joint
+from torchbandits.policies.repeats import share_of_noise
+from torchbandits.policies.state import TableState
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+@dataclass(frozen=True, eq=False)
+class OutcomeExplanation:
+    """The explanation of one batch row of picks with k outcomes.
+
+    Attributes:
+        outcomes: Names of the outcomes.
+        relevance: `k x d`, for each outcome the speed at which it changes along each feature, as in `Explanation`. NaN for a
+            kernel without lengthscales.
+        names: Names of the features.
+        noise_std: `k`, standard deviation of a reward of an average arm pulled around its mean, reward units; NaN before the
+            first reward of an outcome.
+        noise_share: `k`, fraction of the variance over the pulled arms that is noise, under the model; NaN for fewer than two
+            arms.
+        pulls, distinct: For each outcome the rewards told, and the distinct arms among them.
+        num_arms: Number of arms.
+        noise_estimated: Whether the noise is estimated from the rewards, as by `auto`.
+        words: Words of the text.
+    """
+
+    outcomes: tuple[str, ...]
+    relevance: Tensor
+    names: tuple[str, ...]
+    noise_std: Tensor
+    noise_share: Tensor
+    pulls: tuple[float, ...]
+    distinct: tuple[int, ...]
+    num_arms: int
+    noise_estimated: bool = False
+    words: Words = field(default_factory=Words)
+
+    def __str__(self) -> str:
+        """One line per outcome."""
+        return "\n".join(self.lines())
+
+    def lines(self) -> tuple[str, ...]:
+        """A line for each outcome: the features with which it changes fastest, and its noise."""
+        return tuple(self._line(place) for place in range(len(self.outcomes)))
+
+    @property
+    def tells_features(self) -> bool:
+        """Whether any outcome has a kernel with lengthscales, and enough distinct arms to name the features that matter."""
+        return any(n >= FEW and bool(own.isfinite().all()) for n, own in zip(self.distinct, self.relevance, strict=True))
+
+    def _line(self, place: int) -> str:
+        said, relevance = self.words, self.relevance[place]
+        name, pulls, distinct = self.outcomes[place], round(self.pulls[place]), self.distinct[place]
+        if not pulls:
+            return f"{name}: no {said.given} was told yet."
+        start = f"{name}: after {count(pulls, said.given)} of {distinct:,} of {self.num_arms:,} {said.arm}s"
+        if distinct < FEW:
+            return f"{start}; {FEW} must be {said.pulled} before it shows which {said.feature}s matter."
+        features = f"the model does not tell which {said.feature}s matter, because its kernel has no lengthscales"
+        if bool(relevance.isfinite().all()):
+            features = f"it changes fastest with {fastest(relevance, self.names)}"
+        noise = (
+            f"By the model, one more {said.given} would be off by about {float(self.noise_std[place]):.2g}; noise is "
+            f"{float(self.noise_share[place]):.0%} of the variance over the {said.arm}s {said.pulled}."
+        )
+        if self.noise_estimated and pulls == distinct:
+            noise += f" No {said.arm} was {said.pulled} twice yet, so that the noise may be larger than that."
+        return f"{start}, {features}. {noise}"
+
+    def figure(self) -> Figure:
+        """Horizontal bars of the relevance of each feature, one panel per outcome with lengthscales; at most thirty features.
+
+        Raises:
+            UnsupportedError: If Matplotlib is not installed, or for kernels without lengthscales.
+        """
+        told = zip(self.outcomes, self.relevance, self.distinct, strict=True)
+        along = f"how fast it changes along the {self.words.feature} (% of all)"
+        return bars({name: (own if n >= FEW else own * torch.nan, along) for name, own, n in told}, self.names)
+
+
+@torch.no_grad()
+def explain_outcomes(
+    policy: Joint, state: TableState, names: Sequence[str] | None, row: tuple[int, ...] | int
+) -> OutcomeExplanation:
+    """Explain the state of a policy of several outcomes; see `OutcomeBandit.explain`."""
+    posterior, place = state.posterior, (row,) if isinstance(row, int) else row
+    own = checked_names(names, posterior.statistics.points.shape[-1])
+    check_row(place, posterior.batch_shape[:-1])
+    told, relevance, stds, shares, distinct = state.told[place].tolist(), [], [], [], []
+    for j, (std, lam) in enumerate(zip(policy.noise_stds, policy.regularizations, strict=True)):
+        at = (*place, j)
+        # A reward of outcome j has the weight λ₀/λ_j.
+        variance = noise_share(std, lam) * posterior.regularization * lam / policy.regularizations[0]
+        mean, _ = pulled(state, at)
+        relevance.append(relevance_of(state, at))
+        stds.append(noise_at(posterior, variance, at, float(mean.mean())) if len(mean) else float("nan"))
+        shares.append(share_of_noise(posterior, variance, at))
+        distinct.append(int(posterior.statistics.num_rows[at]))
+    return OutcomeExplanation(
+        outcomes=policy.outcomes,
+        relevance=torch.stack(relevance),
+        names=own,
+        noise_std=torch.tensor(stds, dtype=torch.float64),
+        noise_share=torch.tensor(shares, dtype=torch.float64),
+        pulls=tuple(told),
+        distinct=tuple(distinct),
+        num_arms=state.rows.num_arms,
+        noise_estimated=posterior.units is not None,
+    )

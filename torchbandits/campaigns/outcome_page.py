@@ -108,13 +108,14 @@ def html(page: OutcomePage) -> str:
         )
     front = (f"<p>{escape(page.doubt)}</p>" if page.doubt else "") + front
     figures = "".join(f'<img alt="{escape(alt)}" src="{inline(figure)}">' for alt, figure in pictures(page).items())
+    matter = "" if page.relevance is None else f'<img alt="columns that matter" src="{inline(page.relevance)}">'
     parts = [
         f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{escape(page.title)}</title>',
         f'<meta name="viewport" content="width=device-width"><style>{STYLE}</style></head><body>',
         f'<h1>{escape(page.title)}</h1><p class="facts">{escape(page.facts)}</p>',
         f'<h2>Trade-offs and progress</h2><div class="figures">{figures}</div>',
         f"<h2>{'The front: rows that no other row is expected to beat' if several else 'Best rows'}</h2>{front}",
-        f"<h2>What was learned</h2>{''.join(f'<p>{escape(line)}</p>' for line in page.explained)}",
+        f"<h2>What was learned</h2>{''.join(f'<p>{escape(line)}</p>' for line in page.explained)}{matter}",
         f"<h2>Pending rows</h2>{opened}",
         f"<h2>How the columns were taken</h2>{shown(page.columns)}",
         "</body></html>\n",
@@ -128,8 +129,7 @@ def pictures(page: OutcomePage) -> dict[str, Figure]:
     limited = [name for name in page.outcomes if name not in objectives]
     pairs = list(combinations(objectives, 2)) or [(name, objectives[0]) for name in limited]
     found = {f"{x} and {y} of each row, and the expected front": traded(page, x, y) for x, y in pairs[:MOST_PAIRS]}
-    found |= {"progress with the evaluations": progress(page)}
-    return found if page.relevance is None else found | {"columns that matter": page.relevance}
+    return found | {"progress with the evaluations": progress(page)}
 
 
 def traded(page: OutcomePage, x: str, y: str) -> Figure:

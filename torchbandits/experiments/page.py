@@ -165,7 +165,8 @@ th, td { padding: 0.25em 0.8em; border-bottom: 1px solid #ddd; text-align: left;
 th:first-child, td:first-child { padding-left: 0; }
 .number { text-align: right; }
 .figures { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(100%, 520px), 1fr)); gap: 1.5em; }
-.figures img { width: 100%; height: auto; }
+img { max-width: 100%; height: auto; }
+.figures img { width: 100%; }
 .tables > div { overflow-x: auto; }
 .tables th { white-space: normal; vertical-align: bottom; }
 .tables { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(100%, 360px), 1fr)); gap: 0 2em; }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import io
 from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
@@ -157,3 +158,34 @@ def test_several_outcomes_on_a_device(offer: str | None, monkeypatch: pytest.Mon
 def test_a_device_that_is_not_here_is_refused():
     with pytest.raises(tb.errors.ArgumentError, match="device must be"):
         tb.Campaign(candidates(), "yield", id="id", device="cuda:7")
+
+
+@pytest.mark.usefixtures("_device")
+@pytest.mark.parametrize("objectives", [["yield"], ["yield", "waste:min"]], ids=["one", "two"])
+def test_commands_take_a_device(objectives: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    testing = pytest.importorskip("typer.testing")
+    app = pytest.importorskip("torchbandits.cli").app
+    monkeypatch.chdir(tmp_path)
+    candidates().to_csv("candidates.csv", index=False)
+    asked = [text for name in objectives for text in ("--objective", name)]
+    made: dict[str, list[str]] = {}
+    for device in ("cpu", "cuda"):
+        own = ["--folder", device, "--device", device]
+
+        def run(name: str, *arguments: str, own: list[str] = own) -> str:
+            result = testing.CliRunner().invoke(app, ["campaign", name, *arguments, *own])
+            assert result.exit_code == 0, result.output
+            return str(result.stdout)
+
+        run("new", "candidates.csv", *asked)
+        made[device] = []
+        for batch in range(2):
+            plate = run("ask", "-n", "5")
+            made[device].append(plate)
+            measured(pd.read_csv(io.StringIO(plate))).to_csv(f"{device}{batch}.csv", index=False)
+            run("tell", f"{device}{batch}.csv")
+        made[device] += [run("best", "-k", "3"), run("explain"), *([run("front")] if len(objectives) > 1 else [])]
+    assert made["cuda"] == made["cpu"]
+    refused = testing.CliRunner().invoke(app, ["campaign", "best", "--folder", "cpu", "--device", "nowhere"])
+    assert refused.exit_code == 2
+    assert "device must be a device such as 'cpu' or 'cuda:0', got 'nowhere'" in " ".join(refused.stderr.split())

@@ -48,6 +48,7 @@ JOURNAL = "journal"
 CANDIDATES = "candidates.parquet"
 Folder = Annotated[Path, typer.Option("--folder", "-f", help="Folder of the campaign.")]
 HERE = Path("campaign")
+Device = Annotated[str, typer.Option("--device", help="Where rows are scored: cpu, or cuda for an NVIDIA GPU.")]
 
 
 @campaign_app.command()
@@ -80,10 +81,11 @@ def new(
         typer.Option(help="Standard deviation of a measurement, if known; yield=0.5 for one of several outcomes."),
     ] = None,
     folder: Folder = HERE,
+    device: Device = "cpu",
 ) -> None:
     """Start a campaign in a folder, and show how its columns are interpreted. A repeated call changes nothing."""
     kind, options = _wanted(objective, minimize, limit or [], cost, noise_std or [])
-    options |= {"id": id, "candidates": only}
+    options |= {"id": id, "candidates": only, "device": device}
     options["columns"] = dict(_kind(text) for text in column or ())
     table = open_table(str(candidates), id)
     source = candidates.absolute()
@@ -133,9 +135,10 @@ def ask(
     ] = None,
     output: Annotated[Path | None, typer.Option(help="A CSV file; standard output by default.")] = None,
     folder: Folder = HERE,
+    device: Device = "cpu",
 ) -> None:
     """Write the next rows to evaluate as CSV, with an empty column to fill in. A repeated call writes the same rows."""
-    with _opened(folder) as campaign:
+    with _opened(folder, device) as campaign:
         if output is not None and output.exists():
             _check_unfilled(output, campaign.outcomes)
         within: list[Constraint] = [Distinct()] if once else []
@@ -160,9 +163,10 @@ def tell(
         ),
     ] = None,
     folder: Folder = HERE,
+    device: Device = "cpu",
 ) -> None:
     """Learn from measured results. An empty cell is a failed evaluation; a file that was told before does not count again."""
-    with _opened(folder) as campaign:
+    with _opened(folder, device) as campaign:
         variances = _variances(noise_var or [], several=isinstance(campaign, OutcomeCampaign))
         for path in results:
             say(f"{path}: {campaign.tell(path, again=again, noise_var=variances)}")
@@ -183,9 +187,10 @@ def best(
     k: Annotated[int, typer.Option("-k", min=1, help="Number of rows.")] = 5,
     output: Annotated[Path | None, typer.Option(help="A CSV file; standard output by default.")] = None,
     folder: Folder = HERE,
+    device: Device = "cpu",
 ) -> None:
     """Write the best rows measured so far, best first. If noise leaves open which is best, standard error says so."""
-    with _opened(folder) as campaign:
+    with _opened(folder, device) as campaign:
         _write(_rounded(campaign.best(k), campaign), output)
         _warn(campaign)
 
@@ -195,9 +200,10 @@ def front(
     measured: Annotated[bool, typer.Option("--measured", help="Write only rows that were measured.")] = False,
     output: Annotated[Path | None, typer.Option(help="A CSV file; standard output by default.")] = None,
     folder: Folder = HERE,
+    device: Device = "cpu",
 ) -> None:
     """Write the Pareto front: rows within the limits that no other such row is expected to beat in all objectives."""
-    with _opened(folder) as campaign:
+    with _opened(folder, device) as campaign:
         require(
             isinstance(campaign, OutcomeCampaign),
             "a campaign with one objective has no front: see torchbandits campaign best.",
@@ -219,23 +225,24 @@ def stop(
     ] = None,
     measurements: Annotated[int | None, typer.Option(help="Stop after this number of measurements.")] = None,
     folder: Folder = HERE,
+    device: Device = "cpu",
 ) -> None:
     """Print whether to stop, and the reason. The exit status is 0 to stop, and 1 to continue."""
     rules: list[Rule] = [] if measurements is None else [Budget(pulls=measurements)]
     rules += [] if within is None else [ProbableRegret(within, delta)]
     rules += [] if price is None else [ImprovementPerCost(price)]
     require(bool(rules), "give at least one of --within, --price and --measurements.", ConfigError)
-    with _opened(folder) as campaign:
+    with _opened(folder, device) as campaign:
         decision = campaign.should_stop(*rules)
     say(f"Stop: {decision.reason}." if decision else "Go on.")
     raise typer.Exit(0 if decision else 1)
 
 
 @campaign_app.command()
-def explain(folder: Folder = HERE) -> None:
+def explain(folder: Folder = HERE, device: Device = "cpu") -> None:
     """Print what the model has learned: the best row, the columns that matter, the noise, and how sure it is. For several
     outcomes, the columns and the noise of each."""
-    with _opened(folder) as campaign:
+    with _opened(folder, device) as campaign:
         for line in campaign.explain().lines():
             say(line)
 
@@ -244,9 +251,10 @@ def explain(folder: Folder = HERE) -> None:
 def report(
     output: Annotated[Path | None, typer.Argument(help="The HTML file; by default report.html in the folder.")] = None,
     folder: Folder = HERE,
+    device: Device = "cpu",
 ) -> None:
     """Write one HTML page of the campaign."""
-    with _opened(folder) as campaign:
+    with _opened(folder, device) as campaign:
         say(f"Report: {campaign.report(folder / 'report.html' if output is None else output)}")
 
 
@@ -272,7 +280,7 @@ def forget(
 
 
 @contextmanager
-def _opened(folder: Path) -> Iterator[Campaign]:
+def _opened(folder: Path, device: str = "cpu") -> Iterator[Campaign]:
     there = (folder / f"{JOURNAL}.campaign.json").exists()
     message = f"there is no campaign in {folder}: begin one with torchbandits campaign new, or name its --folder."
     require(there, message, StateError)
@@ -280,7 +288,7 @@ def _opened(folder: Path) -> Iterator[Campaign]:
     own = folder / CANDIDATES
     several = read_settings(folder / f"{JOURNAL}.campaign.json").objectives
     kind: type[Campaign] = OutcomeCampaign if several else Campaign
-    campaign = kind(own if own.exists() else None, journal=folder / JOURNAL)
+    campaign = kind(own if own.exists() else None, journal=folder / JOURNAL, device=device)
     yield campaign
     campaign.close()
 

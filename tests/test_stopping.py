@@ -414,6 +414,39 @@ def test_a_width_of_another_lambda_certifies_nothing():
         bandit.should_stop(stopping.EpsilonOptimal(0.1, width=tb.widths.IGP(NOISE_STD, 1.0, 0.05, 1e4)))
 
 
+def test_srinivas_with_a_lambda_below_the_variance_of_the_noise_certifies_nothing():
+    """With λ = noise²/2500 the bounds failed in each of sixty runs, and a third of those that stopped chose a wrong arm."""
+    bandit = played(tb.gp_ucb(rbf(), noise_std=0.5, regularization=1e-4))
+    with pytest.raises(errors.UnsupportedError, match=r"noise_std² = 0\.25, and here it is 0\.0001"):
+        bandit.should_stop(stopping.EpsilonOptimal(0.1))
+    bandit.should_stop(stopping.EpsilonOptimal(0.1, width=tb.widths.IGP(0.5, 1.0, 0.05, 1e-4)))
+    for lam in (None, 0.3):
+        played(tb.gp_ucb(rbf(), noise_std=0.5, regularization=lam)).should_stop(stopping.EpsilonOptimal(0.1))
+
+
+def test_a_width_of_less_noise_than_the_policy_s_certifies_nothing():
+    bandit = played(tb.gp_ucb(rbf(), noise_std=0.5))
+    with pytest.raises(errors.UnsupportedError, match=r"noise_std = 0\.1, and the policy has 0\.5"):
+        bandit.should_stop(stopping.EpsilonOptimal(0.1, width=tb.widths.IGP(0.1, 1.0, 0.05, 0.25)))
+    bandit.should_stop(stopping.EpsilonOptimal(0.1, width=tb.widths.IGP(1.0, 1.0, 0.05, 0.25)))
+
+
+@pytest.mark.parametrize(("second", "right"), [(0.25, True), (0.01, False)])
+def test_each_outcome_s_width_is_compared_with_that_outcome_s_lambda(second: float, right: bool):
+    """The posterior has the λ of the first outcome, 0.01, whatever that of the second one, 0.25."""
+    models = {
+        "yield": tb.gp_ucb(rbf(), noise_std=0.1, width=tb.widths.IGP(0.1, 1.0, 0.05, 0.01)),
+        "cost": tb.gp_ucb(rbf(), noise_std=0.5, width=tb.widths.IGP(0.5, 1.0, 0.05, second)),
+    }
+    bandit = tb.OutcomeBandit(tb.outcomes.epal(models, epsilon={"yield": 0.1, "cost": 0.1}), PROBLEM.tensor)
+    bandit.tell(bandit.ask(), {"yield": [0.3], "cost": [0.2]})
+    if right:
+        assert not bandit.should_stop(stopping.FrontKnown())
+        return
+    with pytest.raises(errors.UnsupportedError, match=r"λ = 0\.01, and the posterior has 0\.25"):
+        bandit.should_stop(stopping.FrontKnown())
+
+
 def test_an_estimated_prior_mean_or_a_kernel_fitted_to_the_rewards_certifies_nothing(tmp_path: Path):
     rule = stopping.EpsilonOptimal(0.1, width=tb.widths.Srinivas(0.05))
     estimated = played(tb.gp_ucb(rbf(), noise_std=NOISE_STD, prior_mean="estimate"))

@@ -186,9 +186,10 @@ class EpsilonOptimal(Rule):
 
     If the width is valid for all arms and steps simultaneously with probability 1 − δ, the arm is ε-optimal at the time of
     stopping with that probability, for any choice of pulls and any times at which the rule is evaluated. `UnsupportedError` is
-    raised for widths without such a theorem or for another λ than the posterior's, for features that approximate a kernel, for
-    an estimated prior mean, and for a kernel that was fitted to the same rewards. For a sampled dictionary the probability is
-    1 − 2δ, if its oversampling is that of the theorem, which is not checked; the default of 2 is smaller (see the guarantees).
+    raised for widths without such a theorem, for another λ than the posterior's or a smaller `noise_std` than the policy's, for
+    `Srinivas` with λ < noise_std², for features that approximate a kernel, for an estimated prior mean, and for a kernel that
+    was fitted to the same rewards. For a sampled dictionary the probability is 1 − 2δ, if its oversampling is that of the
+    theorem, which is not checked; the default of 2 is smaller (see the guarantees).
 
     Args:
         epsilon: ε > 0, reward units.
@@ -219,8 +220,13 @@ class EpsilonOptimal(Rule):
         return decision_of(loop, gap <= self.epsilon, gap, text)
 
 
-def proved_width(policy: Composed, state: TableState, given: Width | None) -> tuple[float, Tensor]:
+def proved_width(
+    policy: Composed, state: TableState, given: Width | None, outcome: tuple[float, float] | None = None
+) -> tuple[float, Tensor]:
     """The failure probability δ of a width that is proved for this posterior, and its value, `batch_shape`.
+
+    Args:
+        outcome: `noise_std` and λ of the outcome whose width this is, for a policy of several; those of the policy by default.
 
     Raises:
         UnsupportedError: For a width without a theorem for the posterior, and for a kernel that is fitted during the run.
@@ -241,19 +247,8 @@ def proved_width(policy: Composed, state: TableState, given: Width | None) -> tu
         "own rewards; or take stopping.ProbableRegret, which asks the model.",
         UnsupportedError,
     )
-    own, least = getattr(base, "regularization", None), 1.0 if isinstance(base, BBKB) else 0.0
-    lam = state.posterior.regularization
-    message = (
-        f"the width {type(base).__name__} has λ = {own:g}, and the posterior has {lam:g}: give both the same regularization."
-        if own is not None
-        else ""
-    )
-    require(own is None or math.isclose(own, lam, rel_tol=1e-9), message, UnsupportedError)
-    message = (
-        f"the theorem of {type(base).__name__} assumes λ ≥ {least:g}, and here it is {lam:g}: give the policy "
-        f"regularization={least:g}."
-    )
-    require(lam >= least, message, UnsupportedError)
+    noise_std, lam = outcome or (policy.noise_std, state.posterior.regularization)
+    _check_assumptions(base, noise_std, lam)
     known = state.counts_batches or "batches" not in width.reads
     message = f"{type(base).__name__} counts batches, which the width of this policy does not: give it to the policy, too."
     require(known, message, UnsupportedError)
@@ -261,6 +256,34 @@ def proved_width(policy: Composed, state: TableState, given: Width | None) -> tu
     delta = float(getattr(base, "delta"))  # noqa: B009 - every width of these classes has one
     # The proofs of sampled dictionaries combine two events: accurate variances, and a valid bound.
     return 2 * delta if isinstance(base, _SPARSE) else delta, value
+
+
+def _check_assumptions(width: Width, noise_std: float, lam: float) -> None:
+    """Check that λ and the noise are those of the width's theorem.
+
+    Raises:
+        UnsupportedError: If they are not; the message names both.
+    """
+    kind, almost = type(width).__name__, 1 - 1e-9
+    own, stated = getattr(width, "regularization", None), getattr(width, "noise_std", None)
+    if own is not None and not math.isclose(own, lam, rel_tol=1e-9):
+        raise UnsupportedError(
+            f"the width {kind} has λ = {own:g}, and the posterior has {lam:g}: give both the same regularization."
+        )
+    if stated is not None and stated < almost * noise_std:
+        raise UnsupportedError(
+            f"the width {kind} has noise_std = {stated:g}, and the policy has {noise_std:g}: give both the same noise_std."
+        )
+    if isinstance(width, BBKB) and lam < 1:
+        raise UnsupportedError(
+            f"the theorem of {kind} assumes λ ≥ 1, and here it is {lam:g}: give the policy regularization=1."
+        )
+    # Under a smaller λ the posterior takes rewards for more accurate than they are, and its deviations are too small.
+    if isinstance(width, Srinivas) and lam < almost * noise_std**2:
+        raise UnsupportedError(
+            f"the theorem of {kind} assumes that λ is the variance of the noise, noise_std² = {noise_std**2:g}, and here it is "
+            f"{lam:g}: leave out the policy's regularization=."
+        )
 
 
 def _as_given(policy: Composed, state: TableState) -> bool:
@@ -506,8 +529,13 @@ class FrontKnown(Rule):
         require(epsilon is not None and set(epsilon) == set(aims), f"epsilon must have a number for {', '.join(aims)}.")
         assert epsilon is not None
         assert isinstance(policy.engine.confidence, PerOutcome)
-        widths = policy.engine.confidence.widths
-        delta = sum(proved_width(replace(policy.engine, confidence=width), state, None)[0] for width in widths)
+        # The posterior has the λ of the first outcome; those of the others keep their ratio to it.
+        scale = state.posterior.regularization / policy.regularizations[0]
+        models = zip(policy.engine.confidence.widths, policy.noise_stds, policy.regularizations, strict=True)
+        delta = sum(
+            proved_width(replace(policy.engine, confidence=width), state, None, (noise_std, scale * lam))[0]
+            for width, noise_std, lam in models
+        )
         signs = [-1.0 if aims[name] == "minimize" else 1.0 for name in policy.outcomes]
         left = pareto_set(loop, signs, [float(epsilon[name]) for name in policy.outcomes]).undecided.sum(dim=-1, keepdim=True)
         value = left.double().expand(loop.batch_shape)

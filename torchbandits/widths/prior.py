@@ -16,7 +16,10 @@ from torchbandits.widths.base import Width, check_delta
 
 @dataclass(frozen=True)
 class Srinivas(Width):
-    r"""√β_t with β_t = 2 log(A t² π² / (6δ)), for a finite arm set. Source: Srinivas et al. 2010, Thm 1."""
+    r"""√β_t with β_t = 2 log(A t² π² / (6δ)), for a finite arm set, f drawn from the prior and λ the variance of the noise.
+
+    Source: Srinivas et al. 2010, Thm 1.
+    """
 
     _reads: ClassVar[frozenset[str]] = frozenset({"num_arms"})
 

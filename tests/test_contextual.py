@@ -544,3 +544,23 @@ def test_a_recommendation_before_any_reward_enters_no_context():
     with pytest.raises(errors.StateError):
         bandit.best(context=CONTEXTS[5])
     assert torch.equal(bandit.state_dict()["contexts"]["seen"], CONTEXTS[:2])
+
+
+@pytest.mark.parametrize(
+    "policy",
+    [
+        tb.bpe(rbf(), horizon=40, **BOUNDED),
+        tb.sup_kernel_ucb(rbf(), horizon=40, **BOUNDED),
+        tb.lb_gp_ucb(horizon=40, **BOUNDED),
+    ],
+    ids=["bpe", "sup_kernel_ucb", "lb_gp_ucb"],
+)
+def test_a_policy_of_given_arms_takes_the_contexts_of_the_start_and_says_so_of_others(policy: tb.Policy):
+    bandit = tb.ContextualBandit(policy, ARMS, CONTEXTS[:2])
+    for pull, context in enumerate(CONTEXTS[[0, 1, 0]]):
+        selection = bandit.ask(limit=1, context=context)
+        bandit.tell(selection, reward(selection.points, pull))
+    with pytest.raises(errors.UnsupportedError, match="every context as contexts="):
+        bandit.ask(context=CONTEXTS[2])
+    assert float(bandit.loop.pulls) == 3
+    bandit.ask(limit=1, context=CONTEXTS[1])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import inspect
 import json
+import math
 import os
 import re
 import shlex
@@ -250,3 +251,22 @@ def test_every_public_name_has_an_example_on_its_page(page: Path):
     code = "\n".join([*PYTHON.findall(text), *re.findall(r"^    (.+)$", re.sub(FENCED, "", text), re.MULTILINE)])
     names = [name.rpartition(".")[2] for name in re.findall(r"^::: (\S+)$", text, re.MULTILINE)]
     assert [name for name in names if not re.search(rf"\b{name}\b", code)] == []
+
+
+def test_an_example_of_an_ingredient_stands_below_its_name():
+    """The last example of each section stood below the heading of the next one."""
+    page = (DOCS / "reference" / "ingredients.md").read_text()
+    for part in page.split("\n::: torchbandits.ingredients.")[1:]:
+        before, found, code = part.partition("```python\n")
+        name = part.split(maxsplit=1)[0]
+        assert found, f"{name} has no example"
+        assert "## " not in before, f"the example of {name} is in another section"
+        assert re.search(rf"\b{name}\b", code.partition("```")[0]), f"the example below {name} is of something else"
+
+
+def test_the_example_of_a_threshold_drops_a_pull():
+    """At its λ of 0.01 the former example, −1, was below the entropy ½ log(2πeλ) of every reward."""
+    page = (DOCS / "reference" / "ingredients.md").read_text()
+    threshold = float(re.findall(r"EntropyThreshold\((.*?)\)", page)[0])
+    lam = float(re.findall(r'"regularization": ([\d.]+)', page)[0])
+    assert threshold > 0.5 * math.log(2 * math.pi * math.e * lam)

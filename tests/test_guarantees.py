@@ -242,3 +242,24 @@ def test_guarantee_6_batches_grow_on_synthetic_arms(seed):
 def test_guarantee_6_batches_grow_on_abalone(seed):
     abalone = tb.environments.abalone()
     batch_growth(abalone.arms, abalone.means, 10_000, 17.5, seed)
+
+
+# ------------------------------------------------------------------------- what the certificate is about
+
+
+def test_the_certificate_is_that_of_the_largest_lower_bound_and_not_of_the_recommended_arm():
+    """The pages and the printed report say so: the recommended arm, of the highest mean, is often another one."""
+    problem, others = Problem(seed=3, a=60), 0
+    bandit = tb.Bandit(tb.gp_ucb(rbf(0.25), noise_std=0.3, delta=0.1), problem.tensor)
+    for pull in range(40):
+        selection = bandit.ask()
+        report = bandit.tell(selection, problem.rewards(pull, selection.index))
+        posterior = bandit.posterior(problem.tensor)
+        half = bandit.width * posterior.variance.sqrt()
+        upper, lower = posterior.mean + half, posterior.mean - half
+        assert float(report.certificate) == pytest.approx(float(upper.max() - lower.max()), rel=1e-9)
+        own = bandit.should_stop(tb.stopping.EpsilonOptimal(1e-9)).value
+        assert float(own) == pytest.approx(float(upper.max() - lower[bandit.best_arm()]), rel=1e-9)
+        others += float(own) > float(report.certificate) + 1e-3
+    assert others > 0
+    assert "than the one with the largest lower bound by more" in repr(report)

@@ -52,7 +52,7 @@ class Weights:
         elif self.name == "robust":
             mean, variance = dense(self.arms, self.rewards, self.weights)
             away = [abs(y - mean[arm]) / np.sqrt(variance[arm] + LAM) for arm, y in zip(arms, rewards, strict=True)]
-            new = [min(1.0, 1.0 / z) for z in away]
+            new = [1 / (u + variance[arm] / LAM * (u - 1)) for u, arm in zip(np.maximum(away, 1.0), arms, strict=True)]
         self.arms, self.rewards, self.weights = self.arms + arms, self.rewards + rewards, self.weights + new
         if self.name == "window":
             self.weights = [float(place >= len(self.arms) - 7) for place in range(len(self.arms))]
@@ -185,6 +185,22 @@ def test_five_percent_of_wild_values_spoil_little():
             errors_of[wild, name] = float(np.sqrt((gap**2).mean()))
     assert errors_of[True, "robust"] < 0.5 * errors_of[True, "plain"]
     assert errors_of[False, "robust"] < 1.5 * errors_of[False, "plain"]
+
+
+@pytest.mark.parametrize("noise_std", [0.01, 0.1, 1.0])
+@pytest.mark.parametrize("outlier", [-1e6, 10.0, 1000.0])
+def test_one_outlier_moves_the_mean_by_no_more_than_the_threshold(outlier: float, noise_std: float):
+    """Also at an arm of which nothing is known, where Huber's weight let 1000 move the mean by 231 at noise 0.1."""
+    bandit = tb.Bandit(tb.robust(tb.gp_ucb(rbf(), noise_std=noise_std), threshold=3.0), PROBLEM.tensor)
+    for _ in range(2):
+        before = bandit.posterior(PROBLEM.tensor)
+        bandit.tell(torch.tensor([10]), torch.tensor([outlier], dtype=torch.float64))
+        moved = (bandit.posterior(PROBLEM.tensor).mean - before.mean)[10].abs()
+        variance = before.variance[10]
+        # As far as a reward that is three predictive deviations away.
+        expected = 3 * variance / (variance + noise_std**2).sqrt()
+        assert float(moved) == pytest.approx(float(expected), rel=1e-6)
+        assert float(moved) <= 3 * float(variance.sqrt())
 
 
 # ------------------------------------------------------------------ refused

@@ -214,7 +214,7 @@ class Bandit:
             noise_var: Noise variance of each reward, `batch_shape x q` or one number, reward units squared, for rewards that
                 are noisier or more accurate than the policy's `noise_std`, which is the default. A reward with noise variance v
                 has weight noise_std² / v in the posterior: with λ = noise_std², the default, this is the posterior of a
-                Gaussian process with these noise variances. A later fit of the noise scales all of them by one factor. `pulls`
+                Gaussian process with these noise variances. The noise can't be fitted afterwards. `pulls`
                 counts every pull once, whatever its weight; `counts` sums the weights.
 
         Returns:

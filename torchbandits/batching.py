@@ -238,7 +238,12 @@ class GlobalThenLocal(_Threshold):
 
 @dataclass(frozen=True)
 class ExactRatio(_Threshold):
-    """max_x lev_fb(x)/lev_t(x) ≤ C̃. The largest batches, with a full sweep per pick once the bound of `Local` is exceeded."""
+    """max_x lev_fb(x)/lev_t(x) ≤ C̃. The largest batches, with a full sweep per pick once the bound of `Local` is exceeded.
+
+    With a sampled dictionary lev_t is the smaller of two leverages: that of the frozen dictionary, whose residual no pick
+    reduces, and that of the process conditioned on the picks. By the former alone, picks outside the span of the dictionary
+    would never end a batch.
+    """
 
     def meter(self, lookahead: Lookahead) -> RatioMeter:
         """Squared covariances as a bound, then the ratio itself."""

@@ -195,9 +195,9 @@ class ContextualBandit:
     The arms are tabulated at up to `max_contexts` contexts. Returning to a kept context costs nothing, and a new context costs
     a sweep over the arms and replaces the least recently used one (if contexts never repeat, `max_contexts=1` is fastest).
     Observations at contexts that are no longer kept stay in the posterior. New contexts require a policy whose arms may change
-    (`Bandit.set_arms_`): this excludes `ada_bkb` and `sup_kernel_ucb`, and `pi_gp_ucb` as soon as a context with pulls would
-    have to be replaced. `bpe` and `reds` eliminate arms over all contexts together, so that a context with low rewards may lose
-    all of its arms.
+    (`Bandit.set_arms_`): `ada_bkb`, `bpe`, `reds`, `sup_kernel_ucb` and `lb_gp_ucb` need every context at the start, and so
+    does `pi_gp_ucb` if a context with pulls would have to be replaced. `bpe` and `reds` eliminate arms over all contexts
+    together, so that a context with low rewards may lose all of its arms.
 
     Args:
         policy: The policy that selects arms, with a kernel on the joint features of a context and an arm.
@@ -475,7 +475,13 @@ class ContextualBandit:
 
         def enter() -> None:
             if changed:
-                self.loop.move_(ahead.joint(), ahead.repeated(self._costs))
+                try:
+                    self.loop.move_(ahead.joint(), ahead.repeated(self._costs))
+                except UnsupportedError as error:
+                    raise UnsupportedError(
+                        "this context is not kept, and a new one changes the arms, which this policy can't: make the "
+                        "ContextualBandit with every context as contexts=, and max_contexts= their number or more."
+                    ) from error
             self._keep(ahead)
 
         self.recorder.change(enter, lambda _: entered, draws=False, take_back=lambda: self._keep(before))

@@ -128,8 +128,10 @@ class Report:
     """The state after one `tell`, one number per batch row.
 
     `certificate` is the largest upper bound minus the largest lower bound over the arms, in reward units: if the width is
-    valid, no arm is better than the arm with the largest lower bound by more than this difference. It is NaN for policies
-    without a posterior. `unasked` counts the pulls of this tell that were never asked for, such as earlier data.
+    valid, no arm is better than the arm with the largest lower bound by more than this difference. The recommended arm is the
+    pulled arm with the highest mean, often another one; its bound is the `value` of the decision of `stopping.EpsilonOptimal`.
+    The certificate is NaN for policies without a posterior. `unasked` counts the pulls of this tell that were never asked for,
+    such as earlier data.
     """
 
     pulls: Tensor
@@ -151,7 +153,8 @@ class Report:
             ("information gain", f"{numbers(self.information_gain)} nats"),
             (
                 "certificate",
-                f"{numbers(self.certificate)}: no arm is better than the most certain one by more, while the width is valid",
+                f"{numbers(self.certificate)}: no arm is better than the one with the largest lower bound by more, while the "
+                "width is valid",
             ),
             ("never asked for", numbers(self.unasked)),
         ]
@@ -173,13 +176,14 @@ class FitReport:
 
     `before` and `after` are the log evidence of the rewards, including log priors of the kernel's parameters: exact up to a
     certain number of distinct points, a lower bound beyond it; NaN in rows that were not fitted, −∞ if the factorisation
-    failed. `accepted` rows have a new kernel, all other rows keep their previous kernel. `regularized` rows were also fitted
-    under weak priors, which `before` and `after` include, because the evidence alone was highest at a degenerate kernel.
-    `reasons` state in words why a row was not accepted or was regularised, in row-major order, and are empty for other rows.
-    `misfit` is the variance τ² that neither kernel nor noise explains, reward units squared (0 if it was not fitted).
-    `iterations` is the number of iterations of the optimiser, `left_out` the number of excluded outliers, `jitter` the jitter
-    of the bound as a fraction of the largest k(x, x). `regularization` (λ) and `noise_variance` are the values after the fit,
-    reward units squared.
+    failed. Unless `misfit=False`, each is the highest over several values of τ² (see `misfit`) and includes its prior, so that
+    `before` may be far above the evidence of the previous kernel with the noise alone. `accepted` rows have a new kernel, all
+    other rows keep their previous kernel. `regularized` rows were also fitted under weak priors, which `before` and `after`
+    include, because the evidence alone was highest at a degenerate kernel. `reasons` state in words why a row was not accepted
+    or was regularised, in row-major order, and are empty for other rows. `misfit` is the variance τ² that neither kernel nor
+    noise explains, reward units squared (0 if it was not fitted). `iterations` is the number of iterations of the optimiser,
+    `left_out` the number of excluded outliers, `jitter` the jitter of the bound as a fraction of the largest k(x, x).
+    `regularization` (λ) and `noise_variance` are the values after the fit, reward units squared.
     """
 
     before: Tensor

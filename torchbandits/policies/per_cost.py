@@ -22,7 +22,8 @@ def per_cost(policy: Policy, *, exponent: float = 1.0, baseline: float = 0.0) ->
 def per_cost(policy: Policy, *, exponent: float = 1.0, baseline: float = 0.0) -> Policy:
     r"""Divide a policy's score by the cost of each arm.
 
-    .. math:: \frac{u(x) - b}{c(x)^{\alpha}} \quad\text{or}\quad \log EI(x) - \alpha \log c(x)
+    .. math:: \frac{u(x) - b}{c(x)^{\alpha}} \text{ where } u(x) \ge b, \quad (u(x) - b)\, c(x)^{\alpha} \text{ below},
+              \quad\text{or}\quad \log EI(x) - \alpha \log c(x)
 
     For policies of several outcomes (`outcomes.constrained`, `outcomes.pareto`, `outcomes.epal`), b is the best value according
     to the posterior means, under the same weights and limits; for `epal`, the uncertainty is divided by the cost.

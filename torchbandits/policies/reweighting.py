@@ -186,16 +186,19 @@ class Huber(Reweighting):
         require(good, f"threshold must be finite and > 0, in standard deviations, got {self.threshold!r}.")
 
     def before_(self, state: GaussianState, pulls: Pulls, noise_variance: float) -> Pulls:
-        """Return the pulls with Huber's weights. Summed history keeps its weights."""
+        """Return the pulls with weights under which no mean moves further than a plausible reward would move it. Summed history
+        keeps its weights."""
         if pulls.history or pulls.index is None:
             return pulls
         index, counts = state.rows.entry(pulls.index.to(state.told.device)), pulls.counts.to(state.told)
-        variance = state.posterior.regularization * state.leverage_at(index).double() + noise_variance / counts.clamp_min(
-            1e-300
-        )
+        leverage = state.leverage_at(index).double()
+        variance = state.posterior.regularization * leverage + noise_variance / counts.clamp_min(1e-300)
         average = pulls.sums.to(state.told) / counts.clamp_min(1e-300)
         away = (average - state.mean_at(index).double()).abs() / variance.sqrt()
-        weight = (self.threshold / away.clamp_min(1e-300)).clamp_max(1.0)
+        # A reward of weight w moves the mean by n w lev/(1 + n w lev) of its distance. This w makes that as much as a reward
+        # of weight 1 would move it from the distance of the threshold.
+        excess = (away / self.threshold).clamp_min(1.0)
+        weight = 1 / (excess + counts * leverage * (excess - 1))
         if state.posterior.prior_mean == "estimate":
             # Before the first reward there is no estimated prior mean to compare rewards with.
             weight = torch.where(state.statistics.weights.sum(dim=-1, keepdim=True) > 0, weight, 1.0)

@@ -30,23 +30,25 @@ def reweighted(policy: Any, reweighting: Reweighting) -> Composed:
 
 @explains_keywords
 def robust(policy: Policy, *, threshold: float = 3.0) -> Composed:
-    r"""Give implausible rewards less weight in a policy, as Huber's loss does.
+    r"""Give implausible rewards less weight in a policy.
 
-    A reward y at x has the weight min(1, c / |z|), where z is its distance from the posterior mean before it is learned, in
-    predictive standard deviations:
+    A reward y at x within c predictive standard deviations of the posterior mean has the weight 1. One that is further away has
+    the weight with which it moves the mean at x exactly as far as a reward at that distance would:
 
-    .. math:: z = \frac{y - \mu_t(x)}{\sqrt{\sigma_t^2(x) + \sigma^2}}
+    .. math:: z = \frac{y - \mu_t(x)}{\sqrt{\sigma_t^2(x) + \sigma^2}}, \quad u = \max(1, |z| / c), \quad
+              \text{weight} = \frac{1}{u + lev_t(x) (u - 1)}
 
-    A weight is computed when the reward is told and does not change afterwards. If the prior mean is estimated, the rewards of
-    the first tell have weight 1. A single outlier thus moves the mean by at most about c standard deviations; a genuine large
-    reward must be repeated a few times before the posterior mean follows it.
+    At arms that are well known (a leverage near 0) this is Huber's weight, c / |z|. A weight is computed when the reward is
+    told and does not change afterwards. If the prior mean is estimated, the rewards of the first tell have weight 1. A single
+    outlier moves the mean at its arm by at most c posterior standard deviations; a genuine large reward must be repeated a few
+    times before the posterior mean follows it.
 
     Args:
         policy: gp_ucb, igp_ucb, gp_bucb or thompson_sampling, or another policy with a single exact Gaussian process.
         threshold: c, in predictive standard deviations; smaller is more robust.
 
     Guarantee: none, even if the policy has one. The noise cannot be fitted (`fit_kernel_(noise=True)`) to weighted rewards.
-    Source: Huber 1964, with one step of iterated reweighting for each reward.
+    Source: Huber 1964 for the limit on the influence of a reward, which is applied once, when the reward is told.
 
     Raises:
         UnsupportedError: For other policies.

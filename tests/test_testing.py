@@ -222,10 +222,15 @@ def twice(observe: Any, bandit: tb.Bandit, index: Tensor, counts: Tensor, sums: 
     return observe(bandit, index, 2 * counts, 2 * sums, *squares)
 
 
+def lower_bounds(call: Any, score: Score, mean: Tensor, std: Tensor, width: Tensor, incumbent: Tensor) -> Tensor:
+    return mean - width.unsqueeze(-1) * std
+
+
 BROKEN_POLICIES: dict[str, Break] = {
     "test_ask_returns_what_is_open_and_more_extends_it": wrapping(tb.Bandit, "ask", new_ones_only),
     "test_limits": wrapping(tb.Bandit, "ask", one_more),
     "test_only_arms_on_offer_are_picked": wrapping(tb.Bandit, "ask", whatever_is_on_offer),
+    "test_a_score_reads_one_arm_at_a_time_and_never_falls_with_its_deviation": wrapping(Pessimist, "__call__", lower_bounds),
     "test_exact_duplicates_share_one_entry": lambda m: m.setattr("torchbandits.arms.rows.first_occurrence", lambda *_: None),
     "test_rewards_may_come_in_parts_and_in_any_order": wrapping(
         Loop, "settled", lambda settled, self, opened, *picks: (opened, settled(self, opened, *picks)[1])
@@ -288,6 +293,29 @@ def test_a_policy_that_can_more_than_is_claimed_fails(claim: dict[str, bool], la
 
 
 @pytest.mark.usefixtures("annotations_not_enforced")
+def test_two_pulls_of_an_arm_that_is_open_once_are_one_that_was_asked_for():
+    """The suite took both pulls for asked, and failed policies that happened to have arm 0 open."""
+
+    class Mine(PolicyContract):
+        def policy(self, kernel: gpytorch.kernels.Kernel) -> Policy:
+            return tb.gp_bucb(kernel, noise_std=0.1, width=tb.widths.Constant(0.3), prior_mean=-2.0)
+
+    Mine().test_pulls_that_were_never_asked_for_are_welcome()
+
+
+def test_a_score_of_one_arm_that_depends_on_the_others_fails():
+    @dataclass(frozen=True)
+    class Relative(Score):
+        def __call__(self, mean: Tensor, std: Tensor, width: Tensor, incumbent: Tensor) -> Tensor:
+            return mean - mean.mean(dim=-1, keepdim=True) + width.unsqueeze(-1) * std
+
+    class Mine(PolicyContract):
+        def policy(self, kernel: gpytorch.kernels.Kernel) -> Policy:
+            return Composed(kernel, 0.1, tb.widths.Constant(2.0), 0.01, score=Relative())
+
+    check_fails(Mine(), "test_a_score_reads_one_arm_at_a_time_and_never_falls_with_its_deviation")
+
+
 def test_a_policy_that_drops_pulls_fails():
     class Dropping(PolicyContract):
         def policy(self, kernel: gpytorch.kernels.Kernel) -> Policy:

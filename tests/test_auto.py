@@ -24,6 +24,7 @@ from torchbandits.policies.repeats import most_repeated, reason_for_repeats, rec
 from torchbandits.posteriors import Units
 from torchbandits.posteriors.averages import Averages
 from torchbandits.posteriors.units import normal_scores
+from torchbandits.testing.play import differences
 from torchbandits.types import Marginals, Pulls
 
 
@@ -388,6 +389,48 @@ def test_a_feature_that_varies_for_the_first_time_gets_its_range_and_a_later_ran
     with pytest.raises(errors.StateError):
         tb.Bandit(tb.auto(), other, generator=generator(2), journal=tmp_path / "journal")
     assert np.isfinite(bandit.posterior(other).mean.numpy()).all()
+
+
+def test_a_history_of_other_points_is_explained_as_such():
+    x, f = table(400)
+    rest, own = tb.Bandit(tb.auto(), x[200:], generator=generator(1)), tb.Bandit(tb.auto(), x, generator=generator(1))
+    index, ones = torch.arange(40), torch.ones(40, dtype=torch.float64)
+    rest.observe(x[:40], ones, f[:40], f[:40].square())
+    own.observe(index, ones, f[:40], f[:40].square())
+    said, same = rest.explain(), own.explain()
+    assert said.lines()[0].startswith("Best so far: a point that is none of the arms, with the reward expected at ")
+    assert said.lines()[0].endswith("after 40 rewards of 0 of 200 arms and 40 other points.")
+    assert same.lines()[0].endswith("after 40 rewards of 40 of 400 arms.")
+    # Ranges of features differ a little between the two lists.
+    assert said.noise_std == pytest.approx(same.noise_std, rel=0.3)
+    assert said.uncertainty == pytest.approx(same.uncertainty, rel=0.3)
+    assert said.lead == pytest.approx(same.lead, rel=0.3)
+
+
+def test_arms_that_change_before_the_first_reward_widen_the_ranges_too():
+    x, f = table(100)
+    bandit = tb.Bandit(tb.auto(), x, generator=generator(2))
+    selection = bandit.ask()
+    bandit.set_arms_(torch.cat([x, 3 * x]))
+    assert torch.equal(bandit.loop.state.posterior.units.features, tb.sources.ranges.ranges_of(torch.cat([x, 3 * x])))
+    bandit.tell(selection, f[selection.index])
+    assert int(bandit.best_arm()) == int(selection.index)
+    contextual = tb.ContextualBandit(tb.auto(), x, torch.zeros(1, 1, dtype=torch.float64))
+    assert len(contextual.ask(context=torch.full((1,), 3.0, dtype=torch.float64))) == 1
+
+
+def test_a_journal_resumes_after_the_arms_have_changed_and_widened_the_ranges(tmp_path: Path):
+    x, f = table(100)
+    bandit = tb.Bandit(tb.auto(), x, generator=generator(2), journal=tmp_path / "journal")
+    play(bandit, f, 8)
+    bandit.set_arms_(torch.cat([x, 3 * x]))
+    play(bandit, torch.cat([f, f]), 2)
+    bandit.recorder.settle()
+    after = copy.deepcopy(bandit.state_dict())
+    bandit.journal.close()
+    resumed = tb.Bandit(tb.auto(), x, generator=generator(2), journal=tmp_path / "journal")
+    assert len(resumed.arms) == 200
+    assert not differences(resumed.state_dict(), after)
 
 
 # ------------------------------------------------------------------------- beyond what an exact posterior may take

@@ -181,6 +181,12 @@ def test_selections_that_point_nowhere(bandit):
     refuses(bandit, errors.ShapeError, ["float64"], "tell", floats, torch.zeros(len(good), dtype=torch.float64))
 
 
+def test_a_reward_of_no_arm_is_refused_and_not_dropped(bandit):
+    """−1 pads batch rows; without them it is a failed look-up of the caller."""
+    for index in ([-1], [3, -1]):
+        refuses(bandit, errors.ArmIndexError, ["-1", "19"], "tell", torch.tensor(index), torch.zeros(len(index)).double())
+
+
 def test_told_rewards_that_were_never_asked_for_are_history(bandit):
     """History from another source is allowed. Pending picks stay pending."""
     pending = sorted(bandit.ask().index.tolist())

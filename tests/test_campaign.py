@@ -85,6 +85,19 @@ def test_rows_come_back_with_their_ids_and_what_is_expected():
     assert best["expected"].is_monotonic_decreasing
 
 
+@OFF_SCALE
+def test_a_history_of_points_that_are_no_rows_is_learned_and_not_shown_as_a_row():
+    c = campaign()
+    c.tell(measured(c.ask(6)))
+    rows = c.best(6)["id"].tolist()
+    points = c.bandit.arms[:2] + 0.01
+    c.bandit.observe(points, torch.ones(2), torch.full((2,), 900.0), torch.full((2,), 810_000.0))
+    assert sorted(c.best(6)["id"]) == sorted(rows)
+    assert len(c.best(2)) == 2
+    assert str(c.explain()).startswith("Best so far: a point that is none of the rows, with yield expected at ")
+    assert "of 6 of 60 rows and 2 other points." in str(c.explain())
+
+
 def test_the_posterior_is_the_bandits_without_what_is_waited_for():
     c = campaign()
     c.tell(measured(c.ask(6)))

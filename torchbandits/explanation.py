@@ -69,7 +69,9 @@ class Words:
     names: Mapping[int, str] = field(default_factory=dict)
 
     def called(self, arm: int) -> str:
-        """The name of an arm in quotes, or its index."""
+        """The name of an arm in quotes, or its index; −1 is a point that is none of the arms."""
+        if arm < 0:
+            return f"a point that is none of the {self.arm}s"
         return repr(self.names[arm]) if arm in self.names else f"{self.arm} {arm}"
 
 
@@ -87,7 +89,7 @@ class Explanation:
         upper: Largest upper confidence bound over the arms that may be pulled and the best one, reward units; for a campaign
             that minimises its objective the smallest lower bound.
         rivals: Number of other arms that may be pulled and have an upper bound above the lower bound of the best one.
-        pulls, distinct, num_arms: Pulls told, distinct arms among them, number of arms.
+        pulls, distinct, num_arms: Pulls told, distinct points among them, number of arms.
         guarantee: The guarantee that holds for the run.
         lead: Posterior mean of the best arm minus the average posterior mean of the arms pulled, in standard errors, which
             combine the posterior deviation of the best arm and the noise of an average of all rewards.
@@ -98,6 +100,7 @@ class Explanation:
             better: see `doubt`. NaN for fewer than five arms, and if all means are equal.
         repeats: Number of further pulls of the best arm that would lower its `uncertainty` to 0.5 if the means stayed the same.
         kernel_estimated, noise_estimated: Whether kernel and noise are estimated from the rewards, as by `auto`.
+        elsewhere: Number of distinct points that are none of the arms, such as a history of other points.
         words: Words of the text.
     """
 
@@ -118,6 +121,7 @@ class Explanation:
     repeats: int = 0
     kernel_estimated: bool = False
     noise_estimated: bool = False
+    elsewhere: int = 0
     words: Words = Words()
 
     def __str__(self) -> str:
@@ -127,9 +131,10 @@ class Explanation:
     def lines(self) -> tuple[str, str, str, str, str]:
         """The lines of the text: the best arm so far, the features, the noise, how sure it is, and the guarantee."""
         said, mean, std = self.words, float(self.best.mean[0]), float(self.best.variance[0]) ** 0.5
+        others = f" and {count(self.elsewhere, 'other point')}" if self.elsewhere else ""
         found = (
             f"Best so far: {said.called(int(self.best.index[0]))}, with {said.reward} expected at {within(mean, std)}, after "
-            f"{count(round(self.pulls), said.given)} of {self.distinct:,} of {self.num_arms:,} {said.arm}s."
+            f"{count(round(self.pulls), said.given)} of {self.distinct - self.elsewhere:,} of {self.num_arms:,} {said.arm}s{others}."
         )
         sure = (
             f"How sure: {self.rivals:,} of the other {said.arm}s may still be better; the most promising could reach "
@@ -289,7 +294,7 @@ def explain(
     return Explanation(
         relevance=relevance_of(state, place),
         names=own,
-        noise_std=noise_at(posterior, variance, place, float(state.arm_mean()[place][arm]) if arm >= 0 else 0.0),
+        noise_std=noise_at(posterior, variance, place, float(pulled(state, place)[0].max())),
         noise_share=share,
         best=known,
         upper=upper,
@@ -304,6 +309,7 @@ def explain(
         repeats=repeats,
         kernel_estimated=fitted,
         noise_estimated=posterior.units is not None,
+        elsewhere=_elsewhere(state, place),
     )
 
 
@@ -372,11 +378,16 @@ def _uncertainty(state: TableState, noise_variance: float, place: tuple[int, ...
 
 
 def pulled(state: TableState, place: tuple[int, ...]) -> tuple[Tensor, Tensor]:
-    """Posterior mean and variance of the arms pulled of a batch row, `u` each, in the units of the model."""
-    arm, u = state.rows.arm_of_row[place], int(state.statistics.num_rows[place])
-    known = arm[:u][(arm[:u] >= 0) & (state.statistics.weights[place][:u] > 0)]
-    variance = state.posterior.regularization * state.arm_leverage()[place][known]
-    return state.arm_mean()[place][known], variance.clamp_min(0)
+    """Posterior mean and variance of the points pulled of a batch row, arms or not, `u` each, in the units of the model."""
+    told = (state.statistics.mask & (state.statistics.weights > 0))[place]
+    mean, variance = state.row_marginals()
+    return mean[place][told], variance[place][told].clamp_min(0)
+
+
+def _elsewhere(state: TableState, place: tuple[int, ...]) -> int:
+    """Number of points pulled that are none of the arms."""
+    u = int(state.statistics.num_rows[place])
+    return int((state.rows.arm_of_row[place][:u] < 0).sum())
 
 
 def _repeated(state: TableState, width: Tensor, noise: float, place: tuple[int, ...]) -> tuple[int, int, str] | None:

@@ -459,8 +459,10 @@ class Campaign(Readable):
         """
         check_whole("k", k)
         values = self._record.measured()
-        index = self._bandit.best(min(k, max(1, len(values)))).index.reshape(-1)
-        rows = self._as_told(index[index >= 0], list(values))
+        state, most = self._bandit.loop.state, min(k, len(values))
+        # Points that are no rows of the table, such as a history told to `bandit`, are left out.
+        index = self._bandit.best(max(1, state.statistics.size if state.rows.outside else most)).index
+        rows = self._as_told(index[index >= 0][:k], list(values))
         table = self._described(rows)
         table[self._own(MEASURED)] = [float(np.mean(values.get(row, [np.nan]))) for row in rows.tolist()]
         table[self._own(TIMES)] = [len(values.get(row, [])) for row in rows.tolist()]
@@ -492,7 +494,7 @@ class Campaign(Readable):
         except UnsupportedError as error:
             raise UnsupportedError(self._unexplained) from error
         row, repeated = self._as_told(found.best.index, list(self._record.measured())), self._repeated(found)
-        named = np.unique([*row, *([] if repeated is None else [repeated[0]])])
+        named = np.unique(np.array([*row[row >= 0], *([] if repeated is None else [repeated[0]])], np.int64))
         best = replace(found.best, index=torch.from_numpy(row).to(found.best.index), mean=self._sign * found.best.mean)
         names = dict(zip(named.tolist(), self._ids.of(named, self._table.take(named)), strict=True))
         above = "below" if self._settings.minimize else "above"

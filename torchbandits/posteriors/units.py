@@ -128,7 +128,7 @@ class Units(Buffered):
         average, told = self.averages(statistics), statistics.mask & (statistics.weights > 0)
         shape, u = average.shape[:-1], average.shape[-1]
         flat, marked = rows.reshape(-1).tolist(), []
-        each = zip(*(t.reshape(-1, u) for t in (average, statistics.weights, told)), strict=True)
+        each = zip(*(t.reshape(shape.numel(), u) for t in (average, statistics.weights, told)), strict=True)
         for row, (y, n, good) in enumerate(each):
             old = (self.knots.reshape(-1, self.knots.shape[-1])[row], self.scores.reshape(-1, self.scores.shape[-1])[row])
             marked.append(normal_scores(y[good], n[good].sqrt()) if flat[row] and bool(good.any()) else old)

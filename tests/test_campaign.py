@@ -98,6 +98,31 @@ def test_a_history_of_points_that_are_no_rows_is_learned_and_not_shown_as_a_row(
     assert "of 6 of 60 rows and 2 other points." in str(c.explain())
 
 
+@OFF_SCALE
+def test_a_row_that_failed_is_told_alone_and_not_selected_again_without_repeats(tmp_path: Path):
+    c = campaign(journal=tmp_path / "lab")
+    c.tell(measured(c.ask(6)))
+    plate = c.ask(3, repeats=False)
+    failed, others = plate.head(1), plate.tail(2)
+    with pytest.raises(ArgumentError, match="tell them one by one, or forget"):
+        c.tell(others[["id"]].assign(**{"yield": np.nan}))
+    told = c.tell(failed[["id"]].assign(**{"yield": np.nan}))
+    assert (told.measured, told.failed, told.notes) == (0, 1, ())
+    assert c.open == others["id"].tolist()
+    c.close()
+    c = tb.Campaign(frame(), journal=tmp_path / "lab", policy=policy())
+    left = 60 - len(c.best(60)) - 1
+    assert failed["id"].item() not in c.ask(left, repeats=False)["id"].tolist()
+    with pytest.raises(ArgumentError, match="1 more rows are asked for, and 0 of"):
+        c.ask(left + 1, repeats=False)
+    c.forget()
+    assert failed["id"].item() in c.ask(1, where=f"id == '{failed['id'].item()}'")["id"].tolist()
+    told = c.tell(failed[["id"]].assign(**{"yield": np.nan}))
+    assert str(told).startswith(f"0 measurements and 1 failed evaluation told. Failed again, and never measured: '{failed['id'].item()}'.")
+    c.tell(failed[["id"]].assign(**{"yield": 50.0}))
+    assert c.tell(failed[["id"]].assign(**{"yield": np.nan})).notes == ()
+
+
 def test_the_posterior_is_the_bandits_without_what_is_waited_for():
     c = campaign()
     c.tell(measured(c.ask(6)))

@@ -170,6 +170,10 @@ def test_failed_rows_conditions_and_constraints():
     with pytest.raises(ArgumentError, match="no row of measured has a value in 'yield', 'cost', 'toxicity'"):
         c.tell(truth(fresh).assign(**dict.fromkeys(NAMES, np.nan)))
     assert len(c.open) == 8
+    one = truth(fresh.head(1)).assign(**dict.fromkeys(NAMES, np.nan))
+    assert (c.tell(one).failed, len(c.open)) == (1, 7)
+    assert one["id"].item() not in c.ask(40, repeats=False)["id"].tolist()
+    assert "Failed again, and never measured" in str(c.tell(one))
 
 
 def test_costs_are_heeded_and_held(tmp_path: Path):

@@ -60,6 +60,19 @@ def test_a_table_is_a_list_of_candidates_too():
     assert all(type(trial.params["depth"]) is int and trial.params in POOL for trial in study.trials)
 
 
+def test_an_empty_cell_is_the_category_none():
+    table = pd.DataFrame({"x": np.arange(6.0), "class_weight": ["balanced", None] * 3})
+
+    def weighted(trial: Any) -> float:
+        weight = trial.suggest_categorical("class_weight", ["balanced", None])
+        return trial.suggest_float("x", 0, 5) + (weight is None)
+
+    study = optuna.create_study(direction="maximize", sampler=PoolSampler(table, policy=policy(), repeats=False))
+    study.optimize(weighted, n_trials=6)
+    assert study.best_params == {"x": 5.0, "class_weight": None}
+    assert sorted(trial.params["x"] for trial in study.trials) == list(range(6))
+
+
 def test_all_candidates_are_evaluated_and_then_no_more():
     study = optuna.create_study(sampler=PoolSampler(POOL[:4], policy=policy(), repeats=False))
     study.optimize(objective, n_trials=4)

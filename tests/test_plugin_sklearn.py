@@ -107,6 +107,19 @@ def test_a_pool_takes_values_of_any_kind():
     assert Pool(frame, policy(), 0).setting(2) == {"a": 2, "b": "x"}
 
 
+def test_an_empty_cell_of_a_table_of_texts_is_none_as_in_class_weight():
+    frame = pd.DataFrame({"a": [1.0, 2.0, np.nan, 4.0], "class_weight": ["balanced", None, "balanced", None]})
+    for own in (frame, frame.astype({"class_weight": object}), frame.astype({"class_weight": "category"})):
+        pool = Pool(own, policy(), 0)
+        assert [pool.setting(row)["class_weight"] for row in range(4)] == ["balanced", None, "balanced", None]
+        assert np.isnan(pool.setting(2)["a"])
+        assert [pool.row_of(pool.setting(row)) for row in range(4)] == list(range(4))
+        assert pool.agrees(1, {"class_weight": None})
+        assert pool.having({"class_weight": None}).tolist() == [False, True, False, True]
+        # A parameter that a setting lacks, as under a condition of the objective.
+        assert pool.row_of({"a": 2.0}) == 1
+
+
 @pytest.mark.parametrize(
     "candidates",
     [

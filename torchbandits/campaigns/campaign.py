@@ -277,8 +277,8 @@ class Campaign(Readable):
             n: Number of rows.
             where: A further condition on new rows, for example those that can be evaluated at present: a comparison, or a
                 dictionary of columns to values, such as the current context, `{"machine": "B"}`.
-            repeats: Whether the policy may select a row again; if False, only rows that are neither measured nor open are
-                selected.
+            repeats: Whether the policy may select a row again; if False, only rows that are neither measured nor open, and
+                whose evaluation was not told as failed, are selected.
             within: Constraints on the rows returned, open rows included, which name columns of the table:
                 `[constraints.Distinct(), constraints.Same("temperature"), constraints.AtMost("supplier", 4),
                 constraints.Total("price", 4_000)]`. Empty cells count as equal values.
@@ -328,7 +328,8 @@ class Campaign(Readable):
         Args:
             measured: A table, or the path of a CSV, Excel, Parquet or Arrow file, with the columns of the ids and of the
                 objective, in any order; further columns are compared with those of the candidates. Several rows with the same
-                id are repeated evaluations. An empty objective is a failed evaluation.
+                id are repeated evaluations. An empty objective is a failed evaluation. Several rows that are all empty are
+                refused, as a plate that was not filled in.
             again: Whether to count rows that were told before with the same id and value. By default they count in a table and
                 not in a file, so that a file may be told again, also after rows were added. All rows of a file count if all of
                 them are open, unless one earlier call told exactly the same rows.
@@ -341,8 +342,8 @@ class Campaign(Readable):
 
         Raises:
             UnsupportedError: For `noise_var` under a policy that does not weight rewards, such as `auto`.
-            ArgumentError: If a column is missing, an id unknown, a value no number, or all evaluations failed: names row and
-                column. Nothing was told then.
+            ArgumentError: If a column is missing, an id unknown, a value no number, or all of several evaluations failed: names
+                row and column. Nothing was told then.
         """
         check_flag("again", bool(again) if again is None else again)
         one = noise_var is None or isinstance(noise_var, str)
@@ -359,13 +360,15 @@ class Campaign(Readable):
             own = np.where(np.isnan(results.noise_var), usual, results.noise_var)[new]
         if not len(rows):
             return Told(0, 0, known, notes=tuple(notes))
+        # A single empty row is an evaluation that failed, as among workers that tell one result each.
         require(
-            known > 0 or not np.isnan(values).all(),
+            known > 0 or len(values) == 1 or not np.isnan(values).all(),
             f"no row of {results.name} has a value in column {self._settings.objective!r}: nothing was told. Fill it in; or, "
-            "if all evaluations failed, forget() their ids (torchbandits campaign forget).",
+            "if all evaluations failed, tell them one by one, or forget() their ids (torchbandits campaign forget).",
         )
         before = most_repeated(self._record.rows)
         told = self._learn(rows, values, own)
+        notes += self._failing(rows[np.isnan(values)])
         if before is None and most_repeated(self._record.rows) is not None:
             believed = self._believed()
             notes += [] if believed is None else [believed.repetition()]
@@ -556,6 +559,24 @@ class Campaign(Readable):
     def _rows_measured(self) -> int:
         return len(self._record.measured())
 
+    def _rows_failed(self) -> list[int]:
+        """The row of each failed evaluation."""
+        return self._record.failed()
+
+    def _failing(self, rows: NDArray[np.int64]) -> list[str]:
+        """A sentence if some of these rows, whose evaluation has failed, failed before and were never measured."""
+        times = Counter(self._rows_failed())
+        again = np.array([row for row in dict.fromkeys(rows.tolist()) if times[row] > 1], np.int64)
+        again = again[self._counts()[again].numpy() == 0]
+        if not len(again):
+            return []
+        named = ", ".join(map(repr, self._ids.of(again[:_SHOWN], self._table.take(again[:_SHOWN]))))
+        return [
+            f"Failed again, and never measured: {named}{', …' if len(again) > _SHOWN else ''}. A failure teaches nothing, so that "
+            "the same rows may be selected once more: leave out rows that failed by repeats=False (--no-repeats), or by a "
+            "condition (where=, --where)."
+        ]
+
     def _shown(self) -> Shown:
         opened = self.open
         waited = ", ".join(opened[:_SHOWN]) + (", …" if len(opened) > _SHOWN else "")
@@ -734,8 +755,9 @@ class Campaign(Readable):
             self._bandit.forget(self._there(torch.from_numpy(rows)))
 
     def _unseen(self, offer: Tensor | None) -> Tensor:
-        """Rows on offer that are neither measured nor open, nor equal to one that is."""
-        unseen, entries, first = self._counts() == 0, self._open_entries(), self._bandit.loop.state.rows.first
+        """Rows on offer that are neither measured nor open, whose evaluation did not fail, and that equal no such row."""
+        unseen, first = self._counts() == 0, self._bandit.loop.state.rows.first
+        entries = torch.cat([self._open_entries(), self._entries(self._rows_failed()).cpu()])
         if len(entries):
             unseen &= ~torch.isin(torch.arange(len(unseen)) if first is None else first.cpu(), entries)
         return unseen if offer is None else unseen & offer

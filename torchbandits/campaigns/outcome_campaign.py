@@ -207,11 +207,12 @@ class OutcomeCampaign(Campaign):
             return Told(0, 0, known, notes=tuple(notes))
         named = ", ".join(map(repr, self._settings.outcomes))
         require(
-            known > 0 or not lost[some].all(),
+            known > 0 or some.sum() == 1 or not lost[some].all(),
             f"no row of {results.name} has a value in {named}: nothing was told. Fill one in; or, if all evaluations failed, "
-            "forget() their ids (torchbandits campaign forget).",
+            "tell them one by one, or forget() their ids (torchbandits campaign forget).",
         )
         told = self._learn_outcomes(rows[some], np.where(new, values, np.nan)[some], None if noise is None else noise[some])
+        notes += self._failing(rows[some & lost])
         for name, own in zip(self._settings.outcomes, self._results.outcomes, strict=True):
             every = [value for one in own.measured().values() for value in one]
             if len(every) > 1 and min(every) == max(every):
@@ -379,6 +380,9 @@ class OutcomeCampaign(Campaign):
 
     def _rows_measured(self) -> int:
         return len(self._results.measured_rows())
+
+    def _rows_failed(self) -> list[int]:
+        return self._results.failures.rows
 
     def report(self, path: str | os.PathLike[str]) -> Path:
         """Write an HTML page of the campaign: the front, progress, open rows, and the decisions on the columns.

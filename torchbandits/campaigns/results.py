@@ -314,6 +314,10 @@ class Record:
                 found.setdefault(row, []).append(value)
         return found
 
+    def failed(self) -> list[int]:
+        """The row of each failed evaluation."""
+        return [row for row, value in zip(self.rows, self.values, strict=True) if math.isnan(value)]
+
 
 def _keys(rows: Sequence[int], values: NDArray[np.float64]) -> list[Key]:
     return [(row, None if math.isnan(value) else value) for row, value in zip(rows, values.tolist(), strict=True)]

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from torchbandits.bandit import Bandit
@@ -38,7 +39,8 @@ class Pool:
 
     Args:
         candidates: Dictionaries of one setting each, or a pandas table with one setting per row. A setting may lack parameters
-            that others have; in a table, its cell is then NaN.
+            that others have; in a table, its cell is then empty. An empty cell among numbers has the value NaN, and among
+            other values None, as in `class_weight`: pandas does not keep None in a column of texts.
         policy: As for `Bandit`; `auto()` if None.
         seed: Seed of the generator; 0 if None.
 
@@ -54,7 +56,7 @@ class Pool:
         self.names: tuple[str, ...] = tuple(map(str, table.columns))
         twice = sorted({name for name in self.names if self.names.count(name) > 1})
         require(not twice, f"candidates must name each parameter once, and {', '.join(map(repr, twice))} is given twice.")
-        self._columns = [table[name].to_numpy() for name in table.columns]
+        self._columns = [_cells(table[name]) for name in table.columns]
         self._settings = None if isinstance(candidates, pd.DataFrame) else list(candidates)
         # The prefix keeps parameters such as "id" and "row" apart from the ids of a campaign's rows.
         own = {name: f"parameter {name}" for name in self.names}
@@ -97,16 +99,16 @@ class Pool:
         for name in self._known(values):
             if name not in self._codes:
                 known: dict[Any, int] = {}
-                own = (_comparable(self.setting(row).get(name, _ABSENT)) for row in range(len(self)))
+                own = (self._compared(self.setting(row), name) for row in range(len(self)))
                 self._codes[name] = known, torch.tensor([known.setdefault(value, len(known)) for value in own])
             known, codes = self._codes[name]
-            found &= codes == known.get(_comparable(values[name]), -1)
+            found &= codes == known.get(self._compared(values, name), -1)
         return found
 
     def agrees(self, row: int, values: Mapping[str, Any]) -> bool:
         """Whether a candidate has these values of some parameters."""
         own = self.setting(row)
-        return all(_comparable(own.get(name, _ABSENT)) == _comparable(values[name]) for name in self._known(values))
+        return all(self._compared(own, name) == self._compared(values, name) for name in self._known(values))
 
     def same(self, row: int) -> Tensor:
         """Mask of the candidates with the setting of one, that one included. Cost O(A)."""
@@ -125,7 +127,12 @@ class Pool:
         return [name for name in self.names if name in values]
 
     def _key(self, setting: Mapping[str, Any]) -> tuple[Any, ...]:
-        return tuple(_comparable(setting.get(name, _ABSENT)) for name in self.names)
+        return tuple(self._compared(setting, name) for name in self.names)
+
+    def _compared(self, setting: Mapping[str, Any], name: str) -> Any:
+        """The value of a parameter, so that it can be compared: an empty cell of a table may mean None or a lack."""
+        value = _comparable(setting.get(name, _ABSENT))
+        return _ABSENT if value is None and self._settings is None else value
 
     def ask(self, count: int, offered: Tensor) -> Selection:
         """Select up to `count` further candidates of those on offer, none of them twice, with all open picks as pending."""
@@ -157,6 +164,16 @@ def _table(candidates: Any) -> Any:
             f"table with one setting per row; got {type(candidates).__name__}."
         )
     return pd.DataFrame(list(candidates))
+
+
+def _cells(column: Any) -> NDArray[Any]:
+    """The values of a column; None for an empty cell, unless they are numbers."""
+    values: NDArray[Any] = column.to_numpy()
+    if pd.api.types.is_numeric_dtype(column):
+        return values
+    cells = np.empty(len(values), object)
+    cells[:] = [None if _is_empty(value) else value for value in values]
+    return cells
 
 
 def _plain(column: Any) -> Any:

@@ -118,9 +118,48 @@ def test_a_row_that_failed_is_told_alone_and_not_selected_again_without_repeats(
     c.forget()
     assert failed["id"].item() in c.ask(1, where=f"id == '{failed['id'].item()}'")["id"].tolist()
     told = c.tell(failed[["id"]].assign(**{"yield": np.nan}))
-    assert str(told).startswith(f"0 measurements and 1 failed evaluation told. Failed again, and never measured: '{failed['id'].item()}'.")
+    assert str(told).startswith(
+        f"0 measurements and 1 failed evaluation told. Failed again, and never measured: '{failed['id'].item()}'."
+    )
     c.tell(failed[["id"]].assign(**{"yield": 50.0}))
     assert c.tell(failed[["id"]].assign(**{"yield": np.nan})).notes == ()
+
+
+def test_leading_zeros_that_a_spreadsheet_program_dropped_are_named():
+    c = campaign()
+    plate = measured(c.ask(4))
+    with pytest.raises(ArgumentError, match=r"has an id '7', and .* has '007': a spreadsheet program dropped leading zeros"):
+        c.tell(pd.DataFrame({"id": [7, 8], "yield": [1.0, 2.0]}))
+    with pytest.raises(ArgumentError, match=r"none of the 1 ids of measured \(such as '777'\)"):
+        c.tell(pd.DataFrame({"id": [777], "yield": [1.0]}))
+    assert c.tell(plate).measured == 4
+
+
+def test_the_rules_that_need_a_noise_level_say_how_to_give_it():
+    c = tb.Campaign(frame(), "yield")
+    c.tell(measured(c.ask(6)))
+    for rule in (tb.stopping.ProbableRegret(1.0), tb.stopping.ImprovementPerCost(1.0)):
+        with pytest.raises(UnsupportedError, match=r"begin a campaign with noise_std= \(--noise-std\)"):
+            c.should_stop(tb.stopping.Budget(pulls=100), rule)
+    assert not c.should_stop(tb.stopping.Budget(pulls=100))
+
+
+@pytest.mark.parametrize(
+    ("table", "said"),
+    [
+        (frame().set_axis(["id", "temp", "temp", "solvent", "dry"], axis=1), "has more than one column 'temp': rename all but"),
+        (frame().assign(large=[10**30 * i for i in range(60)]), "has a whole number of more than 64 bits: make its column"),
+    ],
+)
+def test_columns_that_no_table_can_hold_are_named(table: pd.DataFrame, said: str):
+    with pytest.raises(ArgumentError, match=said):
+        campaign(table)
+
+
+def test_a_series_is_no_table():
+    c = campaign()
+    with pytest.raises(ArgumentError, match=r"measured must be a table of pandas, .* got Series"):
+        c.tell(pd.Series({"001": 1.0}, name="yield"))
 
 
 def test_the_posterior_is_the_bandits_without_what_is_waited_for():

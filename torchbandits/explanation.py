@@ -131,10 +131,11 @@ class Explanation:
     def lines(self) -> tuple[str, str, str, str, str]:
         """The lines of the text: the best arm so far, the features, the noise, how sure it is, and the guarantee."""
         said, mean, std = self.words, float(self.best.mean[0]), float(self.best.variance[0]) ** 0.5
-        others = f" and {count(self.elsewhere, 'other point')}" if self.elsewhere else ""
+        pulled = f"{self.distinct - self.elsewhere:,} of {self.num_arms:,} {said.arm}s"
+        pulled += f" and {count(self.elsewhere, 'other point')}" if self.elsewhere else ""
         found = (
             f"Best so far: {said.called(int(self.best.index[0]))}, with {said.reward} expected at {within(mean, std)}, after "
-            f"{count(round(self.pulls), said.given)} of {self.distinct - self.elsewhere:,} of {self.num_arms:,} {said.arm}s{others}."
+            f"{count(round(self.pulls), said.given)} of {pulled}."
         )
         sure = (
             f"How sure: {self.rivals:,} of the other {said.arm}s may still be better; the most promising could reach "

@@ -48,7 +48,7 @@ from torchbandits.policies.state import GaussianState
 from torchbandits.posteriors import GaussianProcess
 from torchbandits.sources import ArmSource
 from torchbandits.starts import Spread
-from torchbandits.stopping import Decision, LevelSetKnown, Rule, check_rules
+from torchbandits.stopping import Decision, ImprovementPerCost, LevelSetKnown, ProbableRegret, Rule, check_rules
 from torchbandits.tabular.columns import Decisions
 from torchbandits.tabular.encoding import Encoder, costs, encode, feature_names
 from torchbandits.tabular.kept import origin_of
@@ -384,7 +384,7 @@ class Campaign(Readable):
         """Results, the row of each, and sentences on cells that contradict the candidates."""
         results = read_results(measured, self._ids, self._settings.outcomes, noise_var)
         found = self._ids.find(results.ids)
-        check_known(results, found, self._table.name)
+        check_known(results, found, self._ids, self._table.name)
         rows = np.array([found[text] for text in results.ids], np.int64)
         truth = self._table.take(rows).to_pandas()
         compared = [d for d in self._settings.columns if d.features and d.kind != "date"]
@@ -437,7 +437,17 @@ class Campaign(Readable):
             replace(rule, level=self._sign * rule.level) if isinstance(rule, LevelSetKnown) else rule
             for rule in check_rules(rules)
         ]
-        decision = self._bandit.should_stop(*signed)
+        try:
+            decision = self._bandit.should_stop(*signed)
+        except UnsupportedError as error:
+            state, of_model = self._bandit.loop.state, (ProbableRegret, ImprovementPerCost)
+            estimated = isinstance(state, GaussianState) and state.posterior.units is not None
+            if not estimated or not any(isinstance(rule, of_model) for rule in signed):
+                raise
+            raise UnsupportedError(
+                "ProbableRegret and ImprovementPerCost (--within, --price) need the noise of a measurement: begin a campaign "
+                "with noise_std= (--noise-std) and tell it the results, or stop by SameArm or Budget (--measurements)."
+            ) from error
         row = int(decision.arm)
         if row < 0:
             return decision
@@ -572,8 +582,8 @@ class Campaign(Readable):
             return []
         named = ", ".join(map(repr, self._ids.of(again[:_SHOWN], self._table.take(again[:_SHOWN]))))
         return [
-            f"Failed again, and never measured: {named}{', …' if len(again) > _SHOWN else ''}. A failure teaches nothing, so that "
-            "the same rows may be selected once more: leave out rows that failed by repeats=False (--no-repeats), or by a "
+            f"Failed again, and never measured: {named}{', …' if len(again) > _SHOWN else ''}. A failure teaches nothing, so "
+            "that the same rows may be selected once more: leave out rows that failed by repeats=False (--no-repeats), or by a "
             "condition (where=, --where)."
         ]
 

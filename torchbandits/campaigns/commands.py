@@ -119,7 +119,9 @@ def new(
 def ask(
     n: Annotated[int, typer.Option("-n", min=1, help="Number of rows.")] = 8,
     where: Annotated[str | None, typer.Option(help="Rows that can be evaluated now: \"machine == 'B'\".")] = None,
-    fresh: Annotated[bool, typer.Option("--no-repeats", help="Select only rows that were never measured, and did not fail.")] = False,
+    fresh: Annotated[
+        bool, typer.Option("--no-repeats", help="Select only rows that were not measured and did not fail.")
+    ] = False,
     once: Annotated[bool, typer.Option("--distinct", help="Select no row twice.")] = False,
     same: Annotated[
         list[str] | None,

@@ -207,7 +207,7 @@ class OutcomeCampaign(Campaign):
             return Told(0, 0, known, notes=tuple(notes))
         named = ", ".join(map(repr, self._settings.outcomes))
         require(
-            known > 0 or some.sum() == 1 or not lost[some].all(),
+            known > 0 or int(some.sum()) == 1 or not lost[some].all(),
             f"no row of {results.name} has a value in {named}: nothing was told. Fill one in; or, if all evaluations failed, "
             "tell them one by one, or forget() their ids (torchbandits campaign forget).",
         )

@@ -168,9 +168,15 @@ def _more(count: int) -> str:
     return f" and {count - MOST_NAMED:,} more" if count > MOST_NAMED else ""
 
 
-def check_known(results: Results, found: dict[str, int], known_as: str) -> None:
+def check_known(results: Results, found: dict[str, int], ids: Ids, known_as: str) -> None:
     """Raise `ArgumentError` for ids that are not among the candidates, naming them with their rows."""
     unknown = [i for i, text in enumerate(results.ids) if text not in found]
+    padded = ids.padded(results.ids[unknown[0]]) if unknown else None
+    require(
+        padded is None,
+        f"{results.name} has an id {results.ids[unknown[0] if unknown else 0]!r}, and {known_as} has {padded!r}: a spreadsheet "
+        "program dropped leading zeros. Format the column of the ids as text, and put the zeros back. Nothing was told.",
+    )
     if len(unknown) == len(results):
         raise ArgumentError(
             f"none of the {len(results):,} ids of {results.name} (such as {results.ids[0]!r}) is an id of {known_as}: these "

@@ -28,6 +28,7 @@ else:
 
 ROW = "row"
 """Name of the ids of a table without an id column: numbers of rows, from 1."""
+_WIDEST = 20  # characters of an id up to which leading zeros are looked for
 
 
 def id_column(names: Sequence[str], told: str | None, index: str | None = None) -> str | None:
@@ -127,6 +128,13 @@ class Ids:
                 found[texts[place].as_py()] = first + place
             missing -= found.keys()
         return found
+
+    def padded(self, text: str) -> str | None:
+        """The id that is this text after leading zeros, which spreadsheet programs drop; None if there is none. Cost: a pass
+        over the column."""
+        if self.column is None or not (text.isascii() and text.isdigit()):
+            return None
+        return min(self.find(text.zfill(width) for width in range(len(text) + 1, _WIDEST + 1)), key=len, default=None)
 
     def of(self, rows: NDArray[np.int64], taken: Any) -> list[str]:
         """Ids of rows, as texts, from these rows of the table."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate
 from pathlib import Path
@@ -184,11 +185,15 @@ def as_table(name: str, value: Any, texts: Sequence[str] = (), ids: str | None =
         ArgumentError: If `value` is no table, has no rows, or has two columns of one name.
     """
     found = _opened(name, value, texts, ids)
-    names = list(found.schema.names)
-    twice = sorted({column for column in names if names.count(column) > 1})
-    require(not twice, f"{found.name} has more than one column {', '.join(map(repr, twice))}: rename all but one.")
+    _check_names(found.name, found.schema.names)
     require(found.count > 0, f"{found.name} has no rows.")
     return found
+
+
+def _check_names(name: str, names: Sequence[str]) -> None:
+    """Refuse two columns of one name."""
+    twice = sorted(column for column, times in Counter(names).items() if times > 1)
+    require(not twice, f"{name} has more than one column {', '.join(map(repr, twice))}: rename all but one.")
 
 
 def _opened(name: str, value: Any, texts: Sequence[str], ids: str | None) -> Table:
@@ -199,7 +204,8 @@ def _opened(name: str, value: Any, texts: Sequence[str], ids: str | None) -> Tab
     if type(value).__module__.partition(".")[0] == "pandas" and hasattr(value, "columns"):
         return _of_pandas(name, value, ids)
     try:
-        if isinstance(value, Mapping) or hasattr(value, "__arrow_c_stream__"):
+        # A series of pandas has no columns.
+        if isinstance(value, Mapping) or (hasattr(value, "__arrow_c_stream__") and not hasattr(value, "to_frame")):
             return InMemory(_without_views(pa.table(value)))
     except (pa.ArrowException, TypeError, ValueError) as error:
         raise ArgumentError(f"{name} can't be read as an Arrow table: {error}.") from error
@@ -248,6 +254,7 @@ def _of_pandas(name: str, frame: Any, ids: str | None) -> Table:
     flat = frame.index.nlevels == frame.columns.nlevels == 1
     require(flat, f"{name} has an index or columns of several levels: reset_index(), and give each column one name.")
     names = [str(column) for column in frame.columns]
+    _check_names(name, names)
     other = ids in names if ids is not None else any(column.strip().casefold() == "id" for column in names)
     counts = isinstance(frame.index, pd.RangeIndex) and frame.index.name is None
     index = None if counts or other else str(frame.index.name or ids or "id")
@@ -257,6 +264,9 @@ def _of_pandas(name: str, frame: Any, ids: str | None) -> Table:
     try:
         frame = frame.rename(columns=str)
         return InMemory(pa.Table.from_pandas(frame, preserve_index=False).replace_schema_metadata(None), index=index)
+    except OverflowError as error:
+        message = f"{name} has a whole number of more than 64 bits: make its column floating-point numbers, or texts for ids."
+        raise ArgumentError(message) from error
     except (pa.ArrowException, TypeError, ValueError) as error:
         raise ArgumentError(
             f"{name} has a column of mixed types, which must be numbers or texts throughout: {error}."

@@ -259,7 +259,7 @@ def test_bad_forgets(bandit):
 def test_bad_observations(bandit):
     index, ones = torch.tensor([1, 2]), torch.ones(2, dtype=torch.float64)
     refuses(bandit, errors.ArmIndexError, ["20", "19"], "observe", torch.tensor([1, 20]), ones, ones)
-    refuses(bandit, errors.ArmIndexError, ["−1"], "observe", torch.tensor([1, -1]), ones, ones)
+    refuses(bandit, errors.ArmIndexError, ["-1", "19"], "observe", torch.tensor([1, -1]), ones, ones)
     refuses(bandit, errors.ShapeError, ["counts"], "observe", index, torch.ones(3, dtype=torch.float64), ones)
     refuses(bandit, errors.ShapeError, ["sums"], "observe", index, ones, torch.ones(3, dtype=torch.float64))
     refuses(bandit, errors.ArgumentError, ["counts"], "observe", index, torch.tensor([1.0, -1.0]).double(), ones)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib.util
 import inspect
 import math
+import warnings
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -348,3 +349,42 @@ def test_the_example_prints_a_table(capsys):
     out = capsys.readouterr().out.splitlines()
     assert len(out) == 2 + len(example.kernels()) + 1
     assert {line.split("  ")[0] for line in out[2:]} == {*example.kernels(), "(uniform)"}
+
+
+# ------------------------------------------------------------------------- functions that are no kernels
+
+
+class Own(gpytorch.kernels.Kernel):
+    """A kernel of the user's own: right, or with a mistake."""
+
+    def __init__(self, mistake: str) -> None:
+        super().__init__()
+        self.mistake = mistake
+
+    def forward(self, x1: torch.Tensor, x2: torch.Tensor, diag: bool = False, **params: Any) -> torch.Tensor:
+        left, right = 1 + x1[..., 0].abs(), 1 + x2[..., 0].abs()
+        if diag:
+            return left * right * (2 if self.mistake == "diagonal" else 1)
+        away = (x1.unsqueeze(-2) - x2.unsqueeze(-3)).abs().sum(dim=-1)
+        decay = torch.exp(-away) * (away < (1.0 if self.mistake == "negative" else 10.0))
+        return left.unsqueeze(-1) * (1 if self.mistake == "uneven" else right.unsqueeze(-2)) * decay
+
+
+@pytest.mark.parametrize(
+    ("mistake", "says"),
+    [("none", None), ("negative", "eigenvalue of −"), ("uneven", "differ by up to"), ("diagonal", "with diag=True differs")],
+)
+@pytest.mark.parametrize("rows", [(), (2,)])
+def test_a_function_that_is_no_kernel_is_noticed(mistake: str, says: str | None, rows: tuple[int, ...]):
+    """At the eighth tell, and once; the posterior of such a function is meaningless, and nothing else said so."""
+    problem = Problem(seed=2, a=40, d=2)
+    generators = [generator(seed) for seed in range(2)] if rows else generator(0)
+    bandit = tb.Bandit(tb.gp_ucb(Own(mistake).double(), noise_std=1.5), problem.tensor, generator=generators)
+    index, found = torch.randperm(40, generator=generator(1))[:32].expand(*rows, 32), []
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", errors.DiagnosticWarning)
+        for pull in range(32):
+            bandit.tell(index[..., pull : pull + 1], torch.as_tensor(problem.f)[index[..., pull : pull + 1]])
+    found = [str(warning.message) for warning in caught if "not a covariance" in str(warning.message)]
+    assert len(found) == (says is not None)
+    assert says is None or says in found[0]

@@ -35,7 +35,8 @@ def certificate(policy: Policy, state: State) -> Tensor:
         broken = (~finite).reshape(-1)
         raise NumericalError(
             f"the posterior is not finite in batch rows {broken.nonzero().reshape(-1).tolist()}; nothing was "
-            "learned. Check the size of the rewards and the kernel's hyper-parameters, or use a larger λ."
+            "learned. Check the size of the rewards and the kernel (its hyper-parameters, and whether it is a covariance), or "
+            "use a larger λ."
         )
     return gap
 

@@ -214,6 +214,7 @@ class Box(Buffered):
         require(
             bool(good.all()),
             f"the posterior is not finite in batch rows {(~good).reshape(-1).nonzero().reshape(-1).tolist()}; nothing was "
-            "learned. Check the size of the rewards and the kernel's hyper-parameters, or use a larger λ.",
+            "learned. Check the size of the rewards and the kernel (its hyper-parameters, and whether it is a covariance), or "
+            "use a larger λ.",
             NumericalError,
         )

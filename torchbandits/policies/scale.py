@@ -1,4 +1,5 @@
-"""Warnings about rewards or arms whose scale is far from the scale of the kernel, the prior mean or the noise."""
+"""Warnings about rewards or arms whose scale is far from the scale of the kernel, the prior mean or the noise, and about
+functions that are no kernels."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ from torch import Tensor
 
 from torchbandits.arms import ArmTable
 from torchbandits.errors import issue
-from torchbandits.kernels import kernel_among, kernel_diagonal, kernel_matrix
+from torchbandits.kernels import Stationary, kernel_among, kernel_diagonal, kernel_matrix
 from torchbandits.posteriors import GaussianProcess
 from torchbandits.transfers import to_device, to_host
 
@@ -29,6 +30,8 @@ _FAR_MEAN, _FAR_SPREAD, _SMALL_SPREAD, _MISFIT = 5.0, 3.0, 30.0, 5.0
 _LOUD = 0.25
 # Thresholds on ratios of variances.
 _ISOLATED, _IDENTICAL, _COLLAPSED = 1e-2, 1e-4, 1e-3
+# Largest error of a kernel matrix, as a fraction of its largest entry: that of distances between points that nearly coincide.
+_INACCURATE = 1e-5
 # Nearest points with a smaller correlation say nothing about each other.
 _UNRELATED = 0.05
 
@@ -165,6 +168,8 @@ class _Scales:
         observed: Standard deviation of the average rewards of 32 sampled points.
         shrunk: Noise variance of these averages.
         prior, within: Average prior variance of these points, and average covariance of two of them (0 for finite features).
+        flaws: For kernels other than RBF and Matérn, fractions of the largest entry of the kernel matrix of these points and
+            sampled arms, `batch_shape x 3`: |k(x, y) − k(y, x)|, the error of k(x, x), and minus the smallest eigenvalue.
         x, sample: The points, `batch_shape x 32 x d` on their device, and their places, `batch_shape x 32`.
         arms: The same of arms; None without a table, on several ranks, and for finite features.
     """
@@ -179,6 +184,7 @@ class _Scales:
     shrunk: Tensor
     prior: Tensor
     within: Tensor
+    flaws: Tensor | None
     x: Tensor
     sample: Tensor
     arms: _Arms | None
@@ -192,11 +198,13 @@ class _Scales:
         sample = (torch.arange(_SAMPLE) * points.unsqueeze(-1)) // _SAMPLE
         spaced = torch.arange(_SAMPLE) * (0 if table is None else table.rows.num_arms) // _SAMPLE
         slots, spaced = to_device(statistics.points.device, sample, spaced.expand_as(sample))
-        x, known = statistics.at(slots), []
+        x, known, flaws = statistics.at(slots), [], None
         if posterior.finite is None:
             looked = () if table is None or table.rows.sharded else _looked_at(table, spaced)
             both = torch.cat([x, *(part.double() for part in looked[-1:])], dim=-2)
             totals, K, *known = to_host(statistics.totals, kernel_among(posterior.kernel, both), *looked)
+            if Stationary.of(posterior.kernel) is None:
+                flaws = _flaws_of(K, to_host(kernel_diagonal(posterior.kernel, both))[0].double())
             own = K[..., :_SAMPLE, :_SAMPLE]
             prior, within = own.diagonal(dim1=-2, dim2=-1).mean(dim=-1), own.mean(dim=(-2, -1))
         else:
@@ -219,7 +227,7 @@ class _Scales:
         counts = (n.gather(-1, sample) / weight.unsqueeze(-1)).clamp_min(1)
         y = sums.gather(-1, sample) / (weight.unsqueeze(-1) * counts)
         observed, shrunk = y.var(dim=-1, correction=0).sqrt(), noise**2 * counts.reciprocal().mean(dim=-1)
-        return cls(pulls, points, mean, spread, centre, noise, observed, shrunk, prior, within, x, sample, arms)
+        return cls(pulls, points, mean, spread, centre, noise, observed, shrunk, prior, within, flaws, x, sample, arms)
 
     @cached_property
     def told(self) -> Tensor:
@@ -256,6 +264,7 @@ def _findings(
     yield from _of_rewards(scales, words, fitted=bool(posterior.fitted))
     if posterior.finite is not None:
         return
+    yield from _of_kernel(scales)
     yield from _of_differences(scales, words)
     if words.data_alone:
         yield from _of_points(posterior, scales, words)
@@ -280,6 +289,23 @@ def _of_noise(scales: _Scales, words: Words) -> Iterator[tuple[str, str]]:
             f"{_at(noise.square(), row)}: {words.rewards} are taken for noise alone, as after a fit that has collapsed. "
             f"{words.collapsed}",
         )
+
+
+def _of_kernel(scales: _Scales) -> Iterator[tuple[str, str]]:
+    """A finding about a kernel of the user's own that is none."""
+    if scales.flaws is None or (row := _first((scales.flaws > _INACCURATE).any(dim=-1))) is None:
+        return
+    uneven, other, negative = (float(flaw) for flaw in scales.flaws[row])
+    if uneven > _INACCURATE:
+        what = f"k(x, y) and k(y, x) differ by up to {uneven:.2g} of the largest value"
+    elif other > _INACCURATE:
+        what = f"k(x, x) with diag=True differs from that of the matrix by up to {other:.2g} of the largest value"
+    else:
+        what = f"its matrix has an eigenvalue of −{negative:.2g} times the largest value, and a kernel has none below 0"
+    yield (
+        "kernel",
+        f"{_where(row)}the kernel is not a covariance: {what}. Means and deviations are wrong: check the kernel's formula.",
+    )
 
 
 def _of_rewards(scales: _Scales, words: Words, *, fitted: bool) -> Iterator[tuple[str, str]]:
@@ -367,6 +393,15 @@ def _of_arms(posterior: GaussianProcess, scales: _Scales) -> Iterator[tuple[str,
             f"{_at(apart.clamp_min(0).sqrt(), row)}, less than the noise of {_at(noise, row)}. The lengthscale is far too long "
             "for the features: standardise the features, give a shorter one, fit it (fit_kernel_), or use tb.auto().",
         )
+
+
+def _flaws_of(K: Tensor, diagonal: Tensor) -> Tensor:
+    """The flaws of a kernel matrix, as in `_Scales`. Cost O(n³)."""
+    largest = K.abs().amax(dim=(-2, -1)).clamp_min(1e-300)
+    uneven = (K - K.mT).abs().amax(dim=(-2, -1))
+    other = (K.diagonal(dim1=-2, dim2=-1) - diagonal).abs().amax(dim=-1)
+    least = torch.linalg.eigvalsh(K).amin(dim=-1)
+    return torch.stack([uneven, other, -least], dim=-1) / largest.unsqueeze(-1)
 
 
 def _looked_at(table: ArmTable, sample: Tensor) -> tuple[Tensor, ...]:

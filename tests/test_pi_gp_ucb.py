@@ -714,7 +714,7 @@ def test_arms_bounds_and_kernels_that_do_not_match():
         tb.Bandit(tb.pi_gp_ucb(kernel, bounds=torch.tensor([[0.0, 0.0], [1.0, 0.5]]), **made), arms)
     with pytest.raises(tb.errors.ShapeError, match="2 x 2"):
         tb.Bandit(tb.pi_gp_ucb(kernel, bounds=torch.tensor([[0.0], [1.0]]), **made), arms)
-    with pytest.raises(tb.errors.ShapeError, match="norm_bound not in batch rows"):
+    with pytest.raises(tb.errors.ShapeError, match="give one number, or one per batch row"):
         tb.Bandit(tb.pi_gp_ucb(kernel, norm_bound=torch.ones(3), **made), arms)
     ard = gpytorch.kernels.MaternKernel(1.5, ard_num_dims=3).double()
     with pytest.raises(tb.errors.ShapeError, match="can't be evaluated"):

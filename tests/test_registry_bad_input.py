@@ -230,3 +230,34 @@ def test_options_out_of_range_name_the_option_and_what_came(
     message = refused(lambda: make(*given, **options))
     for word in words:
         assert word in message, message
+
+
+# ------------------------------------------------------------------------- norm bounds of batch rows
+
+OF_THREE_ROWS = {"noise_std": 0.1, "norm_bound": torch.tensor([1.0, 2.0, 3.0], dtype=torch.float64)}
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: tb.igp_ucb(rbf(), **OF_THREE_ROWS),
+        lambda: tb.gp_bucb(rbf(), **OF_THREE_ROWS),
+        lambda: tb.gp_ucb(rbf(), width=tb.widths.Explored(tb.widths.IGP(0.1, OF_THREE_ROWS["norm_bound"], 0.1, 1e-4))),
+        lambda: tb.batch_bkb(rbf(), **OF_THREE_ROWS),
+        lambda: tb.pi_gp_ucb(rbf(), nu=2.5, horizon=9, **OF_THREE_ROWS),
+        lambda: tb.bpe(rbf(), horizon=9, **OF_THREE_ROWS),
+        lambda: tb.lb_gp_ucb(horizon=9, **OF_THREE_ROWS),
+        lambda: tb.ada_bkb(rbf(), horizon=9, **OF_THREE_ROWS),
+        lambda: tb.lin_ucb(**OF_THREE_ROWS),
+    ],
+    ids=["igp_ucb", "gp_bucb", "explored", "batch_bkb", "pi_gp_ucb", "bpe", "lb_gp_ucb", "ada_bkb", "lin_ucb"],
+)
+def test_norm_bounds_of_other_batch_rows_are_refused_when_the_bandit_is_made(make: Callable[[], Any]):
+    """They were errors of PyTorch at the first `ask` or `tell`."""
+    for rows in (0, 2):
+        message = refused(lambda rows=rows: bandit(make(), rows=rows), errors.ShapeError)
+        assert "norm_bound has the shape (3,)" in message
+        assert "give one number, or one per batch row" in message
+    made = bandit(make(), rows=3)
+    made.tell(made.ask(limit=1), torch.zeros(3, 1, dtype=torch.float64))
+    assert made.ask(limit=1).index.shape == (3, 1)

@@ -27,7 +27,7 @@ from torchbandits.posteriors import GaussianProcess, aggregate
 from torchbandits.shapes import broadcast_shapes
 from torchbandits.types import Arms, Evidence, Pulls, Selection
 from torchbandits.widths import Width
-from torchbandits.widths.base import check_norm_bound
+from torchbandits.widths.base import check_norm_bound, check_rows, check_rows_of
 
 
 @dataclass(frozen=True, repr=False)
@@ -210,14 +210,15 @@ class AdaptiveUCB(Policy[TreeState]):
 
     def _prior_diagonal(self, points: Tensor, batch_shape: torch.Size) -> Tensor:
         """k(x, x) of the points. Raises an error for a kernel with another number of features or batch rows."""
+        check_rows_of(self.norm_bound, batch_shape)
+        check_rows(self.confidence, batch_shape)
         try:
-            broadcast_shapes(batch_shape, self.kernel.batch_shape, torch.as_tensor(self.norm_bound, dtype=torch.float64).shape)
+            broadcast_shapes(batch_shape, self.kernel.batch_shape)
             value = kernel_diagonal(copy.deepcopy(self.kernel).double().to(points.device), points.double())
         except (RuntimeError, IndexError) as error:
             raise ShapeError(
                 f"the kernel ({type(self.kernel).__name__}, batch shape {tuple(self.kernel.batch_shape)}) can't be evaluated "
-                f"on points with {points.shape[-1]} features, or kernel and norm_bound not in batch rows "
-                f"{tuple(batch_shape)}: {error}"
+                f"on points with {points.shape[-1]} features, or not in batch rows {tuple(batch_shape)}: {error}"
             ) from error
         finite = bool(torch.isfinite(value).all())
         require(finite, "the kernel is NaN or infinite on the arms: check its hyper-parameters.", NonFiniteError)

@@ -44,6 +44,7 @@ from torchbandits.starts import Start
 from torchbandits.transfers import to_device, to_host
 from torchbandits.types import Evidence, FitReport, Generators, Points, Pulls, Selection
 from torchbandits.widths import RandomWidth, Width
+from torchbandits.widths.base import check_rows
 
 
 @dataclass(frozen=True, repr=False)
@@ -186,6 +187,7 @@ class Composed(Policy[TableState | BoxState]):
         """The prior, for arms or the corners of a box. Random features are drawn here."""
         kernel, units = (self.kernel, None) if self.from_data is None else self.from_data.prior(arms, batch_shape)
         check_kernel_on(_first(arms), kernel, batch_shape, kernel_diagonal)
+        check_rows(self.confidence, batch_shape)
         if self.memory.sparse:
             check_resolution(_first(arms), kernel, self.regularization, kernel_diagonal)
         finite = None

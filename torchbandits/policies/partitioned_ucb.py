@@ -30,7 +30,7 @@ from torchbandits.posteriors import Domain, PartitionedProcess
 from torchbandits.posteriors.cells import ARM, CELL, DEVIATION, MEAN, RUN, Cells
 from torchbandits.starts import Start
 from torchbandits.types import Arms, Evidence, Pulls, Selection
-from torchbandits.widths.base import check_delta, check_norm_bound
+from torchbandits.widths.base import check_delta, check_norm_bound, check_rows_of
 
 Corners = tuple[tuple[float, ...], tuple[float, ...]]
 
@@ -274,13 +274,13 @@ class PartitionedUCB(Policy[PartitionedState]):
         if self.box is not None:
             got = len(self.box[0])
             require(got == d, f"bounds must be 2 x {d}, one column per feature of the arms, got 2 x {got}.", ShapeError)
+        check_rows_of(self.norm_bound, batch_shape)
         try:
-            torch.as_tensor(self.norm_bound, dtype=torch.float64).expand(batch_shape)
             value = kernel_diagonal(copy.deepcopy(self.kernel).to(arms), arms[..., :1, :])
         except (RuntimeError, IndexError) as error:
             raise ShapeError(
                 f"the kernel ({type(self.kernel).__name__}, batch shape {tuple(self.kernel.batch_shape)}) can't be evaluated "
-                f"on arms with {d} features, or kernel and norm_bound not in batch rows {tuple(batch_shape)}: {error}"
+                f"on arms with {d} features: {error}"
             ) from error
         finite = bool(torch.isfinite(value).all())
         require(finite, "the kernel is NaN or infinite on the arms: check its hyper-parameters.", NonFiniteError)

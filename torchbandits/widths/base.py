@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from torchbandits.checks import as_tensor, is_finite, non_negative
-from torchbandits.errors import require
+from torchbandits.errors import ShapeError, require
+from torchbandits.shapes import broadcast_shapes
 from torchbandits.types import Progress
 
 
@@ -43,6 +44,26 @@ def check_norm_bound(norm_bound: float | Tensor) -> None:
     bound = as_tensor("norm_bound", norm_bound, torch.float64)
     good = bool((torch.isfinite(bound) & (bound >= 0)).all())
     require(good, f"norm_bound must be finite and ≥ 0, got {norm_bound}.")
+
+
+def check_rows_of(norm_bound: float | Tensor, batch_shape: torch.Size) -> None:
+    """Raise `ShapeError` unless a norm bound is one number, or one per batch row."""
+    shape, rows = torch.as_tensor(norm_bound).shape, tuple(batch_shape)
+    try:
+        good = broadcast_shapes(batch_shape, shape) == batch_shape
+    except RuntimeError:
+        good = False
+    message = f"norm_bound has the shape {tuple(shape)}, and the batch rows have {rows}: give one number, or one per batch row."
+    require(good, message, ShapeError)
+
+
+def check_rows(width: Width, batch_shape: torch.Size) -> None:
+    """Raise `ShapeError` unless the norm bounds of a width, and of a width inside it, fit the batch rows."""
+    for name, value in vars(width).items():
+        if isinstance(value, Width):
+            check_rows(value, batch_shape)
+        elif name == "norm_bound":
+            check_rows_of(value, batch_shape)
 
 
 @dataclass(frozen=True)

@@ -230,6 +230,19 @@ def test_large_numbers_that_floats_do_not_tell_apart_are_said():
     assert decided(frame)["stamp"].why == "all cells are equal in double precision: subtract a constant from them"
 
 
+def test_rounding_errors_are_no_feature():
+    rng = np.random.default_rng(0)
+    parts = rng.dirichlet(np.ones(5), N)
+    total = parts.sum(axis=1)
+    assert 1 < len(set(total)) < 10
+    frame = table()[["number"]].assign(total=total, far=1e6 + 1e-6 * rng.normal(size=N), stamp=np.arange(N) + 2**52)
+    found = decided(frame)
+    assert (found["total"].kind, found["total"].why) == ("ignore", "all cells are equal up to rounding errors")
+    assert [found[name].kind for name in ("far", "stamp")] == ["number", "number"]
+    assert decided(frame, total="number")["total"].kind == "number"
+    assert decided(frame.assign(total=np.where(np.arange(N) == 3, np.nan, total)))["total"].kind == "number"
+
+
 def test_types_that_other_libraries_use():
     frame = table()[["number", "text"]]
     arrow = pa.table(

@@ -276,7 +276,8 @@ class Campaign(Readable):
         Args:
             n: Number of rows.
             where: A further condition on new rows, for example those that can be evaluated at present: a comparison, or a
-                dictionary of columns to values, such as the current context, `{"machine": "B"}`.
+                dictionary of columns to values, such as the current context, `{"machine": "B"}`. Open rows are returned
+                whether they fulfil it or not: `ask(len(campaign.open) + 1, where=…)` selects a row for another context.
             repeats: Whether the policy may select a row again; if False, only rows that are neither measured nor open, and
                 whose evaluation was not told as failed, are selected.
             within: Constraints on the rows returned, open rows included, which name columns of the table:

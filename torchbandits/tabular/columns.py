@@ -41,6 +41,8 @@ MOST_CATEGORIES = 1_000
 """Largest number of values of a column of categories."""
 LARGEST = 1e100
 """Bound of the numbers of a column, whose squares and their sums must be finite."""
+ROUNDING = 64 * float(np.finfo(np.float64).eps)
+"""Spread of the numbers of a column, as a fraction of their size, up to which they differ by rounding errors."""
 _DAY = 86_400e6  # microseconds
 
 
@@ -152,6 +154,13 @@ class Survey:
         if self.missing == self.count:
             return True
         return not self.missing and (self.low == self.high if self.numeric else len(self._seen) == 1)
+
+    @property
+    def rounding(self) -> bool:
+        """Whether all cells are equal up to rounding errors, such as sums of fractions that add up to one."""
+        if self.missing or not self.numeric or self.whole or self.date:
+            return False
+        return self.low < self.high <= self.low + ROUNDING * max(abs(self.low), abs(self.high))
 
 
 def survey(table: Table, columns: Sequence[str]) -> dict[str, Survey]:
@@ -360,6 +369,8 @@ def _decided(s: Survey, told: Any, molecules: bool) -> Decision:
         return Decision(
             s.column, "ignore", "all cells are equal" + " in double precision: subtract a constant from them" * close
         )
+    if told is None and s.rounding:
+        return Decision(s.column, "ignore", "all cells are equal up to rounding errors")
     kind, why = (told, "as told") if told is not None else _guess(s, molecules)
     if not isinstance(kind, str):
         return _ordered(s, tuple(str(text) for c in kind for text in as_texts(pa.array([c])).to_pylist()), why)
@@ -456,7 +467,7 @@ def _guess(s: Survey, molecules: bool) -> tuple[Any, str]:
     if molecules and not (most_rare or s.dictionary) and all_smiles(s.categories):
         return MOLECULE, "SMILES: Morgan fingerprints"
     require(most_rare or s.dictionary, _no_category(s, molecules))
-    return "category", f"{len(s.categories)} different texts"
+    return "category", f"{len(s.categories)} different texts" if len(s.categories) > 1 else "the same text, or empty"
 
 
 def _no_category(s: Survey, molecules: bool) -> str:

@@ -154,6 +154,22 @@ class Aim(ABC):
             score: The models' score of one outcome; None where `outlook` holds draws.
         """
 
+    def bounds(self, outlook: Outlook, score: Score | None, value: Tensor) -> Tensor | None:
+        """Upper bounds of the scores of the arms in this pick and in further ones of the same selection, in which standard
+        deviations are smaller and more arms are pending, `batch_shape x A`. None where later scores may be larger.
+
+        Args:
+            outlook: The posteriors on the arms.
+            score: As for `scores`.
+            value: The result of `scores`.
+        """
+        return None
+
+    def anchors(self, outlook: Outlook) -> Tensor:
+        """Indices of arms, besides those that were told or are pending, on which scores depend: an outlook on a subset of the
+        arms with all of these gives its arms the same scores. For aims with `bounds` and one batch row of picks."""
+        return outlook.told.new_empty(0, dtype=torch.int64)
+
     def check(self, num_arms: int) -> None:  # noqa: B027 - most aims name no arms
         """Refuse arms that lack an arm or a feature that the aim names."""
 
@@ -199,6 +215,17 @@ def log_probability(mean: Tensor, std: Tensor, limits: Sequence[Limit], table: A
         level = in_model_units(table, limit.outcome, limit.value).unsqueeze(-1)
         z = limit.sign * (mean[..., limit.outcome, :] - level) / spread
         total = total + log_ndtr(z.clamp(-1e100, 1e100))
+    return total
+
+
+def log_probability_bound(mean: Tensor, std: Tensor, limits: Sequence[Limit], table: ArmTable) -> Tensor:
+    """The largest value of `log_probability` for these or smaller standard deviations, `batch_shape x A`: 0 for a limit that
+    the mean keeps."""
+    total = torch.zeros_like(mean[..., 0, :])
+    for limit in limits:
+        level = in_model_units(table, limit.outcome, limit.value).unsqueeze(-1)
+        keeps = limit.sign * (mean[..., limit.outcome, :] - level) >= 0
+        total = total + log_probability(mean, std, [limit], table).masked_fill(keeps, 0.0)
     return total
 
 

@@ -7,7 +7,15 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from torchbandits.aims.base import Aim, Limit, Outlook, certain, if_feasible, log_probability
+from torchbandits.aims.base import (
+    Aim,
+    Limit,
+    Outlook,
+    certain,
+    if_feasible,
+    log_probability,
+    log_probability_bound,
+)
 from torchbandits.arms import ArmTable
 from torchbandits.scores import LogEI, Score
 
@@ -56,6 +64,21 @@ class Constrained(Aim):
             level = torch.where(none, mean.amin(dim=-1), best)
             value = outlook.per_cost(value - level.unsqueeze(-1), self.exponent)
         return if_feasible(outlook, value, self.limits, self.optimism, self.exponent)
+
+    def bounds(self, outlook: Outlook, score: Score | None, value: Tensor) -> Tensor | None:
+        """The scores, with the largest probability of feasibility: improvements and upper bounds fall with the standard
+        deviations, and arms that can't keep the limits never can again. None where no arm may keep them by its bounds."""
+        if isinstance(score, LogEI):
+            now = log_probability(outlook.mean, outlook.std, self.limits, outlook.table)
+            return value - now + log_probability_bound(outlook.mean, outlook.std, self.limits, outlook.table)
+        feasible = outlook.violation(self.limits, self.optimism) == 0
+        return value.masked_fill(~feasible, -torch.inf) if bool(outlook.open(feasible.double()).amax() > 0) else None
+
+    def anchors(self, outlook: Outlook) -> Tensor:
+        """The arm of the incumbent, and the arm of the lowest mean."""
+        mean = self.objective.sign * outlook.mean[self.objective.outcome]
+        sure = certain(log_probability(outlook.mean, outlook.known, self.limits, outlook.table), self.certainty)
+        return torch.stack([mean.masked_fill(~sure, -torch.inf).argmax(), mean.argmin()])
 
     def contenders(self, outlook: Outlook) -> Tensor:
         """The told arms that are recommended first, three at most."""

@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from torchbandits.aims.base import Aim, Limit, Outlook, certain, if_feasible, in_model_units, log_probability
+from torchbandits.aims.base import (
+    Aim,
+    Limit,
+    Outlook,
+    certain,
+    if_feasible,
+    in_model_units,
+    log_probability,
+    log_probability_bound,
+)
 from torchbandits.aims.dominance import non_dominated
 from torchbandits.aims.improvement import log_hypervolume_improvement
 from torchbandits.arms import ArmTable
@@ -19,6 +29,8 @@ KINDS = ("chebyshev", "linear", "hypervolume", "improvement")
 _AUGMENTED = 0.05
 # Distance of the reference point from the worst values of the front, as a fraction of the range of the front.
 _BEYOND = 0.1
+# Growth of the hypervolume, as a fraction of the product of the units, up to which it may be rounding of narrow cells.
+_ROUNDED = 1e-10
 
 
 @dataclass(frozen=True)
@@ -83,6 +95,30 @@ class Scalarized(Aim):
         if not self.limits:
             return outlook.open(total)
         return if_feasible(outlook, total, self.limits, self.optimism, self.exponent)
+
+    def bounds(self, outlook: Outlook, score: Score | None, value: Tensor) -> Tensor | None:
+        """For the improvement: its growth is a convex function of each outcome, so that its expectation falls with the standard
+        deviations, and it falls as the front grows. None for random weights, which are drawn anew for each pick."""
+        if self.kind != "improvement":
+            return None
+        kept = self.kept(outlook.mean, outlook.known, outlook.table)
+        if kept is not None:
+            value = value - log_probability(outlook.mean, outlook.std, self.limits, outlook.table)
+        if kept is None or bool(kept.any()):
+            price = 0.0 if self.exponent is None or outlook.costs is None else self.exponent * outlook.costs.log()
+            # A growth below this share of the units is made of rounding.
+            floor = self._scale(outlook)[1].log().sum() + math.log(_ROUNDED)
+            value = torch.maximum(value + price, floor) - price
+        if kept is None:
+            return value
+        return value + log_probability_bound(outlook.mean, outlook.std, self.limits, outlook.table)
+
+    def anchors(self, outlook: Outlook) -> Tensor:
+        """The worst arm of each objective, and the arm that most probably keeps the limits."""
+        found = [(sign * outlook.mean[j]).argmin() for j, sign in self.objectives]
+        if self.limits:
+            found.append(log_probability(outlook.mean, outlook.known, self.limits, outlook.table).argmax())
+        return torch.stack(found)
 
     def contenders(self, outlook: Outlook) -> Tensor:
         """The front of the posterior means at the told arms, of those that keep the limits if any do."""

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from torchbandits.aims import Aim, Certifying, Constrained, Fidelity, Outlook, Safe, Scalarized
-from torchbandits.arms import FullSweep, Shard, best_arm
+from torchbandits.arms import Shard, best_arm
 from torchbandits.batching import FixedSize
 from torchbandits.checks import check_instance, check_text
 from torchbandits.errors import ArgumentError, UnsupportedError, require
@@ -23,6 +23,7 @@ from torchbandits.policies.composed import Composed, noise_share
 from torchbandits.policies.picking import first_picks, marginals, on_offer, room_for, with_first
 from torchbandits.policies.reweighting import Reweighting
 from torchbandits.policies.state import TableState
+from torchbandits.policies.successive import Successive
 from torchbandits.scores import UCB, LogEI, PosteriorDraw, Score
 from torchbandits.sources import ArmSet
 from torchbandits.transfers import to_device
@@ -222,7 +223,8 @@ class Joint(Policy[TableState]):
     def select(
         self, state: TableState, *, limit: Tensor | None = None, available: Tensor | None = None, exactly: int | None = None
     ) -> tuple[Selection, Evidence]:
-        """Select arms by the aim, the same for all outcomes. Cost O(A k) per pick, plus the cost of the aim."""
+        """Select arms by the aim, the same for all outcomes. Cost O(A m k) for the first pick, plus the cost of the aim; a
+        further pick mostly costs O(A), and the aim of a thousand arms (see `Successive`)."""
         rows, engine = state.rows, self.engine
         width = self.width(state)
         rule = engine.batch_rule if exactly is None else engine.batch_rule.exactly(exactly)
@@ -261,16 +263,13 @@ class Joint(Policy[TableState]):
         if not most:
             empty = torch.full((*width.shape, 0), -1, device=device)
             return empty, empty.double()
-        lam, table = state.posterior.regularization, state.table
         outlook = self._outlook(state, width)
         mean, weight = outlook.mean, outlook.weight
         room = remaining[..., 0]
         per_row = twins[:: width.shape[-1]]
         drawn = self._drawn(state, width, remaining, twins)
         pending = (state.pending_index, weight * state.pending_counts)
-        sweep = None
-        if not isinstance(self.engine.score, PosteriorDraw) and (most > 1 or pending[0].shape[-1]):
-            sweep = FullSweep(table, None, pending)
+        successive = None if drawn is not None else Successive(self.aim, self._score, state.table, pending)
         closed = None if offered is None else ~offered.expand(*width.shape, -1)[..., 0, :]
         counts = torch.zeros_like(mean[..., 0, :])
         again = self._replicates(state, outlook, most)
@@ -284,19 +283,21 @@ class Joint(Policy[TableState]):
                 outlook,
                 pending=outlook.pending | (counts > 0),
                 settled=outlook.settled | (counts > 0),
-                std=outlook.known if sweep is None else (lam * sweep.leverage.double()).sqrt(),
                 drawn=None if drawn is None else drawn[..., place, :],
                 offered=None if closed is None and max_pulls is None else allowed,
                 told=outlook.told + place,
                 generators=[g if on else None for g, on in zip(per_row, live.reshape(-1).tolist(), strict=False)],
             )
-            value = self.aim.scores(now, self._score)
-            best = value.amax(dim=-1)
+            if successive is None:
+                value = self.aim.scores(now, self._score)
+                arm, best = best_arm(value), value.amax(dim=-1)
+            else:
+                arm, best = successive.best(now)
             if not place and bool((live.to(device) & (best == -torch.inf)).any()):
                 raise ArgumentError(
                     "none of the available arms is known to be safe, so that none may be picked: make more arms available."
                 )
-            arm = torch.where(live.to(device) & (best > -torch.inf), best_arm(value), -1)
+            arm = torch.where(live.to(device) & (best > -torch.inf), arm, -1)
             if again is not None and bool(again[1][..., place].any()):
                 left = now.open(again[0].masked_fill(now.pending, -torch.inf))
                 due = again[1][..., place].to(device) & (left > -torch.inf).any(dim=-1) & (arm >= 0)
@@ -305,8 +306,8 @@ class Joint(Policy[TableState]):
             shared = arm[..., None, None].expand(*width.shape, 1)
             picks.append(shared)
             scores.append(best[..., None, None].expand(*width.shape, 1))
-            if sweep is not None and place + 1 < most:
-                sweep.hallucinate(shared, weight.expand(shared.shape))
+            if successive is not None:
+                successive.hallucinate(shared, weight.expand(shared.shape))
         index, values = torch.cat(picks, dim=-1), torch.cat(scores, dim=-1)
         return index, torch.where(index >= 0, values, torch.nan)
 

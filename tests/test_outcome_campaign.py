@@ -522,6 +522,8 @@ def test_explain_of_known_models_and_few_results():
         K = variance * torch.exp(-d.square().sum(dim=-1) / 2)
         signal = float(K.diagonal().mean() - K.mean())  # of a function around its average over the points
         assert float(found.noise_share[place]) == pytest.approx(NOISE[name] ** 2 / (NOISE[name] ** 2 + signal), rel=0.2)
+    bandit.observe(torch.full((2, 1, 2), 7.0), torch.ones(2, 1), torch.ones(2, 1, 2))
+    assert "8 of 60 arms and 1 other point" in str(bandit.explain(row=1))
     assert not found.noise_estimated
     assert "twice yet" not in str(found)
     for wrong in (2, -1, (0, 1), ()):

@@ -74,6 +74,11 @@ class Words:
             return f"a point that is none of the {self.arm}s"
         return repr(self.names[arm]) if arm in self.names else f"{self.arm} {arm}"
 
+    def points(self, distinct: int, elsewhere: int, num_arms: int) -> str:
+        """The number of distinct points, of which some may be none of the arms."""
+        others = f" and {count(elsewhere, 'other point')}" if elsewhere else ""
+        return f"{distinct - elsewhere:,} of {num_arms:,} {self.arm}s{others}"
+
 
 @dataclass(frozen=True, eq=False)
 class Explanation:
@@ -131,8 +136,7 @@ class Explanation:
     def lines(self) -> tuple[str, str, str, str, str]:
         """The lines of the text: the best arm so far, the features, the noise, how sure it is, and the guarantee."""
         said, mean, std = self.words, float(self.best.mean[0]), float(self.best.variance[0]) ** 0.5
-        pulled = f"{self.distinct - self.elsewhere:,} of {self.num_arms:,} {said.arm}s"
-        pulled += f" and {count(self.elsewhere, 'other point')}" if self.elsewhere else ""
+        pulled = said.points(self.distinct, self.elsewhere, self.num_arms)
         found = (
             f"Best so far: {said.called(int(self.best.index[0]))}, with {said.reward} expected at {within(mean, std)}, after "
             f"{count(round(self.pulls), said.given)} of {pulled}."
@@ -310,7 +314,7 @@ def explain(
         repeats=repeats,
         kernel_estimated=fitted,
         noise_estimated=posterior.units is not None,
-        elsewhere=_elsewhere(state, place),
+        elsewhere=points_elsewhere(state, place),
     )
 
 
@@ -385,7 +389,7 @@ def pulled(state: TableState, place: tuple[int, ...]) -> tuple[Tensor, Tensor]:
     return mean[place][told], variance[place][told].clamp_min(0)
 
 
-def _elsewhere(state: TableState, place: tuple[int, ...]) -> int:
+def points_elsewhere(state: TableState, place: tuple[int, ...]) -> int:
     """Number of points pulled that are none of the arms."""
     u = int(state.statistics.num_rows[place])
     return int((state.rows.arm_of_row[place][:u] < 0).sum())

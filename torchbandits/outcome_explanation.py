@@ -10,7 +10,18 @@ import torch
 from torch import Tensor
 
 from torchbandits.display import count
-from torchbandits.explanation import FEW, Words, bars, check_row, checked_names, fastest, noise_at, pulled, relevance_of
+from torchbandits.explanation import (
+    FEW,
+    Words,
+    bars,
+    check_row,
+    checked_names,
+    fastest,
+    noise_at,
+    points_elsewhere,
+    pulled,
+    relevance_of,
+)
 from torchbandits.policies.composed import noise_share
 from torchbandits.policies.joint import Joint
 from torchbandits.policies.repeats import share_of_noise
@@ -33,7 +44,8 @@ class OutcomeExplanation:
             first reward of an outcome.
         noise_share: `k`, fraction of the variance over the pulled arms that is noise, under the model; NaN for fewer than two
             arms.
-        pulls, distinct: For each outcome the rewards told, and the distinct arms among them.
+        pulls, distinct: For each outcome the rewards told, and the distinct points among them.
+        elsewhere: For each outcome the number of distinct points that are none of the arms.
         num_arms: Number of arms.
         noise_estimated: Whether the noise is estimated from the rewards, as by `auto`.
         words: Words of the text.
@@ -46,6 +58,7 @@ class OutcomeExplanation:
     noise_share: Tensor
     pulls: tuple[float, ...]
     distinct: tuple[int, ...]
+    elsewhere: tuple[int, ...]
     num_arms: int
     noise_estimated: bool = False
     words: Words = field(default_factory=Words)
@@ -68,7 +81,8 @@ class OutcomeExplanation:
         name, pulls, distinct = self.outcomes[place], round(self.pulls[place]), self.distinct[place]
         if not pulls:
             return f"{name}: no {said.given} was told yet."
-        start = f"{name}: after {count(pulls, said.given)} of {distinct:,} of {self.num_arms:,} {said.arm}s"
+        points = said.points(distinct, self.elsewhere[place], self.num_arms)
+        start = f"{name}: after {count(pulls, said.given)} of {points}"
         if distinct < FEW:
             return f"{start}; {FEW} must be {said.pulled} before it shows which {said.feature}s matter."
         features = f"the model does not tell which {said.feature}s matter, because its kernel has no lengthscales"
@@ -119,6 +133,7 @@ def explain_outcomes(
         noise_share=torch.tensor(shares, dtype=torch.float64),
         pulls=tuple(told),
         distinct=tuple(distinct),
+        elsewhere=tuple(points_elsewhere(state, (*place, j)) for j in range(len(distinct))),
         num_arms=state.rows.num_arms,
         noise_estimated=posterior.units is not None,
     )

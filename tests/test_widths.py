@@ -58,3 +58,51 @@ def test_the_mixture_is_what_its_proof_computes_from_the_data(seed: int):
     radius2 = R2 + lam * norm**2 - y @ (y - fitted)  # of |f − μ|² in the norm of V
     width = tb.widths.MartingaleMixture(noise, norm, delta, lam)(progress(float(log_det)))
     assert float(width) == pytest.approx(math.sqrt(radius2 / lam), rel=1e-9)
+
+
+# ------------------------------------------------------------------------- a width of one's own
+
+
+class LogTime(tb.widths.Width):
+    def __call__(self, progress: Progress) -> torch.Tensor:
+        return torch.log(2 + progress.pulls)
+
+
+class LogTimeAnywhere(LogTime):
+    @property
+    def reads(self) -> frozenset[str]:
+        return frozenset()
+
+
+class OneNumber(tb.widths.Width):
+    def __call__(self, progress: Progress) -> torch.Tensor:
+        return 2.0  # type: ignore[return-value]
+
+
+class TwoRows(tb.widths.Width):
+    def __call__(self, progress: Progress) -> torch.Tensor:
+        return torch.ones(2, dtype=torch.float64)
+
+
+def test_a_width_of_one_s_own_in_a_box_says_what_it_reads():
+    """A width that counts nothing was refused with the words that it counts the arms."""
+    box, (kernel, _) = torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=torch.float64), kernel_pair("rbf", 0.4)
+    with pytest.raises(errors.UnsupportedError, match=r"LogTime may count the arms .* a property `reads`"):
+        tb.Bandit(tb.gp_ucb(kernel, noise_std=0.1, width=LogTime()), bounds=box)
+    with pytest.raises(errors.UnsupportedError, match="Srinivas counts the arms"):
+        tb.Bandit(tb.gp_ucb(kernel, noise_std=0.1), bounds=box)
+    picks = []
+    for domain in ({"bounds": box}, {"arms": torch.rand(9, 2, dtype=torch.float64)}):
+        bandit = tb.Bandit(tb.gp_ucb(kernel, noise_std=0.1, width=LogTimeAnywhere()), **domain)
+        picks.append(len(bandit.ask()))
+        assert float(bandit.width) == pytest.approx(math.log(3))
+    assert picks == [1, 1]
+
+
+@pytest.mark.usefixtures("annotations_not_enforced")
+@pytest.mark.parametrize(("width", "got"), [(OneNumber(), "got float"), (TwoRows(), r"got \(2,\)")])
+def test_a_width_of_another_shape_is_named(width: tb.widths.Width, got: str):
+    kernel, _ = kernel_pair("rbf", 0.4)
+    bandit = tb.Bandit(tb.gp_ucb(kernel, noise_std=0.1, width=width), torch.rand(9, 2, dtype=torch.float64))
+    with pytest.raises(errors.ShapeError, match=rf"{type(width).__name__} must give a tensor .*{got}"):
+        bandit.ask()

@@ -49,12 +49,15 @@ def check_for_box(
         "the k best points of a box can't be separated from points that are arbitrarily close: pass arms.",
         UnsupportedError,
     )
-    require(
-        "num_arms" not in width.reads,
-        f"the width {type(width).__name__} counts the arms of a finite set, and a box has no number of them: pass "
-        "width=widths.SrinivasCompact(delta, a, b, r) with the constants of kernel and box, or widths.Constant(2.0).",
-        UnsupportedError,
-    )
+    if "num_arms" in width.reads:
+        name, own = type(width).__name__, not type(width).__module__.startswith("torchbandits.")
+        raise UnsupportedError(
+            f"the width {name} may count the arms of a finite set, and a box has no number of them: give it a property `reads` "
+            "that returns the optional quantities that it needs, frozenset() for none."
+            if own
+            else f"the width {name} counts the arms of a finite set, and a box has no number of them: pass "
+            "width=widths.SrinivasCompact(delta, a, b, r) with the constants of kernel and box, or widths.Constant(2.0)."
+        )
     require(
         not isinstance(score, PosteriorDraw) or features is not None or spectrum is not None,
         "draws of the posterior in a box are known for RBF and Matérn kernels on all features (scaled or not) and for "

@@ -24,7 +24,7 @@ from torchbandits.checks import (
     non_negative,
 )
 from torchbandits.embeddings import FeatureMap, Spectrum
-from torchbandits.errors import UnsupportedError, require
+from torchbandits.errors import ShapeError, UnsupportedError, require
 from torchbandits.fitting import fit_kernel_
 from torchbandits.gradients import without_gradients
 from torchbandits.kernels import kernel_diagonal
@@ -432,7 +432,14 @@ class Composed(Policy[TableState | BoxState]):
         """The confidence width for the next pick, `batch_shape`."""
         if state.derived.width is None:
             own = self.confidence if self.from_data is None else self.from_data.width(state, self.confidence)
-            here, device = own(state.progress(own.reads)), state.pending_index.device
+            progress, device = state.progress(own.reads), state.pending_index.device
+            here = own(progress)
+            if not isinstance(here, Tensor) or here.shape != progress.pulls.shape:
+                got = tuple(here.shape) if isinstance(here, Tensor) else type(here).__name__
+                raise ShapeError(
+                    f"the width {type(own).__name__} must give a tensor with one number per batch row, of the shape "
+                    f"{tuple(progress.pulls.shape)}, got {got}."
+                )
             state.derived.width_on_host = state.derived.width = here
             if here.device != device:
                 state.derived.width = to_device(device, here)[0]

@@ -189,6 +189,7 @@ class PolicyContract(ABC):
         width, level = bandit.width, score.reference(mean)
         values = score(mean, std, width, level)
         assert values.shape == mean.shape, f"a score of {len(mean)} arms must be {tuple(mean.shape)}, got {tuple(values.shape)}"
+        assert not values.isnan().any(), f"a score must not be NaN, but it is at arm {int(values.isnan().byte().argmax())}"
         for factor in (0.9, 0.5, 0.1):
             fallen = score(mean, factor * std, width, level) <= values + 1e-9 * values.abs()
             arm = int(fallen.byte().argmin())

@@ -125,6 +125,44 @@ def test_picks_open_at_several_contexts_wait_for_each_other():
     assert bool((shrunk <= 1).all())
 
 
+@pytest.mark.parametrize("policy", [tb.gp_ucb(rbf(), noise_std=0.1), tb.auto()], ids=["gp_ucb", "auto"])
+def test_batches_of_a_given_size(policy: tb.Policy, tmp_path: Path):
+    def started() -> tb.ContextualBandit:
+        return tb.ContextualBandit(policy, ARMS, CONTEXTS, generator=generator(0), journal=tmp_path / "run.journal")
+
+    bandit, plain = started(), tb.Bandit(policy, joint(CONTEXTS), generator=generator(0))
+    for t, c in enumerate((3, 1, 3)):
+        here = (torch.arange(len(CONTEXTS)) == c).repeat_interleave(len(ARMS))
+        ours = bandit.ask(context=CONTEXTS[c], exactly=7)
+        theirs = plain.ask(exactly=7, available=here)
+        assert ours.index.tolist() == (theirs.index - c * len(ARMS)).tolist()
+        assert torch.equal(bandit.ask(context=CONTEXTS[c], exactly=2).index, ours.index)  # open picks are returned again
+        bandit.tell(ours, reward(ours.points, 7 * t))
+        plain.tell(theirs, reward(theirs.points, 7 * t))
+    one, other = bandit.ask(context=CONTEXTS[0], exactly=3), bandit.ask(context=CONTEXTS[2], exactly=4)
+    assert (one.index.shape[-1], other.index.shape[-1]) == (3, 4)
+    assert bool((other.points[..., 0] == CONTEXTS[2]).all())
+    with pytest.raises(errors.ArgumentError, match="leave them out"):
+        bandit.ask(context=CONTEXTS[4], exactly=3, limit=2)
+    few = torch.arange(len(ARMS)) < 0
+    with pytest.raises(errors.ArgumentError, match="available"):
+        bandit.ask(context=CONTEXTS[4], exactly=3, available=few)
+    bandit.journal.close()
+    again = started()
+    assert torch.equal(again.ask(context=CONTEXTS[0]).index, one.index)
+    assert torch.equal(again.ask(context=CONTEXTS[2]).index, other.index)
+    again.journal.close()
+
+
+def test_a_given_size_overrides_a_batch_rule_and_says_so_once():
+    bandit = tb.ContextualBandit(tb.batch_bkb(rbf(), noise_std=0.1), ARMS, CONTEXTS, generator=generator(0))
+    with pytest.warns(errors.DiagnosticWarning, match="exactly= sets aside the batch rule") as said:
+        picks = [bandit.ask(context=CONTEXTS[c], exactly=5).index for c in (0, 1)]
+    assert [index.shape[-1] for index in picks] == [5, 5]
+    assert len(said) == 1
+    assert said[0].filename == __file__
+
+
 def test_rows_have_contexts_of_their_own():
     policy = tb.batch_bkb(rbf(), max_batch_size=3, **BOUNDED)
     own = torch.stack([CONTEXTS[:6], CONTEXTS[6:]])

@@ -50,11 +50,11 @@ from torchbandits.constraints import (
     values_of_sums,
 )
 from torchbandits.display import Shown, count, numbers, pairs
-from torchbandits.errors import ArgumentError, UnsupportedError, issue, require
+from torchbandits.errors import ArgumentError, UnsupportedError, require
 from torchbandits.explanation import Explanation, explain
 from torchbandits.journal import Journal, NoArmLeft, Recorder, as_journal, begun, describe_policy
 from torchbandits.loop import Loop
-from torchbandits.policies import Composed, Policy
+from torchbandits.policies import Policy
 from torchbandits.posteriors import GaussianProcess, PartitionedProcess
 from torchbandits.selections import duplicate, same_picks
 from torchbandits.sets import LevelSet, TopK, level_set, top_k
@@ -119,7 +119,6 @@ class Bandit:
             self.loop = Loop.fresh(policy, domain, generators, batch_shape, costs=costs, box=bounds is not None)
             self.recorder = Recorder(self.loop, described, journal)
             self.recorder.resume()
-        self._set_aside = False  # whether the user was warned that `exactly` overrides a batch rule
 
     # ------------------------------------------------------------------ ask and tell
 
@@ -597,15 +596,7 @@ class Bandit:
 
     def _exactly(self, count: int, constraints: tuple[Constraint, ...], offered: Tensor | None) -> Selection:
         """A new batch with exactly `count` picks per row."""
-        policy = self.policy
-        if isinstance(policy, Composed) and policy.batch_rule.freezes and not self._set_aside:
-            self._set_aside = True
-            name = type(policy.batch_rule).__name__
-            text = (
-                f"exactly= sets aside the batch rule {name}: its bound on how far variances shrink within a batch, and "
-                "guarantees that follow from it, do not hold for such batches. Ask with limit= to keep it."
-            )
-            issue([text])
+        self.recorder.warn_of_exactly_()
         return (
             self._filled(count, constraints, offered) if constraints else self.recorder.ask(None, offered, count, whole=True)[1]
         )

@@ -256,6 +256,7 @@ class ContextualBandit:
         *,
         context: Tensor,
         more: int | None = None,
+        exactly: int | None = None,
         available: Tensor | None = None,
     ) -> Selection:
         """Return the picks to evaluate next at a context. While picks are open at this context, they are returned again.
@@ -264,6 +265,7 @@ class ContextualBandit:
             limit: Maximum number of picks, as for `Bandit.ask`.
             context: `c` or `batch_shape x c`.
             more: Number of additional picks beside the picks that are open at this context.
+            exactly: Number of picks per row of a new batch, in place of the batch rule, as for `Bandit.ask`.
             available: `A` or `batch_shape x A` booleans, the arms on offer; by default all arms.
 
         Returns:
@@ -271,16 +273,24 @@ class ContextualBandit:
             open picks of all contexts as pending.
 
         Raises:
-            ShapeError, NonFiniteError, ArgumentError: On bad input. The bandit is then unchanged.
+            ShapeError, NonFiniteError, ArgumentError: On bad input, or if not so many picks could be made. The bandit is then
+                unchanged.
+
+        Warns (`DiagnosticWarning`): As `Bandit.ask` for `exactly`.
         """
-        limit, more = check_limit(limit, self.batch_shape), check_more(more)
+        limit, more, exactly = check_limit(limit, self.batch_shape), check_more(more), check_more(exactly, "exactly")
+        alone = exactly is None or (limit is None and more is None)
+        require(alone, "exactly= excludes limit= and more=: leave them out.")
         offered = check_available(available, self.batch_shape, self.arms.shape[-2], self.device)
         some = offered is None or bool(offered.any(dim=-1).all())
         require(some, "available must have at least one True in each batch row.")
         self._enter(context)
         mine = self._open_here()
         if mine is None or more is not None:
-            added, _ = self.recorder.ask(limit, self._contexts.only_here(offered), more)
+            if exactly is not None:
+                self.recorder.warn_of_exactly_()
+            many = more if exactly is None else exactly
+            added, _ = self.recorder.ask(limit, self._contexts.only_here(offered), many, whole=exactly is not None)
             mine = added if mine is None else joined(mine, added)
         return duplicate(Selection(mine.points, self._contexts.outward(mine.index), mine.mask))
 

@@ -32,12 +32,14 @@ from torchbandits.errors import (
     StateError,
     TorchBanditsError,
     UnsupportedError,
+    issue,
     require,
 )
 from torchbandits.journal.fingerprint import difference
 from torchbandits.journal.format import Mark, held, pack, state_as_text, state_of_text, unpack
 from torchbandits.journal.journal import Journal
 from torchbandits.loop import Loop
+from torchbandits.policies import Composed
 from torchbandits.reporting import certificate
 from torchbandits.selections import answer, duplicate, joined
 from torchbandits.sources import ArmSource
@@ -86,6 +88,7 @@ class Recorder:
     def __init__(self, loop: Loop, described: Mapping[str, str], journal: Journal | None = None) -> None:
         self.loop, self.journal, self.described = loop, journal, dict(described)
         self.besides: dict[str, Any] = {}
+        self._set_aside = False  # whether the user was warned that `exactly` overrides a batch rule
 
     # ------------------------------------------------------------------ calls
 
@@ -98,8 +101,7 @@ class Recorder:
             limit: `batch_shape`, largest number of picks.
             offered: `batch_shape x A`, arms on offer.
             exactly: Number of picks per row, independent of the batch rule.
-            whole: Whether to refuse to make fewer picks, and to continue after first picks, which end a batch; no pick is open
-                then.
+            whole: Whether to refuse to make fewer picks, and to continue after first picks, which end a batch.
 
         Returns:
             The additional picks, and a copy of all open picks, these included.
@@ -126,6 +128,18 @@ class Recorder:
             self.change(partial(loop.open_, selection, drawn), lambda _: note(), draws=bool(drawn))
         return selection, handed
 
+    def warn_of_exactly_(self) -> None:
+        """Warn, once, that batches of a given size override a batch rule that comes with a guarantee."""
+        policy = self.loop.policy
+        if isinstance(policy, Composed) and policy.batch_rule.freezes and not self._set_aside:
+            self._set_aside = True
+            name = type(policy.batch_rule).__name__
+            text = (
+                f"exactly= sets aside the batch rule {name}: its bound on how far variances shrink within a batch, and "
+                "guarantees that follow from it, do not hold for such batches. Ask with limit= to keep it."
+            )
+            issue([text])
+
     def _beyond_first(self, wanted: Tensor, offered: Tensor | None) -> tuple[Selection, Selection]:
         """Open the first picks, which end a batch, and then further picks with these as pending: `wanted` picks of each row in
         total, with the values and errors of `ask`."""
@@ -147,7 +161,8 @@ class Recorder:
             return found
 
         selection = self.change(work, lambda made: fill_record(made, states, loop.state.box is not None))
-        return selection, duplicate(selection)
+        assert loop.open is not None
+        return selection, duplicate(loop.open)
 
     def fill(self, count: int, allowed: Callable[[Tensor], Tensor], values: Sequence[Tensor] = ()) -> Selection:
         """Open exactly `count` further picks per row, each with all picks before it as pending.

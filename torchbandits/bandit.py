@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from torchbandits.arms import Shard
+from torchbandits.calls import one_at_a_time
 from torchbandits.checks import (
     as_device,
     check_arms,
@@ -123,6 +124,7 @@ class Bandit:
     # ------------------------------------------------------------------ ask and tell
 
     @explains_keywords
+    @one_at_a_time
     def ask(
         self,
         limit: int | Tensor | None = None,
@@ -193,6 +195,7 @@ class Bandit:
             return duplicate(cast(Selection, loop.open))
         return self.recorder.ask(most, offered, more)[1]
 
+    @one_at_a_time
     def tell(
         self,
         selection: Selection | Tensor,
@@ -252,6 +255,7 @@ class Bandit:
         forgets = failures == "forget"
         return self.recorder.tell(index, mask, given, forgets=forgets, whole=whole, selected=selected, noise_var=own)
 
+    @one_at_a_time
     def observe(
         self,
         points_or_index: Tensor,
@@ -280,6 +284,7 @@ class Bandit:
         own = check_noise_var(noise_var, pulls.counts.shape, pulls.counts > 0, loop.device)
         return self.recorder.observe(pulls, own)
 
+    @one_at_a_time
     def forget(self, selection: Selection | Tensor) -> None:
         """Withdraw open picks that will not be evaluated, and undo their hallucination.
 
@@ -289,6 +294,7 @@ class Bandit:
         self.loop.recover_()
         self.recorder.forget(*self._picks(selection, self.device))
 
+    @one_at_a_time
     def fit_kernel_(self, *, noise: bool = False, **options: Any) -> FitReport:
         """Fit the kernel's hyper-parameters to the observed rewards, separately for each batch row, and update the posterior.
 
@@ -310,6 +316,7 @@ class Bandit:
         check_fit(noise, options)
         return self.recorder.fit(noise, options)
 
+    @one_at_a_time
     def set_arms_(self, arms: Tensor | ArmSource, *, costs: Tensor | None = None) -> Bandit:
         """Replace the arms and keep all observations, including those at removed arms. Returns self.
 
@@ -336,11 +343,13 @@ class Bandit:
 
     # ------------------------------------------------------------------ results
 
+    @one_at_a_time
     def best_arm(self) -> Tensor:
         """The index of the recommended arm, `batch_shape`, as `best()` returns it. Raises the errors of `best`. Cost: O(u)."""
         check_told(self.loop.pulls)
         return self.loop.best_arm()
 
+    @one_at_a_time
     def best(self, k: int = 1) -> Recommendation:
         """The k arms with the highest posterior mean among the pulled arms, best first. A batch row with fewer than k pulled
         arms is padded with index −1 and mean NaN.
@@ -354,6 +363,7 @@ class Bandit:
         check_told(self.loop.pulls)
         return self.loop.best(k)
 
+    @one_at_a_time
     def top_k(self, k: int, *, draws: int = 1_000, seed: int = 0) -> TopK:
         """The k arms with the highest posterior mean, each with its probability of being among the k best.
 
@@ -377,6 +387,7 @@ class Bandit:
         with self.loop.few_threads():
             return top_k(self.loop, check_count(k), draws, seed)
 
+    @one_at_a_time
     def level_set(self, level: float, *, width: Width | None = None) -> LevelSet:
         """Classify the arms as above or below a level by their confidence bounds, or as undecided.
 
@@ -398,6 +409,7 @@ class Bandit:
         with self.loop.few_threads():
             return level_set(self.loop, float(level), width)
 
+    @one_at_a_time
     def should_stop(self, *rules: Rule) -> Decision:
         """Apply stopping rules. Returns a `Decision`, which is true if one of the rules stops every batch row, with the reasons
         in words.
@@ -501,6 +513,7 @@ class Bandit:
 
         return model_of_run(self.policy, self.loop.state)
 
+    @one_at_a_time
     def explain(
         self,
         *,
@@ -531,12 +544,14 @@ class Bandit:
 
     # ------------------------------------------------------------------ saving and moving
 
+    @one_at_a_time
     def state_dict(self) -> dict[str, Any]:
         """Everything needed to resume exactly, including the open selection and the generators, with a description of the
         policy. The values are copied tensors, numbers and strings."""
         self.loop.recover_()
         return self.recorder.state_dict()
 
+    @one_at_a_time
     def load_state_dict(self, state_dict: dict[str, Any]) -> Bandit:
         """Resume from a `state_dict` of a bandit with the same policy and arms, on any device. Returns self.
 

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from torchbandits.calls import one_at_a_time
 from torchbandits.checks import (
     as_tensor,
     check_arms,
@@ -250,6 +251,7 @@ class ContextualBandit:
     # ------------------------------------------------------------------ ask and tell
 
     @explains_keywords
+    @one_at_a_time
     def ask(
         self,
         limit: int | Tensor | None = None,
@@ -294,6 +296,7 @@ class ContextualBandit:
             mine = added if mine is None else joined(mine, added)
         return duplicate(Selection(mine.points, self._contexts.outward(mine.index), mine.mask))
 
+    @one_at_a_time
     def tell(
         self,
         selection: Selection | Tensor,
@@ -323,6 +326,7 @@ class ContextualBandit:
         forgets, selected = failures == "forget", isinstance(selection, Selection)
         return self.recorder.tell(joint, mask, given, forgets=forgets, selected=selected, noise_var=own)
 
+    @one_at_a_time
     def observe(
         self,
         points_or_index: Tensor,
@@ -346,12 +350,14 @@ class ContextualBandit:
             pulls = replace(pulls, index=self._inward(pulls.index, pulls.index, pulls.mask, context))
         return self.recorder.observe(pulls, own)
 
+    @one_at_a_time
     def forget(self, selection: Selection) -> None:
         """Withdraw open picks that will not be evaluated; see `Bandit.forget`."""
         require(isinstance(selection, Selection), "selection must be one that ask() returned, which knows its context.")
         index, mask = self._picks(selection)
         self.recorder.forget(self._inward(selection, index, mask, None), mask)
 
+    @one_at_a_time
     def fit_kernel_(self, **options: Any) -> FitReport:
         """Fit the kernel over (context, arm) to the observed rewards; see `Bandit.fit_kernel_`."""
         noise = options.pop("noise", False)
@@ -360,6 +366,7 @@ class ContextualBandit:
 
     # ------------------------------------------------------------------ results
 
+    @one_at_a_time
     def best(self, k: int = 1, *, context: Tensor) -> Recommendation:
         """The k arms with the highest posterior mean at a context, best first, whether they were pulled there or not. For a
         policy without a posterior, the k arms pulled there with the highest average reward. The context is then kept, as after
@@ -438,11 +445,13 @@ class ContextualBandit:
 
     # ------------------------------------------------------------------ saving
 
+    @one_at_a_time
     def state_dict(self) -> dict[str, Any]:
         """Everything needed to resume exactly: the bandit's state and the kept contexts."""
         self.loop.recover_()
         return {"bandit": self.recorder.state_dict(), "contexts": copy.deepcopy(self._contexts.state_dict())}
 
+    @one_at_a_time
     def load_state_dict(self, state_dict: dict[str, Any]) -> ContextualBandit:
         """Resume from a `state_dict` of a bandit with the same policy and arms; see `Bandit.load_state_dict`. Any other state
         raises an error and leaves the bandit unchanged. Returns self."""

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from torchbandits.aims import Certifying, Fidelity, Scalarized
 from torchbandits.bandit import Bandit, Maximizer
+from torchbandits.calls import one_at_a_time
 from torchbandits.checks import (
     as_tensor,
     check_available,
@@ -88,6 +89,7 @@ class OutcomeBandit(Bandit):
     # ------------------------------------------------------------------ ask and tell
 
     @explains_keywords
+    @one_at_a_time
     def ask(
         self,
         limit: int | Tensor | None = None,
@@ -125,6 +127,7 @@ class OutcomeBandit(Bandit):
         # The open picks of the outcomes differ only if some outcomes forgot picks, which no method of this class does.
         return Selection(*(part.clone() for part in first))
 
+    @one_at_a_time
     def tell(
         self,
         selection: Selection | Tensor,
@@ -164,6 +167,7 @@ class OutcomeBandit(Bandit):
         picks = Selection(self.loop.points(spread), spread, spread >= 0) if isinstance(selection, Selection) else spread
         return super().tell(picks, values, failures="forget", noise_var=noise_var)
 
+    @one_at_a_time
     def observe(
         self,
         points_or_index: Tensor,
@@ -210,6 +214,7 @@ class OutcomeBandit(Bandit):
             own = column("noise_var", own, True)
         return super().observe(spread, n, s, q, noise_var=own)
 
+    @one_at_a_time
     def forget(self, selection: Selection | Tensor) -> None:
         """Withdraw open picks that will not be evaluated; see `Bandit.forget`."""
         self.loop.recover_()
@@ -218,6 +223,7 @@ class OutcomeBandit(Bandit):
     # ------------------------------------------------------------------ results
 
     @without_gradients
+    @one_at_a_time
     def best(self, k: int = 1) -> Recommendation:
         """The k recommended arms among the pulled arms, best first.
 
@@ -261,10 +267,12 @@ class OutcomeBandit(Bandit):
             grow(told.variance.mT.masked_fill(gone, torch.nan), (0, 0, *pad), value=torch.nan),
         )
 
+    @one_at_a_time
     def best_arm(self) -> Tensor:
         """The recommended arm, `...`: the index of `best()`, with its errors."""
         return self.best().index.squeeze(-1)
 
+    @one_at_a_time
     def front(
         self,
         *,
@@ -300,6 +308,7 @@ class OutcomeBandit(Bandit):
         with self.loop.few_threads():
             return front(self.loop, signs, pulled=pulled, reference=point, draws=draws, seed=seed)
 
+    @one_at_a_time
     def leaders(self, count: int, *, draws: int = 64, seed: int = 0) -> Tensor:
         """The arms that the policy ranks highest, best first: candidates for an acquisition function that is slow to evaluate.
 
@@ -329,6 +338,7 @@ class OutcomeBandit(Bandit):
         with self.loop.few_threads():
             return self.policy.leaders(state, count, draws, seed)
 
+    @one_at_a_time
     def pareto_set(self, epsilon: Mapping[str, float] | None = None, *, minimize: Sequence[str] | None = None) -> ParetoSet:
         """The arms that the bounds certify as Pareto optimal up to ε, the arms that they certify as not needed, and the
         undecided arms.
@@ -365,6 +375,7 @@ class OutcomeBandit(Bandit):
         with self.loop.few_threads():
             return pareto_set(self.loop, signs, eps)
 
+    @one_at_a_time
     def explain(  # type: ignore[override]
         self, *, names: Sequence[str] | None = None, row: tuple[int, ...] | int = ()
     ) -> OutcomeExplanation:

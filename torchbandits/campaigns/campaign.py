@@ -23,6 +23,7 @@ from torch import Tensor
 
 from torchbandits.arms import stand_ins
 from torchbandits.bandit import Bandit
+from torchbandits.calls import one_at_a_time
 from torchbandits.campaigns.conditions import labels_of, on_offer, values_of
 from torchbandits.campaigns.results import Record, Results, Told, check_known, check_same_rows, read_results, record_of
 from torchbandits.campaigns.settings import Settings, begin, check_pair, history
@@ -258,6 +259,7 @@ class Campaign(Readable):
     # ------------------------------------------------------------------ ask and tell
 
     @explains_keywords
+    @one_at_a_time
     def ask(
         self,
         n: int = 1,
@@ -323,6 +325,7 @@ class Campaign(Readable):
         plate[self._own(RANK)] = np.arange(1, len(plate) + 1)
         return plate
 
+    @one_at_a_time
     def tell(self, measured: Any, *, again: bool | None = None, noise_var: str | Mapping[str, str] | None = None) -> Told:
         """Learn from results.
 
@@ -393,6 +396,7 @@ class Campaign(Readable):
         columns = {d.column: 0.01 * d.scale if d.kind == "number" else 0.0 for d in compared}
         return results, rows, check_same_rows(results, truth, columns)
 
+    @one_at_a_time
     def forget(self, ids: Sequence[Any] | None = None) -> None:
         """Give up open rows, which were asked for and will not be evaluated: all of them, or those with the given ids. The id
         of a row that is not open itself stands for the open rows with the same features.
@@ -420,6 +424,7 @@ class Campaign(Readable):
 
     # ------------------------------------------------------------------ results
 
+    @one_at_a_time
     def should_stop(self, *rules: Rule) -> Decision:
         """Whether to stop: a `Decision`, which is true if one of the rules stops the campaign, with the reason in words.
 
@@ -460,6 +465,7 @@ class Campaign(Readable):
                 reasons = tuple(text.replace(f"or below {turned.level:g}", f"or below {rule.level:g}") for text in reasons)
         return replace(decision, reasons=reasons)
 
+    @one_at_a_time
     def best(self, k: int = 5) -> pd.DataFrame:
         """The measured rows with the best posterior means, best first; at most k. If noise leaves open which is best, `doubt`
         says so.
@@ -482,6 +488,7 @@ class Campaign(Readable):
         table[self._own(TIMES)] = [len(values.get(row, [])) for row in rows.tolist()]
         return table
 
+    @one_at_a_time
     def explain(self) -> Explanation:
         """Explain what the model has learned about the columns, the noise and the best row. `print` shows the result as five
         lines of text, and its method `figure()` plots the columns that matter.
@@ -518,6 +525,7 @@ class Campaign(Readable):
             guarantee = "Guarantee: none, because these are estimates of a model that was fitted to the same measurements."
         return replace(found, best=best, upper=self._sign * found.upper, repeated=repeated, guarantee=guarantee, words=words)
 
+    @one_at_a_time
     def doubt(self) -> str:
         """A warning if noise leaves it open which measured row is best, with the number of repeats that helps; else an empty
         text, as for policies without one Gaussian process.
@@ -530,6 +538,7 @@ class Campaign(Readable):
         believed = self._believed()
         return "" if believed is None else believed.doubt()
 
+    @one_at_a_time
     def report(self, path: str | os.PathLike[str]) -> Path:
         """Write an HTML page of the campaign: progress, best rows, open rows, and the decisions on the columns.
 
@@ -621,11 +630,13 @@ class Campaign(Readable):
         return self._bandit
 
     @property
+    @one_at_a_time
     def open(self) -> list[str]:
         """Ids of the open rows, which were asked for and neither told nor forgotten, in the order of their selection."""
         rows = self._open_rows()
         return self._ids.of(rows, self._table.take(rows))
 
+    @one_at_a_time
     def close(self) -> None:
         """Write a checkpoint and close the journal. This object can't be asked or told afterwards; a new `Campaign` resumes the
         campaign."""

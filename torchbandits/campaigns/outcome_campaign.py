@@ -17,6 +17,7 @@ from torch import Tensor
 from torchbandits import outcomes
 from torchbandits.aims import Constrained, Limit, Scalarized, log_probability
 from torchbandits.bandit import Bandit
+from torchbandits.calls import one_at_a_time
 from torchbandits.campaigns.campaign import DEVIATION, EXPECTED, MEASURED, TIMES, Campaign, known_noise, overruled_by
 from torchbandits.campaigns.results import Record, Results, Told, noise_variances
 from torchbandits.campaigns.settings import Settings, history
@@ -174,6 +175,7 @@ class OutcomeCampaign(Campaign):
 
     # ------------------------------------------------------------------ tell
 
+    @one_at_a_time
     def tell(self, measured: Any, *, again: bool | None = None, noise_var: str | Mapping[str, str] | None = None) -> Told:
         """Learn from results.
 
@@ -263,6 +265,7 @@ class OutcomeCampaign(Campaign):
 
     # ------------------------------------------------------------------ results
 
+    @one_at_a_time
     def best(self, k: int = 5) -> pd.DataFrame:
         """The best measured rows, best first; at most k.
 
@@ -286,6 +289,7 @@ class OutcomeCampaign(Campaign):
         index = self._bandit.best(min(k, max(1, seen))).index.reshape(-1)
         return self._with_results(self._as_told(index[index >= 0], self._results.measured_rows()))
 
+    @one_at_a_time
     def front(self, *, measured: bool = False) -> pd.DataFrame:
         """The rows that no other row beats in all objectives by their posterior means, among those that keep the limits with a
         probability of at least 95 %. Rows are sorted by the posterior mean of the first objective, the best first.
@@ -323,6 +327,7 @@ class OutcomeCampaign(Campaign):
         order = self._own(f"{names[0]} {EXPECTED}")
         return frame.sort_values(order, ascending=names[0] in small, kind="stable", ignore_index=True)
 
+    @one_at_a_time
     def doubt(self) -> str:
         """A warning if the noise of an outcome has to be estimated, and too few measurements were repeated for that; else an
         empty text.
@@ -350,6 +355,7 @@ class OutcomeCampaign(Campaign):
             "earlier one, noise is taken for differences between rows. Measure some of the best rows again."
         )
 
+    @one_at_a_time
     def explain(self) -> OutcomeExplanation:  # type: ignore[override]
         """Explain what the models have learned about the columns and the noise, outcome by outcome. `print` shows the result as
         one line of text per outcome, and its method `figure()` plots the columns that matter.
@@ -373,6 +379,7 @@ class OutcomeCampaign(Campaign):
         words = Words("row", "column", "measurement", "measured", "measurement")
         return replace(bandit.explain(names=feature_names(list(self.columns))), words=words)
 
+    @one_at_a_time
     def should_stop(self, *rules: Rule) -> Decision:
         """Whether to stop: a `Decision`, which is true if one of the rules stops the campaign; see
         `OutcomeBandit.should_stop`."""
@@ -384,6 +391,7 @@ class OutcomeCampaign(Campaign):
     def _rows_failed(self) -> list[int]:
         return self._results.failures.rows
 
+    @one_at_a_time
     def report(self, path: str | os.PathLike[str]) -> Path:
         """Write an HTML page of the campaign: the front, progress, open rows, and the decisions on the columns.
 

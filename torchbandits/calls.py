@@ -1,0 +1,30 @@
+"""Calls of an object's methods one after the other, where several threads share the object."""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable
+from typing import Any, Concatenate, ParamSpec, TypeVar
+from weakref import WeakKeyDictionary
+
+_O = TypeVar("_O")
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+
+# Kept apart from the objects, which are copied and saved.
+_LOCKS: WeakKeyDictionary[Any, threading.RLock] = WeakKeyDictionary()
+_GUARD = threading.Lock()
+
+
+def one_at_a_time(method: Callable[Concatenate[_O, _P], _R]) -> Callable[Concatenate[_O, _P], _R]:
+    """Decorate a method: it waits until no other thread is in a decorated method of the same object."""
+
+    @functools.wraps(method)
+    def called(self: _O, *args: _P.args, **kwargs: _P.kwargs) -> _R:
+        with _GUARD:
+            lock = _LOCKS.setdefault(self, threading.RLock())
+        with lock:
+            return method(self, *args, **kwargs)
+
+    return called

@@ -40,8 +40,8 @@ def robust(policy: Policy, *, threshold: float = 3.0) -> Composed:
 
     At arms that are well known (a leverage near 0) this is Huber's weight, c / |z|. A weight is computed when the reward is
     told and does not change afterwards. If the prior mean is estimated, the rewards of the first tell have weight 1. A single
-    outlier moves the mean at its arm by at most c posterior standard deviations; a genuine large reward must be repeated a few
-    times before the posterior mean follows it.
+    outlier moves the mean at its arm by at most c posterior standard deviations if λ ≥ noise_std², as by default; a genuine
+    large reward must be repeated a few times before the posterior mean follows it.
 
     Args:
         policy: gp_ucb, igp_ucb, gp_bucb or thompson_sampling, or another policy with a single exact Gaussian process.

@@ -388,3 +388,16 @@ def test_a_function_that_is_no_kernel_is_noticed(mistake: str, says: str | None,
     found = [str(warning.message) for warning in caught if "not a covariance" in str(warning.message)]
     assert len(found) == (says is not None)
     assert says is None or says in found[0]
+
+
+def test_the_rounding_of_distances_is_no_flaw_of_a_kernel():
+    """GPyTorch's k(x, y) and k(y, x) differ by 1e-5 between points that nearly coincide and far from all others."""
+    arms = 1e3 * Problem(seed=2, a=60, d=2).tensor
+    arms[30:40] = arms[:10] * (1 + 1e-12)
+    kernel = gpytorch.kernels.MaternKernel(nu=0.5) * gpytorch.kernels.PeriodicKernel()
+    bandit = tb.Bandit(tb.gp_ucb(kernel.double(), noise_std=0.3), arms)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", errors.DiagnosticWarning)
+        for arm in range(40):
+            bandit.tell(torch.tensor([arm]), torch.tensor([math.sin(arm)], dtype=torch.float64))
+    assert not [warning for warning in caught if "not a covariance" in str(warning.message)]

@@ -30,8 +30,9 @@ _FAR_MEAN, _FAR_SPREAD, _SMALL_SPREAD, _MISFIT = 5.0, 3.0, 30.0, 5.0
 _LOUD = 0.25
 # Thresholds on ratios of variances.
 _ISOLATED, _IDENTICAL, _COLLAPSED = 1e-2, 1e-4, 1e-3
-# Largest error of a kernel matrix, as a fraction of its largest entry: that of distances between points that nearly coincide.
-_INACCURATE = 1e-5
+# Largest error of a kernel matrix, as a fraction of its largest entry. GPyTorch's distances between points that nearly coincide
+# are off by 1e-8 of the range of the features, which may be 1e5 lengthscales.
+_INACCURATE = 1e-3
 # Nearest points with a smaller correlation say nothing about each other.
 _UNRELATED = 0.05
 

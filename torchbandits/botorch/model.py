@@ -17,7 +17,7 @@ from botorch.models.transforms.outcome import OutcomeTransform, Standardize
 from botorch.models.utils.assorted import fantasize as fantasizing
 from botorch.posteriors import GPyTorchPosterior
 from botorch.utils.datasets import SupervisedDataset
-from botorch.utils.types import DEFAULT, _DefaultType
+from botorch.utils.types import DEFAULT
 from gpytorch.distributions import MultivariateNormal
 from gpytorch.likelihoods import FixedNoiseGaussianLikelihood
 from linear_operator import to_linear_operator
@@ -140,7 +140,7 @@ class BanditModel(GPyTorchModel, gpytorch.models.GP, FantasizeMixin):
         prior_mean: float | str = 0.0,
         generator: torch.Generator | Sequence[torch.Generator] | None = None,
         input_transform: InputTransform | None = None,
-        outcome_transform: OutcomeTransform | _DefaultType | None = DEFAULT,
+        outcome_transform: OutcomeTransform | type | None = DEFAULT,
         covar_module: gpytorch.kernels.Kernel | None = None,
     ) -> None:
         super().__init__()
@@ -148,7 +148,7 @@ class BanditModel(GPyTorchModel, gpytorch.models.GP, FantasizeMixin):
         at_least("oversampling (q̄)", oversampling)
         check_transform("input_transform", input_transform, InputTransform)
         self._validate_tensor_args(train_X, train_Y, train_Yvar)
-        if isinstance(outcome_transform, _DefaultType):
+        if outcome_transform is DEFAULT:
             in_units = [x for x in (kernel, covar_module, noise_std, regularization) if x is not None]
             standardized = not in_units and prior_mean in ("estimate", 0.0) and train_Y.shape[-2] > 0
             outcome_transform = Standardize(1, batch_shape=train_Y.shape[:-2]) if standardized else None
@@ -159,7 +159,7 @@ class BanditModel(GPyTorchModel, gpytorch.models.GP, FantasizeMixin):
         with torch.no_grad():
             # In training mode, in which transforms learn their bounds.
             x, Yvar = self.transform_inputs(train_X), train_Yvar
-            if outcome_transform is not None:
+            if isinstance(outcome_transform, OutcomeTransform):
                 outcome_transform.train()
                 _, Yvar = outcome_transform(train_Y, train_Yvar, X=x)
                 self.outcome_transform = outcome_transform.eval()

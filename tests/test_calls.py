@@ -1,4 +1,4 @@
-"""Threads that share a bandit or a campaign: their calls take effect one after the other."""
+"""Threads that share a bandit, a campaign or a worker: their calls take effect one after the other."""
 
 from __future__ import annotations
 
@@ -84,6 +84,20 @@ def test_threads_at_several_contexts_get_arms_of_their_own():
 
     together(work)
     assert int(bandit.pulls) == 32
+
+
+def test_threads_of_one_worker_learn_each_reward_once(tmp_path: Path):
+    worker = tb.Worker(policy(), ARMS, store=tmp_path / "store")
+
+    def work(thread: int) -> None:
+        for _ in range(10):
+            lease = worker.ask()
+            worker.tell(lease, float(lease.points.sum()))
+
+    together(work)
+    assert worker.told == 40
+    assert int(worker.bandit.pulls) == 40
+    worker.close()
 
 
 def test_a_copy_has_a_lock_of_its_own():

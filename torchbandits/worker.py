@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from torchbandits.bandit import Bandit
+from torchbandits.calls import one_at_a_time
 from torchbandits.checks import (
     as_path,
     as_tensor,
@@ -134,6 +135,7 @@ class Worker:
 
     # ------------------------------------------------------------------ ask and tell
 
+    @one_at_a_time
     def ask(self, limit: int | None = None) -> Lease | None:
         """Return a pick to evaluate: one whose lease expired, or a new one.
 
@@ -157,6 +159,7 @@ class Worker:
             points, index = points[0], index[0]
         return Lease(pick.number, points, index, pick.expires, pick.attempts, self._store.id)
 
+    @one_at_a_time
     def tell(
         self,
         lease: Lease,
@@ -229,11 +232,13 @@ class Worker:
             content["noise_var"] = pack(own)
         self._store.transaction(lambda: self._store.settle(lease.number, "told", content))
 
+    @one_at_a_time
     def forget(self, lease: Lease) -> None:
         """Withdraw a pick, which is then no longer pending. Raises `StateError` if it was told or forgotten before."""
         self._check_lease(lease)
         self._store.transaction(lambda: self._store.settle(lease.number, "forgotten", {}))
 
+    @one_at_a_time
     def renew(self, lease: Lease) -> Lease:
         """Hold a pick for another `lease` seconds from now. Raises `StateError` if this worker no longer holds it."""
         self._check_lease(lease)
@@ -241,22 +246,26 @@ class Worker:
         return replace(lease, expires=expires)
 
     @property
+    @one_at_a_time
     def told(self) -> int:
         """Number of rewards told by all workers."""
         return self._store.counts()["told"]
 
     @property
+    @one_at_a_time
     def bandit(self) -> Bandit:
         """A bandit that has learned all rewards told so far: for `best()`, `posterior`, `counts`. Picks and rewards that are
         asked for and told by this bandit are not shared with other workers, and the next call of this worker discards them."""
         self._catch_up()
         return self._bandit
 
+    @one_at_a_time
     def should_stop(self, *rules: Rule) -> Decision:
         """Whether to stop, by all rewards told so far; see `Bandit.should_stop`. Every worker gets the same decision for the
         same rewards, except from a rule with a memory."""
         return self.bandit.should_stop(*rules)
 
+    @one_at_a_time
     def close(self) -> None:
         """Close the file. Held picks stay held until their leases expire."""
         self._store.close()

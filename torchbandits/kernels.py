@@ -167,6 +167,12 @@ class Stationary:
             lengthscale, outputscale = lengthscale.detach(), None if outputscale is None else outputscale.detach()
         return Stationary(nu, lengthscale, outputscale)
 
+    def row(self, batch_shape: torch.Size, place: tuple[int, ...]) -> Stationary:
+        """The kernel of one batch row, without batch shape."""
+        lengthscale = self.lengthscale.expand(*batch_shape, *self.lengthscale.shape[-2:])[place]
+        outputscale = None if self.outputscale is None else self.outputscale.expand(batch_shape)[place]
+        return Stationary(self.nu, lengthscale, outputscale)
+
     @cached_property
     def scale(self) -> Tensor:
         """The factor that turns the length of differences into r, shaped like the lengthscale."""
@@ -231,12 +237,15 @@ class StationaryColumns:
 
     Args:
         arms: `A x d`, copied in units of the lengthscale.
-        kernel: An RBF or Matérn kernel, scaled or not, without batch shape or active dimensions.
+        kernel: An RBF or Matérn kernel, scaled or not, without active dimensions.
+        place: The batch row of a kernel with a batch shape.
     """
 
-    def __init__(self, arms: Points, kernel: gpytorch.kernels.Kernel) -> None:
+    def __init__(self, arms: Points, kernel: gpytorch.kernels.Kernel, place: tuple[int, ...] = ()) -> None:
         form = Stationary.of(kernel)
         assert form is not None
+        if place:
+            form = form.row(kernel.batch_shape, place)
         self._form, self._scale = form, form.scale.to(arms.dtype).squeeze(-2)
         # Features first, so that sums run along the arms.
         self._arms = (arms * self._scale).T.contiguous()

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import gpytorch
 import pytest
 import torch
 
+from torchbandits.arms import ArmRows, ArmTable, columns
 from torchbandits.embeddings import Nystrom
 from torchbandits.kernels import StationaryColumns, evaluate_kernel, kernel_matrix
+from torchbandits.posteriors import GaussianProcess
 
 F64 = torch.float64
 
@@ -29,6 +33,44 @@ def test_stationary_columns_equal_gpytorch(kernel: gpytorch.kernels.Kernel) -> N
     for j in (0, 7, 199):
         expected = kernel_matrix(kernel, arms[j : j + 1], arms).squeeze(0).detach()
         torch.testing.assert_close(columns(arms[j]), expected, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("dtype", [F64, torch.float32])
+@pytest.mark.parametrize("base", [False, True], ids=["rows in the scale", "rows in both"])
+@pytest.mark.parametrize("nu", [None, 0.5, 2.5])
+@pytest.mark.parametrize("lead", [(), (2,)])
+def test_columns_of_a_kernel_with_batch_rows(lead, nu, base, dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of long lists of arms one row after the other, of others all rows by GPyTorch."""
+    rows = torch.Size([3])
+    own = {"ard_num_dims": 2, "batch_shape": rows if base else torch.Size([])}
+    part = gpytorch.kernels.RBFKernel(**own) if nu is None else gpytorch.kernels.MaternKernel(nu=nu, **own)
+    kernel = gpytorch.kernels.ScaleKernel(part, batch_shape=rows).double()
+    generator = torch.Generator().manual_seed(0)
+    kernel.base_kernel.lengthscale = 0.3 + torch.rand(*own["batch_shape"], 1, 2, generator=generator, dtype=F64)
+    kernel.outputscale = 0.5 + torch.rand(3, generator=generator, dtype=F64)
+    kernel.requires_grad_(False)
+    arms = torch.rand(90, 2, generator=generator, dtype=F64).to(dtype)
+    shape = torch.Size([*lead, 3])
+    process = GaussianProcess(kernel, 0.1, dim=2, batch_shape=shape, sparse=False)
+    table = ArmTable(ArmRows(arms, shape), process, None)
+    points = torch.rand(*shape, 4, 2, generator=generator, dtype=F64).to(dtype)
+    expected = table.columns.evaluate(points)
+    assert expected.shape == (*shape, 4, 90)
+    calls = []
+    monkeypatch.setattr(columns, "_LONG", 90)
+    monkeypatch.setattr(columns.KernelColumns, "_lines", noted(columns.KernelColumns._lines, calls))
+    found = table.columns.evaluate(points)
+    assert len(calls) == 3
+    tolerance = {"rtol": 1e-9, "atol": 1e-12} if dtype == F64 else {"rtol": 1e-4, "atol": 1e-5}
+    torch.testing.assert_close(found, expected, **tolerance)
+
+
+def noted(method: Any, calls: list[Any]) -> Any:
+    def called(*given: Any) -> Any:
+        calls.append(given)
+        return method(*given)
+
+    return called
 
 
 @pytest.mark.parametrize(

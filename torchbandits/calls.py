@@ -14,7 +14,6 @@ _R = TypeVar("_R")
 
 # Kept apart from the objects, which are copied and saved.
 _LOCKS: WeakKeyDictionary[Any, threading.RLock] = WeakKeyDictionary()
-_GUARD = threading.Lock()
 
 
 def one_at_a_time(method: Callable[Concatenate[_O, _P], _R]) -> Callable[Concatenate[_O, _P], _R]:
@@ -22,9 +21,9 @@ def one_at_a_time(method: Callable[Concatenate[_O, _P], _R]) -> Callable[Concate
 
     @functools.wraps(method)
     def called(self: _O, *args: _P.args, **kwargs: _P.kwargs) -> _R:
-        with _GUARD:
-            lock = _LOCKS.setdefault(self, threading.RLock())
-        with lock:
+        # `setdefault` is one operation of a dictionary. A lock around it, which is not reentrant, could be left locked by an
+        # interrupt (Ctrl-C); a reentrant lock that is left so does not hold up its own thread.
+        with _LOCKS.setdefault(self, threading.RLock()):
             return method(self, *args, **kwargs)
 
     return called

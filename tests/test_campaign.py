@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tracemalloc
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -123,6 +124,29 @@ def test_a_row_that_failed_is_told_alone_and_not_selected_again_without_repeats(
     )
     c.tell(failed[["id"]].assign(**{"yield": 50.0}))
     assert c.tell(failed[["id"]].assign(**{"yield": np.nan})).notes == ()
+
+
+@OFF_SCALE
+def test_a_row_that_failed_twice_is_left_out_while_there_are_others(tmp_path: Path):
+    copies = frame().head(2).assign(id=["copy0", "copy1"])
+    table = pd.concat([frame(), copies], ignore_index=True)
+    c = tb.Campaign(table, "yield", policy=policy(), journal=tmp_path / "lab")
+    bad, failed = {*frame()["id"].iloc[::3], "copy0"}, Counter[str]()
+    for _ in range(40):
+        result = measured(c.ask(1))
+        if result["id"].item() in bad:
+            result["yield"] = np.nan
+            failed[result["id"].item().replace("copy0", "000")] += 1  # equal rows count together
+        c.tell(result)
+    assert max(failed.values()) == 2
+    given_up = [row for row, times in failed.items() if times == 2]
+    c.close()
+    c = tb.Campaign(table, journal=tmp_path / "lab", policy=policy())
+    assert {*given_up}.isdisjoint(c.ask(20)["id"])
+    c.forget()
+    assert c.ask(1, where=f"id == '{given_up[0]}'")["id"].tolist() == given_up[:1]  # there is no other
+    c.tell(pd.DataFrame({"id": given_up[:1], "yield": [1e3]}))
+    assert c.ask(1)["id"].tolist() == given_up[:1]  # it was measured, and is good
 
 
 def test_leading_zeros_that_a_spreadsheet_program_dropped_are_named():

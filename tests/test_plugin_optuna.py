@@ -95,6 +95,35 @@ def test_what_was_asked_is_pending_and_failures_teach_nothing():
     assert int(bandit.counts[rows[1]]) == 1
 
 
+@pytest.mark.parametrize("fail", [True, False], ids=["failed", "pruned"])
+def test_a_candidate_without_a_result_is_not_tried_a_third_time(fail: bool, tmp_path: Path):
+    storage, tried = f"sqlite:///{tmp_path}/study.db", []
+
+    def sometimes(trial: Any) -> float:
+        setting = suggested(trial)
+        tried.append(str(setting))
+        if setting["solvent"] == "DMF":
+            raise ValueError if fail else optuna.TrialPruned
+        return score(setting)
+
+    for _ in range(2):
+        study = optuna.create_study(
+            storage=storage,
+            study_name="s",
+            direction="maximize",
+            sampler=PoolSampler(POOL, policy=policy()),
+            load_if_exists=True,
+        )
+        study.optimize(sometimes, n_trials=15, catch=(ValueError,))
+    lost = [setting for setting in tried if "DMF" in setting]
+    assert lost
+    assert max(map(lost.count, lost)) <= 2
+    only = [{"x": x, "depth": 3, "solvent": "DMF"} for x in (0.2, 0.5)]
+    study = optuna.create_study(sampler=PoolSampler(only, policy=policy()))
+    study.optimize(sometimes, n_trials=6, catch=(ValueError,))  # there is no other
+    assert len(study.trials) == 6
+
+
 def test_another_session_learns_what_the_study_holds(tmp_path: Path):
     storage = f"sqlite:///{tmp_path / 'study.db'}"
     first = optuna.create_study(study_name="one", storage=storage, direction="maximize", sampler=PoolSampler(POOL))

@@ -25,7 +25,16 @@ from torchbandits.arms import stand_ins
 from torchbandits.bandit import Bandit
 from torchbandits.calls import one_at_a_time
 from torchbandits.campaigns.conditions import labels_of, on_offer, values_of
-from torchbandits.campaigns.results import Record, Results, Told, check_known, check_same_rows, read_results, record_of
+from torchbandits.campaigns.results import (
+    FAILURES,
+    Record,
+    Results,
+    Told,
+    check_known,
+    check_same_rows,
+    read_results,
+    record_of,
+)
 from torchbandits.campaigns.settings import Settings, begin, check_pair, history
 from torchbandits.checks import (
     as_device,
@@ -280,8 +289,9 @@ class Campaign(Readable):
             where: A further condition on new rows, for example those that can be evaluated at present: a comparison, or a
                 dictionary of columns to values, such as the current context, `{"machine": "B"}`. Open rows are returned
                 whether they fulfil it or not: `ask(len(campaign.open) + 1, where=…)` selects a row for another context.
-            repeats: Whether the policy may select a row again; if False, only rows that are neither measured nor open, and
-                whose evaluation was not told as failed, are selected.
+            repeats: Whether the policy may select a row again, except one that failed twice and was never measured (unless too
+                few others are left); if False, only rows that are neither measured nor open, and whose evaluation was not told
+                as failed, are selected.
             within: Constraints on the rows returned, open rows included, which name columns of the table:
                 `[constraints.Distinct(), constraints.Same("temperature"), constraints.AtMost("supplier", 4),
                 constraints.Total("price", 4_000)]`. Empty cells count as equal values.
@@ -307,6 +317,7 @@ class Campaign(Readable):
         widen = "" if left is None else ", or widen the condition"
         said = f"{count:,} of {self._table.name} can be selected: ask for fewer{widen}."
         require(n - before <= count, f"n: {n - before:,} more rows are asked for, and {said}")
+        left = self._without_failing(left, n - before)
         if constraints or not repeats:
             self._check_open(constraints, n)
             if waiting < n:
@@ -592,8 +603,8 @@ class Campaign(Readable):
             return []
         named = ", ".join(map(repr, self._ids.of(again[:_SHOWN], self._table.take(again[:_SHOWN]))))
         return [
-            f"Failed again, and never measured: {named}{', …' if len(again) > _SHOWN else ''}. A failure teaches nothing, so "
-            "that the same rows may be selected once more: leave out rows that failed by repeats=False (--no-repeats), or by a "
+            f"Failed again, and never measured: {named}{', …' if len(again) > _SHOWN else ''}. From now on they are left out "
+            "while there are others. A failure teaches nothing about other rows: leave out those that must fail as well by a "
             "condition (where=, --where)."
         ]
 
@@ -783,6 +794,19 @@ class Campaign(Readable):
         if len(entries):
             unseen &= ~torch.isin(torch.arange(len(unseen)) if first is None else first.cpu(), entries)
         return unseen if offer is None else unseen & offer
+
+    def _without_failing(self, offer: Tensor | None, wanted: int) -> Tensor | None:
+        """Rows on offer without those whose evaluation failed twice and that were never measured, nor rows equal to them; the
+        same if too few would be left."""
+        times = Counter(self._entries(self._rows_failed()).tolist())
+        entries = [entry for entry, number in times.items() if number >= FAILURES]
+        if not entries:
+            return offer
+        first = self._bandit.loop.state.rows.first
+        own = torch.arange(self._table.count) if first is None else first.cpu()
+        failing = torch.isin(own, torch.tensor(entries)) & (self._counts() == 0)
+        hopeful = ~failing if offer is None else offer & ~failing
+        return hopeful if int(hopeful.sum()) >= wanted else offer
 
     def _entries(self, rows: Sequence[int]) -> Tensor:
         """The first of the rows equal to each row."""

@@ -28,6 +28,9 @@ MOST_NAMED = 5
 Key = tuple[int, float | None]
 """A row and its value; None where the evaluation failed."""
 
+FAILURES = 2
+"""Number of failed evaluations after which a row that was never measured is left out while there are others."""
+
 
 @dataclass(frozen=True)
 class Results:

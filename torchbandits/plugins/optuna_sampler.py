@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from torchbandits.campaigns.results import FAILURES
 from torchbandits.checks import check_flag
 from torchbandits.errors import ArgumentError, StateError, UnsupportedError, require
 from torchbandits.plugins.pool import Pool
@@ -43,8 +44,9 @@ class PoolSampler(BaseSampler):
     Args:
         candidates: The list: dictionaries of parameters by name, or a pandas table with one candidate per row.
         policy: As for `Bandit`; `auto()` by default.
-        repeats: Whether a candidate may be evaluated again, which is useful for noisy objectives. If False, a candidate whose
-            trial failed is not evaluated again either.
+        repeats: Whether a candidate may be evaluated again, which is useful for noisy objectives, except one of which two
+            trials failed or were pruned and none has a result. If False, a candidate whose trial failed is not evaluated again
+            either.
         seed: Seed of the policy's random numbers.
 
     Raises:
@@ -63,6 +65,8 @@ class PoolSampler(BaseSampler):
         self._repeats = repeats
         # Which candidates were evaluated.
         self._seen = torch.zeros(len(self._pool), dtype=torch.bool)
+        # Which candidates have a result, and how many trials of each had none.
+        self._measured, self._lost = torch.zeros_like(self._seen), torch.zeros(len(self._pool), dtype=torch.int64)
         self._open: dict[int, Selection] = {}  # pending picks by the number of their trial
         self._told: set[int] = set()
         self._lock = threading.RLock()
@@ -115,6 +119,8 @@ class PoolSampler(BaseSampler):
         own = {name: value for name, value in fixed.items() if name in self._pool.names}
         require(bool(having.any()), f"no candidate has {own}, which the trial was given: fix parameters to values of one.")
         offered = having if self._repeats else having & ~self._seen
+        hopeful = offered & (self._measured | (self._lost < FAILURES))
+        offered = hopeful if bool(hopeful.any()) else offered
         if not self._repeats:
             for picked in self._open.values():
                 offered &= ~self._pool.same(int(picked.index[0]))
@@ -150,11 +156,14 @@ class PoolSampler(BaseSampler):
         # The square belongs to what is learned.
         if value is None or not math.isfinite(value * value):
             self._give_up(number)
+            if row is not None:
+                self._lost[self._pool.same(row)] += 1
         elif row is not None:
             sign = -1.0 if study.direction == StudyDirection.MINIMIZE else 1.0
             index = torch.tensor([row]) if picked is None else picked
             self._pool.bandit.tell(index, torch.tensor([sign * value], dtype=torch.float64))
             self._open.pop(number, None)
+            self._measured |= self._pool.same(row)
         # Last, so that the next call learns a trial that could not be told.
         self._told.add(number)
         if row is not None and not self._repeats:

@@ -6,14 +6,14 @@ import functools
 import threading
 from collections.abc import Callable
 from typing import Any, Concatenate, ParamSpec, TypeVar
-from weakref import WeakKeyDictionary
+from weakref import ReferenceType, ref
 
 _O = TypeVar("_O")
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
 
 # Kept apart from the objects, which are copied and saved.
-_LOCKS: WeakKeyDictionary[Any, threading.RLock] = WeakKeyDictionary()
+_LOCKS: dict[ReferenceType[Any], threading.RLock] = {}
 
 
 def one_at_a_time(method: Callable[Concatenate[_O, _P], _R]) -> Callable[Concatenate[_O, _P], _R]:
@@ -22,8 +22,8 @@ def one_at_a_time(method: Callable[Concatenate[_O, _P], _R]) -> Callable[Concate
     @functools.wraps(method)
     def called(self: _O, *args: _P.args, **kwargs: _P.kwargs) -> _R:
         # `setdefault` is one operation of a dictionary. A lock around it, which is not reentrant, could be left locked by an
-        # interrupt (Ctrl-C); a reentrant lock that is left so does not hold up its own thread.
-        with _LOCKS.setdefault(self, threading.RLock()):
+        # interrupt (Ctrl-C); a reentrant lock that is left so does not hold up its own thread. The lock goes with its object.
+        with _LOCKS.setdefault(ref(self, _LOCKS.pop), threading.RLock()):
             return method(self, *args, **kwargs)
 
     return called

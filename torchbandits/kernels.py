@@ -150,18 +150,21 @@ class Stationary:
     outputscale: Tensor | None
 
     @staticmethod
+    def covers(kernel: gpytorch.kernels.Kernel) -> bool:
+        """Whether this is such a kernel; its parameters are not evaluated."""
+        base = kernel.base_kernel if type(kernel) is gpytorch.kernels.ScaleKernel else kernel
+        matern = type(base) is gpytorch.kernels.MaternKernel and any(math.isclose(base.nu, nu) for nu in (0.5, 1.5, 2.5))
+        known = matern or type(base) is gpytorch.kernels.RBFKernel
+        return known and base.active_dims is None and kernel.active_dims is None
+
+    @staticmethod
     def of(kernel: gpytorch.kernels.Kernel, *, detached: bool = True) -> Stationary | None:
         """The parameters of an RBF or Matérn kernel; None for any other kernel."""
+        if not Stationary.covers(kernel):
+            return None
         scaled = type(kernel) is gpytorch.kernels.ScaleKernel
         base = kernel.base_kernel if scaled else kernel
-        if type(base) is gpytorch.kernels.RBFKernel:
-            nu = None
-        elif type(base) is gpytorch.kernels.MaternKernel and any(math.isclose(base.nu, order) for order in (0.5, 1.5, 2.5)):
-            nu = float(base.nu)
-        else:
-            return None
-        if base.active_dims is not None or kernel.active_dims is not None:
-            return None
+        nu = float(base.nu) if type(base) is gpytorch.kernels.MaternKernel else None
         lengthscale, outputscale = base.lengthscale, kernel.outputscale if scaled else None
         if detached:
             lengthscale, outputscale = lengthscale.detach(), None if outputscale is None else outputscale.detach()

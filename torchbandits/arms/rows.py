@@ -235,7 +235,7 @@ class ArmRows(Buffered):
         assert told.index is not None
         assert told.mask is not None
         if device.type == "cpu" and told.index.dim() == 1 and told.index.shape[0] == 1 and bool(told.mask):
-            arm = self.entry(told.index)
+            arm = told.index if self._buffers["first"] is None else self.entry(told.index)
             return Summed(arm, arm, arm, told.counts.double(), told.sums.double(), told.squares.double(), whole=True)
         if told is not pulls and self.first is None and told.index.shape[-1] == 1 and bool(told.mask.all()):
             # One pick per row is its own distinct arm, and is on the device already.

@@ -234,8 +234,11 @@ def check_maximum(point: Any, batch_shape: torch.Size, dim: int) -> Tensor:
 # ---------------------------------------------------------------------- telling
 
 
-def check_picks(selection: Any, batch_shape: torch.Size, num_arms: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Arm indices `batch_shape x q` and their mask, from a selection or plain indices (−1 where a batch row is padded)."""
+def check_picks(
+    selection: Any, batch_shape: torch.Size, num_arms: int, device: torch.device, *, padded: bool = False
+) -> tuple[Tensor, Tensor]:
+    """Arm indices `batch_shape x q` and their mask, from a selection or plain indices (−1 where a batch row is padded; a single
+    row only if `padded`, because a reward told there would be lost)."""
     if isinstance(selection, Selection):
         index = as_tensor("arm indices", selection.index)
     else:
@@ -260,8 +263,7 @@ def check_picks(selection: Any, batch_shape: torch.Size, num_arms: int, device: 
                 f"{tuple(mask.shape)}."
             )
     else:
-        # Padding exists among batch rows only.
-        mask = index != -1 if batch_shape else torch.ones_like(index, dtype=torch.bool)
+        mask = index != -1 if padded or batch_shape else torch.ones_like(index, dtype=torch.bool)
     bad = mask & ((index < 0) | (index >= num_arms))
     if bool(bad.any()):
         raise ArmIndexError(f"arm index {index[bad][0].item()} is outside 0 … {num_arms - 1}.")

@@ -90,7 +90,7 @@ def calibration(
         else:
             index = as_tensor("index_or_points", index_or_points)
             given = index.expand(*source.batch_shape, -1) if index.dim() == 1 else index
-            picks, mask = check_picks(given, source.batch_shape, source.arms.shape[-2], source.device)
+            picks, mask = check_picks(given, source.batch_shape, source.arms.shape[-2], source.device, padded=True)
             x = state.rows.points(picks)
     else:
         if not isinstance(source, GaussianProcess | PartitionedProcess):

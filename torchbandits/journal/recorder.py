@@ -465,7 +465,7 @@ class Recorder:
         loop = self.loop
         if loop.state.box is not None or loop.policy.draws_on_select(loop.state):
             return False
-        index, mask = check_picks(index, loop.batch_shape, loop.total, loop.device)
+        index, mask = check_picks(index, loop.batch_shape, loop.total, loop.device, padded=True)
         loop.open_(Selection(loop.points(index), index, mask))
         return True
 
@@ -485,7 +485,7 @@ class Recorder:
             return None if value is None else value.to(loop.device)
 
         def picks() -> tuple[Tensor, Tensor]:
-            return check_picks(get("index"), loop.batch_shape, loop.total, loop.device)
+            return check_picks(get("index"), loop.batch_shape, loop.total, loop.device, padded=True)
 
         kind = record["kind"]
         if kind == "ask":
@@ -590,7 +590,7 @@ class GatheredCalls:
         state, policy = loop.state, loop.policy
         if self._told:
             index = torch.cat([i for i, _, _ in self._told], dim=-1)
-            index, mask = check_picks(index, loop.batch_shape, loop.total, loop.device)
+            index, mask = check_picks(index, loop.batch_shape, loop.total, loop.device, padded=True)
             given = torch.cat([y for _, y, _ in self._told], dim=-1)
             given = check_rewards(given, index, mask, loop.device, "forget")
             kept = mask & ~given.isnan()
@@ -613,7 +613,7 @@ class GatheredCalls:
             return None
         padded = [arms + [-1] * (wide - len(arms)) for arms in self._open]
         index = torch.tensor(padded, device=loop.device).reshape(*loop.batch_shape, wide)
-        index, mask = check_picks(index, loop.batch_shape, loop.total, loop.device)
+        index, mask = check_picks(index, loop.batch_shape, loop.total, loop.device, padded=True)
         return Selection(loop.points(index), index, mask)
 
 

@@ -204,7 +204,7 @@ class _Scales:
             looked = () if table is None or table.rows.sharded else _looked_at(table, spaced)
             both = torch.cat([x, *(part.double() for part in looked[-1:])], dim=-2)
             totals, K, *known = to_host(statistics.totals, kernel_among(posterior.kernel, both), *looked)
-            if Stationary.of(posterior.kernel) is None:
+            if not Stationary.covers(posterior.kernel):
                 flaws = _flaws_of(K, to_host(kernel_diagonal(posterior.kernel, both))[0].double())
             own = K[..., :_SAMPLE, :_SAMPLE]
             prior, within = own.diagonal(dim1=-2, dim2=-1).mean(dim=-1), own.mean(dim=(-2, -1))

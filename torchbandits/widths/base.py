@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from numbers import Real
 from typing import ClassVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -48,7 +49,7 @@ def check_norm_bound(norm_bound: float | Tensor) -> None:
 
 def check_rows_of(norm_bound: float | Tensor, batch_shape: torch.Size) -> None:
     """Raise `ShapeError` unless a norm bound is one number, or one per batch row."""
-    shape, rows = torch.as_tensor(norm_bound).shape, tuple(batch_shape)
+    shape, rows = torch.Size(np.shape(norm_bound)), tuple(batch_shape)
     try:
         good = broadcast_shapes(batch_shape, shape) == batch_shape
     except RuntimeError:

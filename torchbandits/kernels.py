@@ -257,7 +257,7 @@ class StationaryColumns:
     @staticmethod
     def supports(arms: Points, kernel: gpytorch.kernels.Kernel) -> bool:
         """Whether the kernel is RBF or Matérn, and neither arms nor kernel have batch dimensions."""
-        return not kernel.batch_shape and arms.dim() == 2 and Stationary.of(kernel) is not None
+        return not kernel.batch_shape and arms.dim() == 2 and Stationary.covers(kernel)
 
     def __call__(self, point: Tensor) -> Tensor:
         """k(x, ·), `A`, for a point `d`. Cost O(A d)."""

@@ -143,14 +143,14 @@ class KernelColumns:
     def _of(self, points: Points, arms: Points) -> Tensor:
         """k(points, arms), `batch_shape x p x n`, one point at a time."""
         kernel = self._kernel()
-        if arms.device.type != "cpu" and Stationary.of(kernel) is not None:
+        if arms.device.type != "cpu" and Stationary.covers(kernel):
             return evaluate_kernel(kernel, points, arms)
         if points.numel() and StationaryColumns.supports(arms, kernel):
             return self._lines(StationaryColumns(arms, kernel), points)
         rows = kernel.batch_shape
         if rows and arms.dim() == 2 and arms.shape[0] >= _LONG and arms.device.type == "cpu" and points.numel():
             shape = broadcast_shapes(points.shape[:-2], rows)
-            if shape[-len(rows) :] == rows and Stationary.of(kernel) is not None:
+            if shape[-len(rows) :] == rows and Stationary.covers(kernel):
                 return self._by_kernel(points.expand(*shape, *points.shape[-2:]), arms)
         columns = [evaluate_kernel(kernel, x, arms) for x in points.split(1, dim=-2)]
         if not columns:

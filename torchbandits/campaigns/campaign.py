@@ -789,10 +789,8 @@ class Campaign(Readable):
 
     def _unseen(self, offer: Tensor | None) -> Tensor:
         """Rows on offer that are neither measured nor open, whose evaluation did not fail, and that equal no such row."""
-        unseen, first = self._counts() == 0, self._bandit.loop.state.rows.first
         entries = torch.cat([self._open_entries(), self._entries(self._rows_failed()).cpu()])
-        if len(entries):
-            unseen &= ~torch.isin(torch.arange(len(unseen)) if first is None else first.cpu(), entries)
+        unseen = (self._counts() == 0) & ~self._equal_to(entries)
         return unseen if offer is None else unseen & offer
 
     def _without_failing(self, offer: Tensor | None, wanted: int) -> Tensor | None:
@@ -802,11 +800,14 @@ class Campaign(Readable):
         entries = [entry for entry, number in times.items() if number >= FAILURES]
         if not entries:
             return offer
-        first = self._bandit.loop.state.rows.first
-        own = torch.arange(self._table.count) if first is None else first.cpu()
-        failing = torch.isin(own, torch.tensor(entries)) & (self._counts() == 0)
+        failing = self._equal_to(torch.tensor(entries)) & (self._counts() == 0)
         hopeful = ~failing if offer is None else offer & ~failing
         return hopeful if int(hopeful.sum()) >= wanted else offer
+
+    def _equal_to(self, entries: Tensor) -> Tensor:
+        """Mask of the rows that are equal to some of them, given by the first of equal rows, on the host."""
+        first = self._bandit.loop.state.rows.first
+        return torch.isin(torch.arange(self._table.count) if first is None else first.cpu(), entries)
 
     def _entries(self, rows: Sequence[int]) -> Tensor:
         """The first of the rows equal to each row."""

@@ -669,7 +669,9 @@ def test_few_arms_and_equal_rewards_leave_no_doubt():
 
 
 def test_an_arm_that_takes_most_of_the_recent_pulls_is_named_once():
-    with pytest.warns(errors.DiagnosticWarning, match=r"arm \d+ has taken 21 of the last 40 pulls: .*available=") as said:
+    with pytest.warns(
+        errors.DiagnosticWarning, match=r"arm \d+ has taken 21 of the last 40 pulls: .*available= of ask, repeats=False of run"
+    ) as said:
         bandit = noisy_run(1.0, 0.3, 2, 130)
     assert len(said) == 1
     assert said[0].filename == __file__

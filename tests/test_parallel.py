@@ -437,6 +437,66 @@ def test_exclude_is_for_the_row_that_failed():
     assert "failed" not in history.row(1).summary()
 
 
+TWICE = torch.cat([ARMS[:12], ARMS[:3]])
+"""Fifteen arms, the last three of which equal the first three."""
+
+
+@pytest.mark.parametrize("name", policies())
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_without_repeats_no_arm_is_pulled_twice_and_the_run_ends_when_all_have_a_result(name: str, asynchronous: bool):
+    options: dict[str, Any] = {"executor": Shuffled(2), "workers": 3, "asynchronous": True} if asynchronous else {}
+    out: list[int] = []
+
+    def count(bandit: tb.Bandit, selection: tb.Selection, *_: object) -> None:
+        out.append(int(selection.mask.sum()) + (0 if bandit.loop.open is None else int(bandit.loop.open.mask.sum())))
+
+    environment = BlackBox(noisy, TWICE, seeded=True)
+    played: dict[str, Any] = {"generator": generator(1), "callbacks": [count], "repeats": False}
+    history = tb.run(policies()[name], environment, 40, **played, **options)
+    assert sorted(arm % 12 for arm in history.pulls["arm"].tolist()) == list(range(12)), "equal arms are one arm"
+    assert not asynchronous or out[:3] == [3, 3, 3], "all workers are busy"
+    seen = (torch.arange(5), torch.ones(5), torch.zeros(5))
+    history = tb.run(policies()[name], environment, 4, observed=seen, **played, **options)
+    assert len(history) == 4
+    assert not np.isin(history.pulls["arm"] % 12, np.arange(5)).any(), "history counts as results"
+
+
+def test_without_repeats_each_row_and_all_outcomes_of_a_table_have_their_own_results():
+    rewards = torch.stack([torch.sin(5 * ARMS[:, 0]), ARMS[:, 1]])[:, :20]
+    rows = Table(ARMS[:20].expand(2, -1, -1), rewards, noise_std=0.1)
+    policy = tb.batch_bkb(rbf(), noise_std=0.1, ratio_threshold=4.0)
+    history = tb.run(policy, rows, 30, generator=[generator(0), generator(1)], repeats=False)
+    for row in range(2):
+        assert sorted(history.row(row).pulls["arm"].tolist()) == list(range(20))
+    models = {name: tb.gp_ucb(rbf(), noise_std=0.1) for name in ("a", "b")}
+    history = tb.run(tb.outcomes.pareto(models), rows, 30, repeats=False)
+    assert sorted(history.row(0).pulls["arm"].tolist()) == list(range(20))
+
+
+def test_a_run_without_repeats_resumes_and_still_decides_on_failures(tmp_path: Path):
+    bad = torch.arange(0, 60, 3)
+
+    def play(path: Path | None, pulls: tuple[int, ...] = ()) -> tb.History:
+        return tb.run(
+            tb.thompson_sampling(rbf(), noise_std=0.1, batch_size=4),
+            BlackBox(Fails(bad), ARMS, seeded=True),
+            100,
+            generator=generator(1),
+            failures="exclude",
+            journal=None if path is None else tb.Journal(path, every=5, durable=False),
+            callbacks=[killed_at(left)] if (left := list(pulls)) else [],
+            repeats=False,
+        )
+
+    expected = play(None)
+    assert sorted(expected.pulls["arm"].tolist()) == [arm for arm in range(60) if arm % 3]
+    assert expected.batches["failed"].sum() == 20, "each once, and none again"
+    for pulls in (3, 21):
+        with pytest.raises(Killed):
+            play(tmp_path / "run.journal", (pulls,))
+    same(expected, play(tmp_path / "run.journal"))
+
+
 @pytest.mark.parametrize("how", ["raise", "nan", "none"])
 @pytest.mark.parametrize("kind", ["plain", "threads", "asynchronous"])
 def test_by_default_a_failure_ends_the_run_and_keeps_what_came(how: str, kind: str):
@@ -629,6 +689,7 @@ def test_a_journal_of_an_asynchronous_run_keeps_what_was_told_and_evaluates_agai
         ({"executor": Shuffled(0), "timeout": 0}, "timeout must be"),
         ({"executor": Shuffled(0), "timeout": float("nan")}, "timeout must be"),
         ({"failures": "ignore"}, "failures must be one of raise, forget, exclude"),
+        ({"repeats": 1}, "repeats must be True or False"),
         ({"workers": 2}, "need an executor"),
         ({"timeout": 2.0}, "need an executor"),
         ({"executor": Shuffled(0), "asynchronous": True}, "needs workers="),

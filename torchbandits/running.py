@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from torchbandits.bandit import Bandit
-from torchbandits.checks import as_tensor, check_function, check_whole, explains_keywords
+from torchbandits.checks import as_tensor, check_flag, check_function, check_whole, explains_keywords
 from torchbandits.environments.base import Environment
 from torchbandits.errors import EvaluationError, NonFiniteError, ShapeError, UnsupportedError, require
 from torchbandits.evaluation import (
@@ -60,6 +60,7 @@ def run(
     timeout: float | None = None,
     failures: str = "raise",
     stop: Rule | Sequence[Rule] = (),
+    repeats: bool = True,
 ) -> History:
     """Play a policy in an environment for a number of pulls, on ask and tell.
 
@@ -100,6 +101,10 @@ def run(
             one of the rules stops it, and the run ends when all rows have stopped. `history.metadata["stopped"]` holds the
             reason of each row, an empty text for a row that made all its pulls. Rules are copied, and the copies start without
             memory.
+        repeats: Whether an arm may be pulled again. If False, an arm that has a result (one of `observed` included) or is open
+            is not offered to its batch row again, nor are arms with equal features; of picks of one arm in a batch, only the
+            first is kept, so that the batch is shorter. The run ends when no arm is left. `failures` decides on arms whose
+            evaluation failed.
 
     Returns:
         The history. `history.batches["seconds"]` is the time of ask and tell, without that of the environment.
@@ -111,6 +116,7 @@ def run(
     """
     callbacks = _checked(environment, num_rounds, callbacks, observed)
     check_function("clock", clock)
+    check_flag("repeats", repeats)
     check_parallel(executor, workers, retries, timeout, failures, asynchronous)
     bandit = _bandit(policy, environment, generator, journal)
     rules = copy.deepcopy(() if isinstance(stop, tuple) and not stop else check_rules(stop, "stop"))
@@ -125,7 +131,8 @@ def run(
         money = None if budget is None else Budget(budget, environment, bandit)
         seeds = drawn[0]["seeds"] if drawn else bandit.recorder.draw_seeds(rounds=num_rounds, environment=environment.name)
         noise = [torch.Generator().manual_seed(seed) for seed in seeds]
-        steps, rounds = _Steps(environment, bandit.batch_shape, policy), Rounds(bandit, num_rounds + before, money)
+        steps = _Steps(environment, bandit.batch_shape, policy)
+        rounds = Rounds(bandit, num_rounds + before, money, once=not repeats)
         exclude = failures == "exclude"
         if bandit.journal is not None:
             bandit.journal.ride(noise, _regrets(environment, policy))
@@ -400,8 +407,8 @@ class _Steps:
 class Rounds:
     """The remaining rounds: the number of picks to ask for, and the arms on offer."""
 
-    def __init__(self, bandit: Bandit, rounds: Tensor, budget: Budget | None) -> None:
-        self._bandit, self._budget = bandit, budget
+    def __init__(self, bandit: Bandit, rounds: Tensor, budget: Budget | None, *, once: bool = False) -> None:
+        self._bandit, self._budget, self._once = bandit, budget, once
         self._rounds = rounds  # `batch_shape`, total pulls of the bandit at which each row ends
         self._least = int((rounds - bandit.pulls.long()).min())  # lower bound of the remaining pulls of every row
         self._excluded: Tensor | None = None
@@ -427,7 +434,8 @@ class Rounds:
         """
         most = self._bandit.policy.most_picks
         limit = available = None
-        if workers is not None or self._budget is not None or self._excluded is not None or most is None or most > self._least:
+        restricted = self._budget is not None or self._excluded is not None or self._once
+        if workers is not None or restricted or most is None or most > self._least:
             available, able = self._available()
             limit = self._rounds - self._bandit.pulls.long()
             limit = limit if able is None else torch.where(able, limit, 0)
@@ -436,11 +444,13 @@ class Rounds:
                 return None
         if workers is None:
             selection = Bandit.ask(self._bandit, limit=limit, available=available)
+            selection = self._without_repeats(selection) if self._once else selection
         else:
             more = min(workers, self._least) - waiting
             if more < 1:
                 return None
-            selection = Bandit.ask(self._bandit, more=more, available=available)[waiting:]
+            opened = self._one_by_one(more) if self._once else Bandit.ask(self._bandit, more=more, available=available)
+            selection = opened[waiting:]
         self._least -= len(selection)
         selection = selection if self._budget is None else self._budget.pay(selection)
         return selection if workers is None or bool(selection.mask.any()) else None
@@ -465,12 +475,45 @@ class Rounds:
             )
             self._excluded = self._excluded | (hits > 0)
 
+    def _one_by_one(self, more: int) -> Selection:
+        """The open picks with at most `more` further ones, each of another arm. There must be an arm on offer."""
+        selection = Bandit.ask(self._bandit, more=1, available=self._available()[0])
+        for _ in range(more - 1):
+            available, able = self._available()
+            if able is not None and not bool(able.all()):
+                break
+            selection = Bandit.ask(self._bandit, more=1, available=available)
+        return selection
+
+    def _without_repeats(self, selection: Selection) -> Selection:
+        """The first pick of each arm in a batch, where equal arms count as one; the others are forgotten."""
+        entries = self._bandit.loop.state.rows.entry(selection.index)
+        equal = (entries.unsqueeze(-1) == entries.unsqueeze(-2)) & selection.mask.unsqueeze(-2)
+        kept = selection.mask & ~equal.tril(diagonal=-1).any(dim=-1)
+        if not torch.equal(kept, selection.mask):
+            Bandit.forget(self._bandit, marked(selection, ~kept))
+        return marked(selection, kept)
+
+    def _taken(self) -> Tensor:
+        """Mask of the arms that have a result or are open, and of arms equal to them, `batch_shape x A`."""
+        loop = self._bandit.loop
+        taken, first = loop.counts > 0, loop.state.rows.first
+        if loop.open is not None:
+            opened = torch.zeros_like(taken, dtype=torch.int64).scatter_add(
+                -1, loop.state.rows.entry(loop.open.index).clamp_min(0), loop.open.mask.long()
+            )
+            taken = taken | ((opened if first is None else opened.gather(-1, first.expand_as(opened))) > 0)
+        # Outcomes share their picks.
+        return taken.any(dim=-2, keepdim=True).expand_as(taken) if isinstance(loop.policy, Joint) else taken
+
     def _available(self) -> tuple[Tensor | None, Tensor | None]:
         """The arms on offer, `batch_shape x A` (all arms in rows without further pulls), and the mask of rows with further
         pulls, `batch_shape`. Both are None if all arms are on offer."""
         offered = None if self._budget is None else self._budget.affordable
         if self._excluded is not None:
             offered = ~self._excluded if offered is None else offered & ~self._excluded
+        if self._once:
+            offered = ~self._taken() if offered is None else offered & ~self._taken()
         if offered is None:
             return None, None
         able = offered.any(dim=-1)

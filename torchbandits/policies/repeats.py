@@ -19,7 +19,7 @@ from torchbandits.widths import Width
 NOISE_ALONE = 0.9
 """Fraction of the variance above which noise is named as the reason for repeated pulls."""
 
-OTHERS = "take it off offer (available=) or give a larger width= to look at others"
+OTHERS = "take it off offer (available= of ask, repeats=False of run) or give a larger width= to look at others"
 
 
 def most_repeated(arms: Sequence[int]) -> tuple[int, int] | None:

@@ -267,10 +267,11 @@ def session(text: str) -> list[str]:
 def test_the_tutorial_is_a_session_that_works(folder: Path):
     whole = (Path(__file__).parents[1] / "docs" / "tutorials" / "campaign.md").read_text()
     text, several = whole.split("## Several outcomes\n")
-    table, results = re.findall(r"^```csv\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+    table, results, more = re.findall(r"^```csv\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
     (folder / "candidates.csv").write_text(table)
+    (folder / "more.csv").write_text(more)
     (folder / "results.csv").write_text(results)
-    new, plate_csv, tell, best, explained, report = session(text)
+    new, plate_csv, tell, best, explained, report, extended = session(text)
     for line in re.search(r"^```text\n(.*?)^```", text, re.DOTALL | re.MULTILINE)[1].splitlines():
         assert any(line.split() == shown.split() for shown in new.splitlines()), line
     assert len(plate(plate_csv)) == 4
@@ -280,6 +281,7 @@ def test_the_tutorial_is_a_session_that_works(folder: Path):
     titles = [line.partition(":")[0] for line in shown.splitlines()]
     assert [line.partition(":")[0] for line in explained.splitlines()] == titles
     assert "Report: campaign/report.html" in report
+    assert "2 rows added. The campaign has 14 rows now." in extended
     # The section on several outcomes is a separate session.
     shutil.rmtree("campaign")
     (results,) = re.findall(r"^```csv\n(.*?)^```", several, re.DOTALL | re.MULTILINE)

@@ -11,7 +11,7 @@ from torch import Tensor
 from torchbandits.arms import find
 from torchbandits.errors import StateError, require
 from torchbandits.posteriors import aggregate
-from torchbandits.sources import ArmSet
+from torchbandits.sources import ArmSet, ArmSource, InMemory
 from torchbandits.types import PickMask, Picks, Selection
 
 
@@ -59,12 +59,18 @@ def within(opened: Selection, kept: PickMask, points: Callable[[Tensor], Tensor]
 
 
 def carried(opened: Selection, arms: ArmSet, batch_shape: torch.Size) -> Selection:
-    """An open selection with the indices of its points among other arms.
+    """An open selection with the indices of its points among other arms. An index whose arm is the same is kept, so that of
+    equal arms the same one stays open.
 
     Raises:
         StateError: If one of its points is not among these arms.
     """
-    index = find(arms, opened.points.expand(*batch_shape, -1, -1)).masked_fill(~opened.mask, -1)
+    points = opened.points.expand(*batch_shape, -1, -1)
+    index = find(arms, points).masked_fill(~opened.mask, -1)
+    slot = opened.index.clamp(0, arms.shape[-2] - 1)
+    there = (arms if isinstance(arms, ArmSource) else InMemory(arms)).points(slot)
+    same = (slot == opened.index) & (there == points).all(dim=-1)
+    index = torch.where(same, opened.index, index)
     gone = int((opened.mask & (index < 0)).sum())
     require(gone == 0, f"{gone} picks are open at arms that are not among the new ones: tell or forget them first.", StateError)
     return Selection(opened.points, index, opened.mask)

@@ -35,7 +35,7 @@ from torchbandits.campaigns.results import (
     read_results,
     record_of,
 )
-from torchbandits.campaigns.settings import Settings, begin, check_pair, history
+from torchbandits.campaigns.settings import ADDED, Settings, begin, check_pair, history
 from torchbandits.checks import (
     as_device,
     as_path,
@@ -60,21 +60,26 @@ from torchbandits.sources import ArmSource
 from torchbandits.starts import Spread
 from torchbandits.stopping import Decision, ImprovementPerCost, LevelSetKnown, ProbableRegret, Rule, check_rules
 from torchbandits.tabular.columns import Decisions
-from torchbandits.tabular.encoding import Encoder, costs, encode, feature_names
+from torchbandits.tabular.encoding import Encoder, costs, encode, encode_in_memory, feature_names
+from torchbandits.tabular.extended import ANOTHER, check_rows, joined
+from torchbandits.tabular.ids import Ids, open_table
 from torchbandits.tabular.kept import origin_of
 from torchbandits.tabular.molecules import fingerprints
+from torchbandits.tabular.tables import InMemory, Table, as_table
 from torchbandits.tanimoto import TanimotoKernel
 from torchbandits.types import Marginals
 from torchbandits.widths import Constant
 
 if TYPE_CHECKING:
     import pandas as pd
+    from pyarrow import parquet
 
     from torchbandits import files
     from torchbandits.campaigns import page
 else:
     from torchbandits.campaigns.extras import files, page
     from torchbandits.tabular.extras import pandas as pd
+    from torchbandits.tabular.extras import parquet
 
 _FIRST = 6
 """Number of first picks of the default policy where the noise is known, and number of results between two fits of its
@@ -100,7 +105,8 @@ class Campaign(Readable):
         table: The candidates, one per row: a table of pandas, Polars or Arrow, or the path of a CSV, Excel, Parquet or
             Arrow file. A Parquet file is read in pieces and never held in memory as a whole; features of more than 256 MiB, or
             of more than 10,000 molecules, are written to `JOURNAL.features.npy`, with `….origin.json` beside it. None for the
-            file with which the campaign of the journal began.
+            file with which the campaign of the journal began. Rows that were added by `extend` are not part of it: they are
+            kept in `JOURNAL.added.parquet`.
         objective: The column of the results. It need not be in `table`; but if a column with empty cells has a similar name,
             `columns` must give the kind of that column.
         journal: A path, or a `Journal`. Every ask and tell is on the disk before it takes effect, and an existing file resumes
@@ -199,19 +205,45 @@ class Campaign(Readable):
         self._check_kind(begun.settings)
         self._table, self._ids, self._settings = begun.table, begun.ids, begun.settings
         self._sign = -1.0 if begun.settings.minimize else 1.0
-        fixed = begun.settings.candidates
-        self._offer = None if fixed is None else on_offer("candidates", self._table, fixed)
+        self._offer = self._offer_of(self._table)
         self._bandit = self._made(policy, device, generator, path if begun.new else None)
+        self._quiet()
+        self._rejoin()
         self._remember()
+        self._tell_history()
 
     def _check_kind(self, settings: Settings) -> None:
         """Refuse to resume a campaign of the other class."""
         message = "this campaign has several outcomes: open it by tb.OutcomeCampaign(journal=...)."
         require(not settings.objectives, message, StateError)
 
+    def _quiet(self) -> None:
+        """Let the bandit not warn of repeats, since `tell` names the row's id instead."""
+        if isinstance(state := self._bandit.loop.state, GaussianState):
+            state.repeats_said = True
+
+    def _rejoin(self) -> None:
+        """Take the rows that were added before a resumed campaign was closed."""
+        if (rows := self._bandit.loop.num_arms) > self._table.count:
+            path = self._added_file()
+            message = f"{path}, with rows that were added to the campaign, is missing or incomplete: restore it from a copy."
+            require(path.exists(), message, StateError)
+            kept = joined(self._table, as_table("table", path))
+            require(kept.count >= rows, message, StateError)
+            # It has rows in excess if a call of `extend` was interrupted.
+            self._table = InMemory(kept.arrow.slice(0, rows), kept.path, index=kept.index)
+            self._ids, self._offer = Ids(self._table, self._settings.id), self._offer_of(self._table)
+
+    def _offer_of(self, table: Table) -> Tensor | None:
+        fixed = self._settings.candidates
+        return None if fixed is None else on_offer("candidates", table, fixed)
+
     def _remember(self) -> None:
-        """Read the record of the journal, and tell the bandit the results of the table that are not in it."""
+        """Read the record of the journal."""
         self._record = Record() if self._journal is None else record_of(self._journal, self._sign)
+
+    def _tell_history(self) -> None:
+        """Tell the bandit the results of the table that are not in the record."""
         rows, values = history(self._table, self._settings.objective)
         new = self._record.new(rows.tolist(), values)
         if new.any():
@@ -245,8 +277,6 @@ class Campaign(Readable):
                 files.write_text(unwritten, settings.text())
             bandit = self._bandit_on(policy, arms, generator, None if priced is None else priced.to(device))
             made = True
-            if isinstance(state := bandit.loop.state, GaussianState):
-                state.repeats_said = True  # `tell` names the row's id instead
             return bandit
         except StateError as error:
             changed = {"arms was": "a cell, or the order of the rows", "costs was": f"column {settings.cost!r}"}
@@ -433,6 +463,53 @@ class Campaign(Readable):
             opened = opened[np.logical_or.reduce([np.zeros(len(opened), bool), *equal.values()])]
         self._give_up(opened)
 
+    @one_at_a_time
+    def extend(self, table: Any) -> int:
+        """Add candidates. Results and open rows are kept, and so is the encoding of the columns.
+
+        Args:
+            table: The new rows, as for `Campaign`, with new ids and the columns of the candidates in any order. Values in a
+                column of results are told, as history; such a column may be missing.
+
+        Returns:
+            The number of rows added.
+
+        Raises:
+            ArgumentError: If an id is not new, a cell has no place in the encoding of the beginning, such as a category that
+                was not in the table, or a column is missing or unknown: names row and column. Nothing has changed then.
+            UnsupportedError: If the rows are molecules, their features are in a file, or the policy is bound to the candidates
+                with which the campaign began: begin another one with all rows, and tell it the results so far.
+            DataError: If a file cannot be read or written.
+
+        Warns (`DiagnosticWarning`): If a column whose cells were all equal, so that it is no feature, has other cells now.
+
+        Cost: that of `Bandit.set_arms_`; the journal then holds the features of all rows.
+        """
+        loop, settings = self._bandit.loop, self._settings
+        message = f"rows can't be added to molecules, or to features in a file (more than 256 MiB): {ANOTHER}."
+        require(not loop.state.rows.streamed, message, UnsupportedError)
+        new = open_table(table, settings.id)
+        check_rows(new, self._table, self._ids, settings.columns, settings.outcomes)
+        whole = joined(self._table, new)
+        offer, priced = self._offer_of(whole), None if settings.cost is None else costs(whole, settings.cost)
+        for name in settings.outcomes:
+            history(whole, name)  # refuses texts
+        only_new = InMemory(whole.arrow.slice(self._table.count))
+        features = encode_in_memory(only_new, Encoder(settings.decisions), getattr(torch, settings.dtype))
+        if self._journal is not None:
+            added = whole.arrow.slice(settings.rows)
+            files.write_atomically(self._added_file(), lambda temporary: parquet.write_table(added, temporary))
+        try:
+            arms = torch.cat([self._bandit.loop.state.rows.arms, self._there(features)])
+            self._bandit.set_arms_(arms, costs=self._there(priced))
+        except UnsupportedError as error:
+            message = f"the policy of this campaign is bound to the rows it began with: {ANOTHER}."
+            raise UnsupportedError(message) from error
+        self._table, self._ids, self._offer = whole, Ids(whole, settings.id), offer
+        self._quiet()
+        self._tell_history()
+        return new.count
+
     # ------------------------------------------------------------------ results
 
     @one_at_a_time
@@ -573,7 +650,7 @@ class Campaign(Readable):
             f"{self._table.name if self._table.path is None else self._table.path.name}",
             objective=settings.objective,
             minimize=settings.minimize,
-            facts=f"{settings.rows:,} candidates, {int(np.isfinite(values).sum()):,} measurements of {settings.objective}, "
+            facts=f"{self._table.count:,} candidates, {int(np.isfinite(values).sum()):,} measurements of {settings.objective}, "
             f"{int(np.isnan(values).sum()):,} failed evaluations, {len(opened):,} pending rows; {aim} values are better",
             values=values,
             best=self.best(10),
@@ -617,7 +694,7 @@ class Campaign(Readable):
             ("waited for", f"{count(len(opened), 'row')}{': ' if opened else ''}{waited}"),
             *journal,
         ]
-        return pairs(f"{type(self).__name__} for {self.objective}: {count(self._settings.rows, 'candidate')}", values)
+        return pairs(f"{type(self).__name__} for {self.objective}: {count(self._table.count, 'candidate')}", values)
 
     @property
     def columns(self) -> Decisions:
@@ -656,6 +733,11 @@ class Campaign(Readable):
             self._journal.close()
 
     # ------------------------------------------------------------------ inside
+
+    def _added_file(self) -> Path:
+        """Path of the rows that were added."""
+        assert self._journal is not None
+        return _beside(self._journal, ADDED)
 
     def _features_file(self) -> Path:
         """Path of the features: beside the journal, or in a temporary folder that is removed with this object."""

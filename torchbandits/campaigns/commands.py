@@ -108,7 +108,7 @@ def new(
     made = kind(source, journal=folder / JOURNAL, **options)
     _print_table(made.columns.to_pandas().reset_index())
     where = "" if folder == HERE else f" --folder {folder}"
-    told, names, rows = made.bandit.pulls.sum(), made.objective, made.bandit.loop.num_arms
+    told, names, rows = made.bandit.pulls.sum(), made.objective, table.count
     say(f"{folder} holds this campaign already: nothing has changed." if began else f"The campaign is in {folder}.")
     say(f"{candidates.name} has {count(rows, 'row')}, one per candidate.")
     say(f"{int(told):,} values of {names} are known." if told else f"No value of {names} is known yet.")
@@ -265,6 +265,18 @@ def columns(folder: Folder = HERE) -> None:
     """Show how the columns of the table are interpreted."""
     with _opened(folder) as campaign:
         _print_table(campaign.columns.to_pandas().reset_index())
+
+
+@campaign_app.command()
+def extend(
+    candidates: Annotated[Path, typer.Argument(help="CSV, Excel, Parquet or Arrow file with new rows of the same columns.")],
+    folder: Folder = HERE,
+    device: Device = "cpu",
+) -> None:
+    """Add candidates to the campaign, which keeps its results and pending rows."""
+    with _opened(folder, device) as campaign:
+        added = campaign.extend(candidates)
+        say(f"{candidates}: {count(added, 'row')} added. The campaign has {count(campaign.bandit.loop.num_arms, 'row')} now.")
 
 
 @campaign_app.command()

@@ -161,8 +161,10 @@ class OutcomeCampaign(Campaign):
         return OutcomeBandit(policy, arms, generator=generator, costs=priced, journal=self._journal)
 
     def _remember(self) -> None:
+        self._results = OutcomeRecord.of(self._journal, len(self._settings.outcomes))
+
+    def _tell_history(self) -> None:
         k = len(self._settings.outcomes)
-        self._results = OutcomeRecord.of(self._journal, k)
         found = [history(self._table, name) for name in self._settings.outcomes]
         rows = np.unique(np.concatenate([places for places, _ in found]))
         values = np.full((len(rows), k), np.nan)
@@ -419,7 +421,7 @@ class OutcomeCampaign(Campaign):
         whole = outcome_page.OutcomePage(
             title=f"Search for {'the best' if one else 'trade-offs between'} {names} in "
             f"{self._table.name if self._table.path is None else self._table.path.name}",
-            facts=f"{settings.rows:,} candidates; measurements: {measured}; {failed:,} failed evaluations; "
+            facts=f"{self._table.count:,} candidates; measurements: {measured}; {failed:,} failed evaluations; "
             f"{len(self._open_rows()):,} pending rows" + (f"; limits: {', '.join(limits)}" if limits else ""),
             objectives=dict(settings.objectives),
             at_least=dict(settings.at_least),

@@ -22,6 +22,8 @@ from torchbandits.tabular.tables import Table
 
 MANY = 1_000_000
 """Number of rows from which on features have single precision by default."""
+ADDED = ".added.parquet"
+"""End of the name of the file beside a journal with the rows that were added to the table."""
 FORMAT, SEVERAL = 1, 2
 """Formats of the file, of one objective and of several outcomes."""
 _SEVERAL_KEYS = ("objectives", "at_least", "at_most")
@@ -239,10 +241,12 @@ def _resumed(settings: Settings, given: Any, wanted: dict[str, Any], candidates:
         lacks = f"it has {table.count:,} rows, the campaign {settings.rows:,}"
     elif ids.check() != settings.digest:
         lacks = "its ids, or their order, are different"
+    added = path.with_name(path.name.replace(".campaign.json", ADDED))
+    kept = f" (rows that were added are in {added.name}, and belong to no other table)" if added.exists() else ""
     require(
         not lacks,
-        f"{table.name} is not the table that the campaign of {path} began with: {lacks}. Put that table back, or begin another "
-        "campaign with another journal.",
+        f"{table.name} is not the table that the campaign of {path} began with: {lacks}. Put that table back{kept}, or begin "
+        "another campaign with another journal.",
         StateError,
     )
     return Beginning(table, ids, settings if candidates is None else replace(settings, candidates=candidates), False)

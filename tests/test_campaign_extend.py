@@ -1,0 +1,247 @@
+"""Rows added to a campaign: results, open rows and the encoding are kept; what does not fit is refused with row and column."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from problems import OFF_SCALE
+from test_campaign import campaign, frame, measured, policy, yields
+from typer.testing import CliRunner
+
+import torchbandits as tb
+from torchbandits.cli import app
+from torchbandits.errors import ArgumentError, DataError, DiagnosticWarning, StateError, TorchBanditsError, UnsupportedError
+
+pytestmark = OFF_SCALE
+OLD, NEW = frame()[:40], frame()[40:].reset_index(drop=True)
+
+
+def begun(path: Path | None = None, table: Any = OLD, **options: Any) -> tb.Campaign:
+    c = campaign(table, **{"journal": path} | options)
+    if not c.open and c.bandit.pulls == 0:
+        c.tell(measured(frame()[3:9]))
+        c.ask(2)
+    return c
+
+
+def later(c: tb.Campaign) -> tuple[list[str], list[str]]:
+    """The rows that are open, and those of two further plates."""
+    opened, found = c.open, []
+    for _ in range(2):
+        plate = c.ask(5, repeats=False)
+        found += plate["id"].tolist()
+        c.tell(measured(plate))
+    return opened, found
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_results_and_open_rows_are_kept_and_the_campaign_resumes(whole: bool, tmp_path: Path):
+    """Two extensions, with a new process after each, and the journal repeated with and without its checkpoint."""
+    c = begun()
+    assert [c.extend(NEW[:8]), c.extend(NEW[8:])] == [8, 12]
+    # The encoding is that of the beginning, also for rows that are far from it.
+    assert torch.equal(c.bandit.arms[:40], begun().bandit.arms)
+    expected = later(c)
+    assert set(expected[1]) & set(NEW["id"])
+    path = tmp_path / "lab"
+    for rows in (NEW[:8], NEW[8:].sample(frac=1, axis=1, random_state=0)):
+        c = begun(path)
+        c.extend(rows)
+        c.close()
+        if whole:
+            (tmp_path / "lab.checkpoint").unlink()
+    c = begun(path)
+    assert "60 candidates" in str(c)
+    assert c.bandit.loop.num_arms == 60
+    assert later(c) == expected
+    table = c.best(3)
+    truth = yields(frame().set_index("id").loc[table["id"]])
+    np.testing.assert_allclose(table["measured"], truth)
+    with pytest.raises(StateError, match=r"rows, the campaign 40.*lab.added.parquet"):
+        begun(path, frame())
+
+
+def test_history_conditions_costs_and_identifiers_include_the_new_rows(tmp_path: Path):
+    priced = frame().assign(price=np.linspace(1, 3, 60))
+    old, new = priced[:40], priced[40:].assign(**{"yield": [1.5, *[np.nan] * 19]})
+    options: dict[str, Any] = {"cost": "price", "candidates": "temp < 100", "policy": tb.per_cost(policy())}
+    c = begun(tmp_path / "lab", old, **options)
+    c.extend(new)
+    assert c.bandit.pulls == 7
+    assert c.bandit.counts[40] == 1
+    torch.testing.assert_close(c.bandit.loop.state.rows.costs, torch.linspace(1, 3, 60, dtype=torch.float64))
+    assert (c.ask(10, repeats=False)["temp"][2:] < 100).all()
+    c.forget()
+    c.close()
+    c = begun(tmp_path / "lab", old, **options)
+    assert c.bandit.pulls == 7, "history is told once"
+    assert c.best(9)["id"].tolist().count("040") == 1
+    numbered = campaign(OLD.drop(columns="id"))
+    numbered.extend(NEW.drop(columns="id"))
+    assert numbered.tell(pd.DataFrame({"row": [60], "yield": [1.0]})).measured == 1
+    named = campaign(OLD.set_index("id"))
+    named.extend(NEW.set_index("id"))
+    assert named.tell(pd.DataFrame({"id": ["059"], "yield": [1.0]})).measured == 1
+
+
+def test_several_outcomes(tmp_path: Path):
+    models = {name: policy() for name in ("yield", "cost")}
+    options: dict[str, Any] = {"policy": tb.outcomes.pareto(models)}
+    c = tb.OutcomeCampaign(OLD, ["yield", "cost"], tmp_path / "lab", **options)
+    c.tell(measured(OLD[:4]).assign(cost=1.0))
+    opened = c.ask(2)["id"].tolist()
+    c.extend(NEW.assign(cost=[2.0, *[np.nan] * 19]))
+    assert c.open == opened
+    assert c.bandit.pulls.tolist() == [4, 5]
+    c.close()
+    c = tb.OutcomeCampaign(OLD, journal=tmp_path / "lab", **options)
+    assert c.open == opened
+    assert c.bandit.pulls.tolist() == [4, 5]
+    assert "60 candidates" in str(c)
+    bound = tb.OutcomeCampaign(
+        OLD,
+        ["yield"],
+        at_most={"cost": 2.0},
+        policy=tb.outcomes.safe(models, maximize="yield", at_most={"cost": 2.0}, start=[0]),
+    )
+    with pytest.raises(UnsupportedError, match="bound to the rows it began with: begin another campaign"):
+        bound.extend(NEW)
+
+
+def test_of_equal_rows_the_open_one_stays_open(tmp_path: Path):
+    suppliers = pd.concat([frame()[:9].assign(supplier=letter) for letter in "ab"], ignore_index=True)
+    suppliers["id"] = suppliers["supplier"] + suppliers["id"]
+    c = campaign(suppliers, journal=tmp_path / "lab", columns={"supplier": "ignore"})
+    opened = c.ask(3, where="supplier == 'b'")["id"].tolist()
+    assert all(name.startswith("b") for name in opened)
+    c.extend(suppliers[:9].assign(id=[f"c{i}" for i in range(9)], supplier="c"))
+    assert c.open == opened
+    c.close()
+    c = campaign(suppliers, journal=tmp_path / "lab", columns={"supplier": "ignore"})
+    assert c.open == opened
+
+
+def test_types_are_those_of_both_tables(tmp_path: Path):
+    whole = OLD.assign(temp=np.arange(40), solvent=OLD["solvent"].astype("category"), number=[1, 2] * 20)
+    c = campaign(whole, journal=tmp_path / "lab", columns={"number": "category"})
+    c.extend(NEW.assign(number=2, temp=np.arange(20) + 0.5))
+    temp = c.columns["temp"]
+    torch.testing.assert_close(c.bandit.arms[40:, 0], (torch.arange(20, dtype=torch.float64) + 0.5 - temp.center) / temp.scale)
+    assert c.ask(1, where={"id": "059"})["temp"].tolist() == [19.5]
+    c.close()
+    c = campaign(whole, journal=tmp_path / "lab", columns={"number": "category"})
+    assert c.open == ["059"]
+
+
+def changed(**cells: Any) -> pd.DataFrame:
+    return NEW.assign(**{name: [NEW[name][0], value, *NEW[name][2:]] for name, value in cells.items()})
+
+
+@pytest.mark.parametrize(
+    ("table", "said"),
+    [
+        (changed(solvent="THF"), "row 1, column 'solvent': 'THF' is not one of the categories of the beginning, 'DMF', 'EtOH'"),
+        (changed(solvent=None), "row 1, column 'solvent' is empty, and no cell of the column was"),
+        (changed(temp=np.nan), "row 1, column 'temp' is empty, and no cell of the column was"),
+        (changed(id="007"), r"row 1, column 'id': '007' is an id of the campaign already \(1 such rows\)"),
+        (changed(id="040"), "ids more than once in column 'id': '040' in row 0 and row 1"),
+        (changed(id=None), r"row 1: the id \(column 'id'\) is empty"),
+        (NEW.assign(temp="warm"), "column 'temp' holds 'warm' in row 0, which is not a number"),
+        (changed(conc=0.0), "column 'conc', which is taken as 'log', has numbers from 0 to"),
+        (changed(temp=np.inf), "column 'temp' is infinite in row 1"),
+        (changed(temp=1e200), "column 'temp' holds 1e[+]200"),
+        (NEW.assign(dry=3), "column 'dry', which is taken as 'boolean', has numbers from 3 to 3"),
+        (NEW.assign(dry=1), "does not have the types of the table"),
+        (NEW.drop(columns="temp"), "has no column 'temp', and new rows need those of the candidates"),
+        (NEW.assign(colour="red"), "has a column 'colour', which the candidates lack: leave it out"),
+        (NEW.assign(**{"yield": "high"}), "column 'yield' holds 'high' in .*, which is not a number"),
+        (NEW[:0], "has no rows"),
+        (3, "must be a table"),
+    ],
+)
+def test_what_does_not_fit_is_refused_and_nothing_is_lost(table: Any, said: str, tmp_path: Path):
+    c = begun(tmp_path / "lab")
+    before = (tmp_path / "lab").read_bytes(), c.open, c.bandit.loop.num_arms, sorted(tmp_path.iterdir())
+    with pytest.raises(ArgumentError, match=said):
+        c.extend(table)
+    assert ((tmp_path / "lab").read_bytes(), c.open, c.bandit.loop.num_arms, sorted(tmp_path.iterdir())) == before
+    assert c.extend(NEW) == 20
+
+
+def test_what_the_model_does_not_see_is_said():
+    c = campaign(OLD.assign(plate="A", note=[None] * 40))
+    with pytest.warns(DiagnosticWarning, match="other cells than 'A' in column 'plate', which is no feature"):
+        c.extend(NEW[:9].assign(plate=[*"AAAAAAAAB"], note=None))
+    c.extend(NEW[9:].assign(plate="A", note=None))
+
+
+def test_policies_and_tables_that_keep_to_their_rows_say_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    bound = campaign(policy=tb.bpe(policy().kernel, noise_std=0.1, horizon=50), table=OLD)
+    with pytest.raises(UnsupportedError, match="the policy of this campaign is bound to the rows it began with: begin another"):
+        bound.extend(NEW)
+    assert bound.bandit.loop.num_arms == 40
+    monkeypatch.setattr("torchbandits.tabular.encoding.IN_MEMORY", 100)
+    large = campaign(OLD, journal=tmp_path / "lab", policy=tb.batch_bkb(policy().kernel, noise_std=0.1))
+    with pytest.raises(UnsupportedError, match=r"features in a file .*begin another campaign with all rows, and tell"):
+        large.extend(NEW)
+
+
+def test_an_interrupted_extension_leaves_the_campaign_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    path, added = tmp_path / "lab", tmp_path / "lab.added.parquet"
+    c = begun(path)
+    c.extend(NEW[:5])
+    with monkeypatch.context() as patch:
+        patch.setattr(tb.Bandit, "set_arms_", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            c.extend(NEW[5:9])
+    assert len(pd.read_parquet(added)) == 9
+    assert c.bandit.loop.num_arms == 45
+    c.close()
+    c = begun(path)
+    with pytest.raises(ArgumentError, match="not among the candidates: '045'"):
+        c.tell(measured(frame()[44:46]))
+    c.extend(NEW[7:])
+    c.close()
+    c = begun(path)
+    assert c.tell(measured(frame()[[*[False] * 44, True, False, False, *[True] * 13]])).measured == 14
+    c.close()
+    pd.read_parquet(added)[:10].to_parquet(added)
+    for _ in range(2):
+        with pytest.raises(StateError, match=r"lab.added.parquet, with rows that were added .* missing or incomplete: restore"):
+            begun(path)
+        added.unlink(missing_ok=True)
+    added.write_text("nothing")
+    with pytest.raises(DataError, match="can't be read as Parquet"):
+        begun(path)
+
+
+def test_on_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("torchbandits.campaigns.campaign.auto", policy)
+    OLD.to_csv("candidates.csv", index=False)
+    NEW.to_csv("more.csv", index=False)
+
+    def run(*arguments: str) -> Any:
+        return CliRunner().invoke(app, ["campaign", *arguments])
+
+    run("new", "candidates.csv", "--objective", "yield")
+    first = run("ask", "-n", "3").stdout
+    said = run("extend", "more.csv")
+    assert said.stdout == "more.csv: 20 rows added. The campaign has 60 rows now.\n"
+    assert run("ask", "-n", "3").stdout == first
+    assert "059" in run("ask", "-n", "4", "--where", "id == '059'").stdout
+    measured(NEW).to_csv("results.csv", index=False)
+    assert "20 measurements" in run("tell", "results.csv").stdout
+    again = run("extend", "more.csv")
+    assert again.exit_code == 2
+    assert "more.csv, line 2, column 'id': '040' is an id of the campaign already (20 such rows)" in again.stderr
+    changed(id="A", solvent="THF").assign(id=[f"n{i}" for i in range(20)]).to_csv("more.csv", index=False)
+    assert "more.csv, line 3, column 'solvent': 'THF' is not one of the categories" in run("extend", "more.csv").stderr
+    assert "candidates.csv has 40 rows" in run("new", "candidates.csv", "--objective", "yield").stdout
+    with pytest.raises(TorchBanditsError, match="not one of the categories"):
+        tb.Campaign(Path("campaign/candidates.parquet"), journal="campaign/journal", policy=policy()).extend("more.csv")

@@ -1,0 +1,111 @@
+"""Rows that are added to a table, and keep the columns and the categories of its beginning."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from torchbandits.errors import ArgumentError, issue, nearest, require
+from torchbandits.tabular.columns import Decision, Survey, as_texts, check_size, is_text, no_number, survey
+from torchbandits.tabular.ids import Ids
+from torchbandits.tabular.tables import InMemory, Table
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+else:
+    from torchbandits.tabular.extras import pyarrow as pa
+
+ANOTHER = "begin another campaign with all rows, and tell() it the results so far"
+"""The way to add rows that cannot be added."""
+
+
+def joined(table: Table, new: Table) -> InMemory:
+    """A table followed by further rows, in memory. Columns that one of them lacks are empty there.
+
+    Raises:
+        ArgumentError: If a column does not have the type that it has in the table.
+    """
+    whole, rows = _plain(table), _plain(new)
+    for place, field in enumerate(rows.schema):
+        if field.name in whole.schema.names and is_text(whole.schema.field(field.name).type):
+            rows = rows.set_column(place, field.name, as_texts(rows.column(place).combine_chunks()))
+    try:
+        both = pa.concat_tables([whole, rows], promote_options="permissive")
+    except pa.ArrowException as error:
+        raise ArgumentError(f"{new.name} does not have the types of {table.name}: {error}.") from error
+    return InMemory(both.combine_chunks(), table.path, index=table.index)
+
+
+def _plain(table: Table) -> pa.Table:
+    """All rows, with categories as the values that they name."""
+    schema = pa.schema([(f.name, f.type.value_type if pa.types.is_dictionary(f.type) else f.type) for f in table.schema])
+    return pa.Table.from_batches(table.batches(table.schema.names), table.schema).cast(schema)
+
+
+def check_rows(new: Table, table: Table, ids: Ids, decisions: Sequence[Decision], outcomes: Collection[str]) -> None:
+    """Refuse rows that cannot be added to a table.
+
+    Args:
+        new: The rows. Columns of outcomes may be missing.
+        table: The candidates so far.
+        ids: Their ids.
+        decisions: The decision on each column.
+        outcomes: The columns of results.
+
+    Raises:
+        ArgumentError: If columns are missing or unknown, an id is empty, repeated or not new, or a cell has no place in the
+            encoding of the beginning: names row and column.
+
+    Warns (`DiagnosticWarning`): If a column that is no feature, because all its cells were equal, has other cells now.
+    """
+    names, own = table.schema.names, new.schema.names
+    missing = [name for name in names if name not in own and name not in outcomes]
+    lacks = f"{new.name} has no column {', '.join(map(repr, missing))}, and new rows need those of the candidates"
+    require(not missing, f"{lacks}.{nearest(missing[0], own) if missing else ''}")
+    unknown = [name for name in own if name not in names and name not in outcomes]
+    require(not unknown, f"{new.name} has a column {''.join(unknown[:1])!r}, which the candidates lack: leave it out.")
+    if ids.column is not None:
+        Ids(new, ids.column).check()
+        texts = ids.texts(text for text in _texts(new, ids.column))
+        found = ids.find(texts)
+        row = next((row for row, text in enumerate(texts) if text in found), 0)
+        known = f"{new.name}, {new.where(row)}, column {ids.column!r}: {texts[row]!r} is an id of the campaign already"
+        require(not found, f"{known} ({len(found):,} such rows): leave the row out, or give it another id.")
+    columns = survey(new, [decision.column for decision in decisions if decision.column in own])
+    for decision in decisions:
+        if decision.features:
+            _check_cells(columns[decision.column], new, decision)
+        elif decision.why == "all cells are equal":
+            (same,) = as_texts(table.take(np.zeros(1, np.int64)).column(decision.column).combine_chunks()).to_pylist()
+            if columns[decision.column].categories not in ((), (same,)):
+                cells = f"other cells than {same!r} in column {decision.column!r}, which is no feature because all were equal"
+                issue([f"{new.name} has {cells}: the model sees no difference. To learn from the column, {ANOTHER}."])
+
+
+def _check_cells(s: Survey, new: Table, decision: Decision) -> None:
+    """Refuse cells that have no place in the encoding of a column."""
+    texts = _texts(new, s.column)
+    if s.missing and not decision.missing:
+        place = f"{new.name}, {new.where(texts.index(None))}, column {s.column!r}"
+        raise ArgumentError(f"{place} is empty, and no cell of the column was at the beginning: fill it in.")
+    if decision.kind in ("category", "ordered"):
+        unknown = next((text for text in texts if text is not None and text not in decision.categories), None)
+        if unknown is not None:
+            known = ", ".join(map(repr, decision.categories[:8]))
+            raise ArgumentError(
+                f"{new.name}, {new.where(texts.index(unknown))}, column {s.column!r}: {unknown!r} is not one of the categories "
+                f"of the beginning, {known}. Correct it; or, to add a category, {ANOTHER}."
+            )
+        return
+    require(s.numeric, f"{new.name}, {no_number(s)}")
+    require(not s.infinite, f"{new.name}, column {s.column!r} is infinite in {s.infinite}: correct it.")
+    check_size(s)
+    possible = {"log": s.low > 0, "count": s.low >= 0, "boolean": 0 <= s.low <= s.high <= 1}.get(decision.kind, True)
+    span = f"column {s.column!r}, which is taken as {decision.kind!r}, has numbers from {s.low:g} to {s.high:g}"
+    require(possible or s.missing == new.count, f"{new.name}, {span}: correct it; or {ANOTHER}.")
+
+
+def _texts(table: Table, column: str) -> list[str | None]:
+    return [text for batch in table.batches([column]) for text in as_texts(batch.column(0)).to_pylist()]

@@ -61,6 +61,8 @@ def test_a_campaign_from_the_table_to_the_report(folder: Path):
     assert all(word in said for word in ("log", "3 different texts", "as told", "torchbandits campaign ask -n 8 > plate.csv"))
     first = run("ask", "-n", "4")
     assert run("ask", "-n", "4") == first  # repeating the command changes nothing
+    assert len(plate(run("ask", "-n", "2", "--more"))) == 6
+    run("forget", *plate(run("ask", "-n", "6"))["id"].tolist()[4:])
     rows = plate(first)
     assert list(rows.columns)[-4:] == ["expected", "deviation", "rank", "yield"]
     assert rows["yield"].isna().all()
@@ -73,6 +75,7 @@ def test_a_campaign_from_the_table_to_the_report(folder: Path):
     assert f"Best so far: {best['id']}, yield {best['yield']:.6g} measured." in told
     assert "4 measurements" in run("tell", "results.csv", "--again")
     assert plate(run("best", "-k", "2"))["id"].iloc[0] == best["id"]
+    assert best["id"] not in plate(run("best", "--where", f"id != '{best['id']}'"))["id"].tolist()
     again = run("new", "candidates.csv", "--objective", "yield", "--column", "dry=ignore", "--candidates", "temp < 110")
     assert "campaign holds this campaign already: nothing has changed." in again
     assert "8 values of yield are known" in again

@@ -303,22 +303,26 @@ class Campaign(Readable):
         self,
         n: int = 1,
         *,
-        where: str | Mapping[str, Any] | None = None,
+        more: bool = False,
+        where: Any = None,
         repeats: bool = True,
         within: Constraint | Sequence[Constraint] = (),
     ) -> pd.DataFrame:
         """Select the next rows to evaluate: first the open rows, which were asked for and neither told nor forgotten, then new
         rows.
 
-        Another call returns the same rows until something is told. Of rows with equal features, such as a compound of several
-        suppliers, the first one in the table that is on offer is selected; with constraints, the first one that they allow,
-        and with `constraints.Total` the one of the smallest value.
+        Another call returns the same rows until something is told, unless it asks for `more`. Of rows with equal features, such
+        as a compound of several suppliers, the first one in the table that is on offer is selected; with constraints, the first
+        one that they allow, and with `constraints.Total` the one of the smallest value.
 
         Args:
-            n: Number of rows.
-            where: A further condition on new rows, for example those that can be evaluated at present: a comparison, or a
-                dictionary of columns to values, such as the current context, `{"machine": "B"}`. Open rows are returned
-                whether they fulfil it or not: `ask(len(campaign.open) + 1, where=…)` selects a row for another context.
+            n: Number of rows, open rows included.
+            more: Whether `n` counts only new rows, which are added to the open ones. All open rows are returned, earlier ones
+                first. Each call adds rows.
+            where: A further condition on new rows, for example those that can be evaluated at present: a comparison; a
+                dictionary of columns to values, such as the current context, `{"machine": "B"}`; or a series with a boolean for
+                each row of the table. Open rows are returned whether they fulfil it or not: `ask(1, more=True, where=…)`
+                selects a row for another context.
             repeats: Whether the policy may select a row again, except one that failed twice and was never measured (unless too
                 few others are left); if False, only rows that are neither measured nor open, and whose evaluation was not told
                 as failed, are selected.
@@ -336,12 +340,14 @@ class Campaign(Readable):
                 one. Nothing has changed then.
         """
         check_whole("n", n)
+        check_flag("more", more)
         check_flag("repeats", repeats)
         constraints = check_within(within, self._labels)
         offer = self._offer
         if where is not None:
             offer = on_offer("where", self._table, where) & (True if offer is None else offer)
         before = waiting = len(self._open_rows())
+        n += before if more else 0
         left = offer if repeats else self._unseen(offer)
         count = self._table.count if left is None else int(left.sum())
         widen = "" if left is None else ", or widen the condition"
@@ -554,23 +560,31 @@ class Campaign(Readable):
         return replace(decision, reasons=reasons)
 
     @one_at_a_time
-    def best(self, k: int = 5) -> pd.DataFrame:
+    def best(self, k: int = 5, *, where: Any = None) -> pd.DataFrame:
         """The measured rows with the best posterior means, best first; at most k. If noise leaves open which is best, `doubt`
         says so.
+
+        Args:
+            k: Largest number of rows.
+            where: A condition on the rows, as for `ask`, such as `"price < 100"`. The table is empty if no measured row fulfils
+                it.
 
         Returns:
             Rows of the table with their ids; `expected` and `deviation`, the posterior mean and standard deviation of the
             objective; `measured`, the average of the values told; and `times`, their number.
 
         Raises:
+            ArgumentError: If no row of the table fulfils the condition, or it is none.
             StateError: If nothing was measured yet.
         """
         check_whole("k", k)
         values = self._record.measured()
         state, most = self._bandit.loop.state, min(k, len(values))
         # Points that are no rows of the table, such as a history told to `bandit`, are left out.
-        index = self._bandit.best(max(1, state.statistics.size if state.rows.outside else most)).index
-        rows = self._as_told(index[index >= 0][:k], list(values))
+        every = state.rows.outside or where is not None
+        index = self._bandit.best(max(1, state.statistics.size if every else most)).index
+        rows, kept = self._fulfilling(index[index >= 0], list(values), where)
+        rows = rows[kept][:k]
         table = self._described(rows)
         table[self._own(MEASURED)] = [float(np.mean(values.get(row, [np.nan]))) for row in rows.tolist()]
         table[self._own(TIMES)] = [len(values.get(row, [])) for row in rows.tolist()]
@@ -900,6 +914,15 @@ class Campaign(Readable):
         own = self._entries(told).tolist()
         first = dict(zip(reversed(own), reversed(told), strict=True))
         return np.array([first.get(row, row) for row in rows.tolist()], np.int64)
+
+    def _fulfilling(self, rows: Tensor, told: list[int], where: Any) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+        """Rows, each replaced by the equal one told first among those that fulfil a condition, and the mask of rows for
+        which there is one."""
+        if where is None:
+            return self._as_told(rows, told), np.ones(len(rows), bool)
+        held = on_offer("where", self._table, where).numpy()
+        found = self._as_told(rows, [row for row in told if held[row]])
+        return found, held[found]
 
     def _described(self, rows: NDArray[np.int64]) -> pd.DataFrame:
         """Rows of the table with their ids first, and the posterior mean and standard deviation of each."""

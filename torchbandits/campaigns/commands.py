@@ -117,7 +117,10 @@ def new(
 
 @campaign_app.command()
 def ask(
-    n: Annotated[int, typer.Option("-n", min=1, help="Number of rows.")] = 8,
+    n: Annotated[int, typer.Option("-n", min=1, help="Number of rows, pending ones included.")] = 8,
+    more: Annotated[
+        bool, typer.Option("--more", help="Add this number of rows to the pending ones. A repeated call adds rows again.")
+    ] = False,
     where: Annotated[str | None, typer.Option(help="Rows that can be evaluated now: \"machine == 'B'\".")] = None,
     fresh: Annotated[
         bool, typer.Option("--no-repeats", help="Select only rows that were not measured and did not fail.")
@@ -139,7 +142,8 @@ def ask(
     folder: Folder = HERE,
     device: Device = "cpu",
 ) -> None:
-    """Write the next rows to evaluate as CSV, with an empty column to fill in. A repeated call writes the same rows."""
+    """Write the next rows to evaluate as CSV, with an empty column to fill in. A repeated call writes the same rows (without
+    --more)."""
     with _opened(folder, device) as campaign:
         if output is not None and output.exists():
             _check_unfilled(output, campaign.outcomes)
@@ -147,7 +151,7 @@ def ask(
         within += [Same(column) for column in same or ()]
         within += [AtMost(*_limit(text)) for text in at_most or ()]
         within += [Total(*_sum(text)) for text in total or ()]
-        plate = campaign.ask(n, where=where, repeats=not fresh, within=within)
+        plate = campaign.ask(n, more=more, where=where, repeats=not fresh, within=within)
         for name in campaign.outcomes:
             plate[name] = ""
         _write(_rounded(plate, campaign), output)
@@ -187,13 +191,14 @@ def tell(
 @campaign_app.command()
 def best(
     k: Annotated[int, typer.Option("-k", min=1, help="Number of rows.")] = 5,
+    where: Annotated[str | None, typer.Option(help='Only rows that fulfil a condition: "price < 100".')] = None,
     output: Annotated[Path | None, typer.Option(help="A CSV file; standard output by default.")] = None,
     folder: Folder = HERE,
     device: Device = "cpu",
 ) -> None:
     """Write the best rows measured so far, best first. If noise leaves open which is best, standard error says so."""
     with _opened(folder, device) as campaign:
-        _write(_rounded(campaign.best(k), campaign), output)
+        _write(_rounded(campaign.best(k, where=where), campaign), output)
         _warn(campaign)
 
 

@@ -44,7 +44,8 @@ def on_offer(name: str, table: Table, condition: Any) -> Tensor:
         name: The argument, for messages.
         table: The candidates.
         condition: The name of a column of booleans; a comparison as `pandas.DataFrame.query` takes it, of columns, numbers
-            and texts (names with spaces in backticks), which calls nothing; or a dictionary of columns to their values.
+            and texts (names with spaces in backticks), which calls nothing; a dictionary of columns to their values; or one
+            boolean per row, such as a series of pandas.
 
     Raises:
         ArgumentError: If the condition is none of these, or no row fulfils it.
@@ -56,11 +57,15 @@ def on_offer(name: str, table: Table, condition: Any) -> Tensor:
         require(bool(parts), f"{name}: the dictionary is empty: give a column and its value, or leave {name}= out.")
     elif boolean_column(table, condition):
         parts = [_column(table, condition)]
+    elif hasattr(condition, "__array__"):
+        parts = [_given(name, table, condition)]
     else:
-        require(isinstance(condition, str), f"{name} must be a column, a comparison or a dictionary, got {condition!r}.")
+        known = "a column, a comparison, a dictionary or a series of booleans"
+        require(isinstance(condition, str), f"{name} must be {known}, got {condition!r}.")
         parts = [_compared(name, table, condition)]
     held = torch.from_numpy(np.logical_and.reduce(parts))
-    require(bool(held.any()), f"{name}: no row of {table.name} fulfils {condition!r}.")
+    said = repr(condition) if isinstance(condition, str | Mapping) else "the condition"
+    require(bool(held.any()), f"{name}: no row of {table.name} fulfils {said}.")
     return held
 
 
@@ -106,6 +111,15 @@ def values_of(name: str, table: Table, column: str) -> Tensor:
             "rows): fill it in; a number above the limit excludes a row."
         )
     return torch.from_numpy(values)
+
+
+def _given(name: str, table: Table, condition: Any) -> Any:
+    """Booleans that were given, one per row."""
+    cells = np.asarray(condition)
+    good = cells.dtype == bool and cells.shape == (table.count,)
+    message = f"{name} must have one boolean per row of {table.name} ({table.count:,}), got {cells.dtype} of {cells.shape}."
+    require(good, message)
+    return cells
 
 
 def _column(table: Table, column: str) -> Any:

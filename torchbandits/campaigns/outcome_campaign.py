@@ -268,12 +268,16 @@ class OutcomeCampaign(Campaign):
     # ------------------------------------------------------------------ results
 
     @one_at_a_time
-    def best(self, k: int = 5) -> pd.DataFrame:
+    def best(self, k: int = 5, *, where: Any = None) -> pd.DataFrame:
         """The best measured rows, best first; at most k.
 
         For one objective these are the rows with the best posterior means that keep the limits; rows that keep them with a
         probability below 95 % follow, the most probable first. For several objectives they are the measured rows of the
         `front`, in decreasing order of the probability to belong to it. `doubt` says where their deviations may be too small.
+
+        Args:
+            k: Largest number of rows.
+            where: A condition on the rows, as for `Campaign.best`.
 
         Returns:
             Rows of the table with their ids and, by outcome, `… expected` and `… deviation`, the posterior mean and standard
@@ -281,15 +285,17 @@ class OutcomeCampaign(Campaign):
             `times`, the evaluations.
 
         Raises:
+            ArgumentError: If no row of the table fulfils the condition, or it is none.
             StateError: If nothing was measured yet.
         """
         check_whole("k", k)
         if len(self.objectives) > 1:
-            front = self.front(measured=True)
+            front = self._front(measured=True, where=where)
             return front.sort_values(self._own(OPTIMAL), ascending=False, kind="stable", ignore_index=True).head(k)
-        seen = len(self._results.measured_rows())
-        index = self._bandit.best(min(k, max(1, seen))).index.reshape(-1)
-        return self._with_results(self._as_told(index[index >= 0], self._results.measured_rows()))
+        told = self._results.measured_rows()
+        index = self._bandit.best(max(1, len(told) if where is not None else min(k, len(told)))).index.reshape(-1)
+        rows, kept = self._fulfilling(index[index >= 0], told, where)
+        return self._with_results(rows[kept][:k])
 
     @one_at_a_time
     def front(self, *, measured: bool = False) -> pd.DataFrame:
@@ -308,6 +314,9 @@ class OutcomeCampaign(Campaign):
             StateError: If nothing was measured yet.
         """
         check_flag("measured", measured)
+        return self._front(measured=measured, where=None)
+
+    def _front(self, *, measured: bool, where: Any) -> pd.DataFrame:
         message = (
             "a campaign with one objective has no front: best() has the best rows that keep the limits "
             "(torchbandits campaign best)."
@@ -324,8 +333,9 @@ class OutcomeCampaign(Campaign):
         small = [name for name in names if self.objectives[name] == "minimize"]
         found = bandit.front(minimize=small, pulled=measured)
         index = found.index[found.index >= 0]
-        frame = self._with_results(self._as_told(index, self._results.measured_rows()))
-        frame[self._own(OPTIMAL)] = found.probability[found.index >= 0].cpu().numpy()
+        rows, kept = self._fulfilling(index, self._results.measured_rows(), where)
+        frame = self._with_results(rows[kept])
+        frame[self._own(OPTIMAL)] = found.probability[found.index >= 0].cpu().numpy()[kept]
         order = self._own(f"{names[0]} {EXPECTED}")
         return frame.sort_values(order, ascending=names[0] in small, kind="stable", ignore_index=True)
 

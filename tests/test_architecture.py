@@ -36,7 +36,7 @@ ROOMS = [
     "aims",  # what is wanted of several outcomes
     "policies",  # starts, kernel fits and the search of a box are parts of a policy
     "ingredients", "forgetting", "outcomes",
-    "figures", "history", "selections", "reporting", "loop", "journal",
+    "figures", "history", "selections", "reporting", "failures", "loop", "journal",
     "botorch",  # a bandit returns its BoTorch model
     "explanation", "outcome_explanation", "sets", "fronts", "stopping", "bandit", "outcome_bandit", "worker", "contextual",
     "evaluation", "running", "callbacks", "diagnostics", "files", "experiments",

@@ -95,6 +95,22 @@ def test_what_was_asked_is_pending_and_failures_teach_nothing():
     assert int(bandit.counts[rows[1]]) == 1
 
 
+def test_invalid_settings_are_avoided_once_some_have_failed():
+    """Also by a second sampler, which reads the failures of the first from the study."""
+    study, failed = None, []
+    for _ in range(2):
+        sampler = PoolSampler(POOL, repeats=False)
+        study = optuna.create_study(direction="maximize", sampler=sampler) if study is None else study
+        study.sampler = sampler
+        for _ in range(15):
+            trial = study.ask()
+            setting = suggested(trial)
+            failed.append(setting["solvent"] == "DMF" and setting["x"] > 0.2)
+            study.tell(trial, None if failed[-1] else score(setting), optuna.trial.TrialState.FAIL if failed[-1] else None)
+    assert 0 < sum(failed[:15]) <= 9
+    assert sum(failed[15:]) <= 4
+
+
 @pytest.mark.parametrize("fail", [True, False], ids=["failed", "pruned"])
 def test_a_candidate_without_a_result_is_not_tried_a_third_time(fail: bool, tmp_path: Path):
     storage, tried = f"sqlite:///{tmp_path}/study.db", []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
@@ -212,7 +213,8 @@ class Bandit:
                 A selection that is told again counts again, with a warning.
             rewards: `batch_shape x q`, reward units; masked entries are ignored.
             failures: How to treat a NaN: `"error"` raises an error, `"forget"` takes it for a failed evaluation and forgets the
-                pick. A NaN is never learned.
+                pick. The posterior never learns a NaN. But policies that estimate their kernel (`auto`, and others with
+                `refit_every`) learn from failures which arms are likely to fail, and leave these out.
             noise_var: Noise variance of each reward, `batch_shape x q` or one number, reward units squared, for rewards that
                 are noisier or more accurate than the policy's `noise_std`, which is the default. A reward with noise variance v
                 has weight noise_std² / v in the posterior: with λ = noise_std², the default, this is the posterior of a
@@ -540,7 +542,9 @@ class Bandit:
         check_told(self.loop.pulls)
         offered = check_available(available, self.loop.batch_shape, self.loop.num_arms, self.loop.device)
         with self.loop.few_threads():
-            return explain(self.policy, self.loop.state, names, row, offered)
+            found = explain(self.policy, self.loop.state, names, row, self.loop.likely(offered))
+            failed, avoided = self.loop.failed(row)
+            return replace(found, failed=failed, avoided=avoided)
 
     # ------------------------------------------------------------------ saving and moving
 

@@ -106,6 +106,8 @@ class Explanation:
         repeats: Number of further pulls of the best arm that would lower its `uncertainty` to 0.5 if the means stayed the same.
         kernel_estimated, noise_estimated: Whether kernel and noise are estimated from the rewards, as by `auto`.
         elsewhere: Number of distinct points that are none of the arms, such as a history of other points.
+        failed, avoided: Number of pulls that failed, and of arms that are left out because they are likelier to fail than to
+            succeed.
         words: Words of the text.
     """
 
@@ -127,6 +129,8 @@ class Explanation:
     kernel_estimated: bool = False
     noise_estimated: bool = False
     elsewhere: int = 0
+    failed: int = 0
+    avoided: int = 0
     words: Words = Words()
 
     def __str__(self) -> str:
@@ -141,6 +145,7 @@ class Explanation:
             f"Best so far: {said.called(int(self.best.index[0]))}, with {said.reward} expected at {within(mean, std)}, after "
             f"{count(round(self.pulls), said.given)} of {pulled}."
         )
+        found = " ".join(part for part in (found, failures_in_words(self.failed, self.avoided, said)) if part)
         sure = (
             f"How sure: {self.rivals:,} of the other {said.arm}s may still be better; the most promising could reach "
             f"{rounded(self.upper, std)}."
@@ -228,6 +233,18 @@ class Explanation:
         title = f"What matters, after {count(round(self.pulls), said.given)}"
         along = f"how fast {said.reward} changes along the {said.feature} (% of all)"
         return bars({title: (self.relevance, along)}, self.names)
+
+
+def failures_in_words(failed: int, avoided: int, said: Words) -> str:
+    """A sentence on pulls that failed and arms that are left out therefore; an empty text if none failed."""
+    if not failed:
+        return ""
+    found = f"{count(failed, said.attempt)} failed"
+    return (
+        f"{found}; {count(avoided, said.arm)} likelier to fail than to succeed will not be selected."
+        if avoided
+        else f"{found}."
+    )
 
 
 def fastest(relevance: Tensor, names: Sequence[str]) -> str:

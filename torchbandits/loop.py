@@ -17,6 +17,7 @@ from torch import Tensor
 from torchbandits.arms import ArmRows, matches, stand_ins
 from torchbandits.checks import check_costs
 from torchbandits.errors import NumericalError, StateError, TorchBanditsError, UnsupportedError, require
+from torchbandits.failures import Failures
 from torchbandits.gradients import without_gradients
 from torchbandits.policies import Policy, State
 from torchbandits.policies.learning import complete_
@@ -71,6 +72,7 @@ class Loop:
         policy: The policy that was passed in.
         state: The learned state.
         open: The picks that were asked for and have been neither told nor forgotten, or None.
+        failures: What failed evaluations taught; None before the first one, and for policies that do not learn from them.
         batch_shape: Leading dimensions.
         device: Device of the arms and the posterior.
         large: Whether several threads pay off for an operation on all arms.
@@ -80,6 +82,7 @@ class Loop:
     def __init__(self, policy: Policy, state: State) -> None:
         self.policy = policy
         self.open: Selection | None = None
+        self.failures: Failures | None = None
         # Whether the state has the open picks as pending. They are passed to it lazily, before it is next read.
         self._synced = True
         # Undoes a change that an interrupt left incomplete. If it is set, the next change calls it first.
@@ -203,10 +206,29 @@ class Loop:
         """
         if self.open is not None or self.state.has_pending:
             self._sync()
+        if self.failures is not None:
+            available = self.likely(available, exactly or self.policy.most_picks or 1)
         selection, evidence = self.policy.select(self.state, limit=limit, available=available, exactly=exactly)
         if available is not None and self.state.rows.first is not None:
             selection = replace(selection, index=self.on_offer(selection.index, available))
         return selection, evidence.generator_states
+
+    def likely(self, available: Tensor | None, count: int = 1) -> Tensor | None:
+        """The arms on offer without those that are likely to fail, `batch_shape x A`, but `count` arms if as many are on offer;
+        None for all arms."""
+        if self.failures is None:
+            return available
+        competing = self.state.rows.competing
+        if competing is not None:
+            available = competing if available is None else available & competing
+        if available is not None:
+            available = self._of_pulls(available.expand(*self.batch_shape, -1))
+        left = self.failures.left_in(available, count)
+        return (left.unsqueeze(-2) if self.policy.outcomes else left).expand(*self.batch_shape, -1)
+
+    def _of_pulls(self, values: Tensor) -> Tensor:
+        """Values of picks or arms, `batch_shape x n`, without the dimension of the outcomes, which share the picks."""
+        return values[..., 0, :] if self.policy.outcomes else values
 
     def on_offer(self, index: Picks, available: Tensor, values: Sequence[Tensor] = ()) -> Picks:
         """Picks, each replaced by the one among its exact duplicates that is available, as `stand_ins` chooses it; −1 where
@@ -284,7 +306,14 @@ class Loop:
 
     @without_gradients
     @step
-    def learn_(self, pulls: Pulls, remaining: Selection | None, unasked: Tensor, selected: bool = False) -> Report:
+    def learn_(
+        self,
+        pulls: Pulls,
+        remaining: Selection | None,
+        unasked: Tensor,
+        selected: bool = False,
+        evaluated: PickMask | None = None,
+    ) -> Report:
         """Update the state with pulls, and set the open picks.
 
         Args:
@@ -292,10 +321,13 @@ class Loop:
             remaining: The picks that are open afterwards.
             unasked: `batch_shape`, number of the pulls that were never asked for.
             selected: As for `report_of`.
+            evaluated: `batch_shape x q`, the pulls and the evaluations that failed, on the host; None if none failed.
 
         Returns:
             The report after the update.
         """
+        if self.failures is not None or evaluated is not None:
+            self._learn_failures(pulls.host or pulls, evaluated)
         counts = (pulls.host or pulls).counts
         # A single number takes no operation.
         if bool(counts if counts.numel() == 1 else counts.any()):
@@ -305,6 +337,54 @@ class Loop:
             self.state.add_told_(heard.counts if heard.numbers is None else heard.numbers)
         self.open, self._synced = remaining, False
         return report_of(self.policy, self.state, pulls, unasked, selected)
+
+    def failed(self, row: tuple[int, ...] | int) -> tuple[int, int]:
+        """For a batch row, the number of evaluations that failed, and the number of arms that are left out therefore."""
+        return (0, 0) if self.failures is None else self.failures.counted((row,) if isinstance(row, int) else row)
+
+    def _learn_failures(self, pulls: Pulls, evaluated: PickMask | None) -> None:
+        """Learn which evaluations succeeded, once one of them has failed."""
+        succeeded = (pulls.counts > 0) if pulls.mask is None else pulls.mask
+        told = succeeded if evaluated is None else evaluated
+        if self.policy.outcomes:
+            # An evaluation has failed if no outcome of it was measured.
+            succeeded, told = succeeded.any(dim=-2), told.any(dim=-2)
+        if self.failures is None:
+            if not (self._learns_failures and bool((told & ~succeeded).any())):
+                return
+            self.failures = self._without_failures()
+        if pulls.points is None:
+            assert pulls.index is not None
+            self.failures.tell_(self._of_pulls(pulls.index), told, succeeded)
+        else:
+            points = pulls.points[..., 0, :, :] if self.policy.outcomes else pulls.points
+            self.failures.observe_(points, succeeded)
+
+    @property
+    def _learns_failures(self) -> bool:
+        return self.policy.learns_failures and isinstance(self.state, TableState) and not self.state.rows.sharded
+
+    def _arms_of_pulls(self) -> Tensor | ArmSource:
+        """The arms, without the dimension of the outcomes."""
+        arms = self.arms
+        return arms[..., 0, :, :] if self.policy.outcomes and isinstance(arms, Tensor) and arms.dim() > 2 else arms
+
+    def _fresh_failures(self) -> Failures:
+        return Failures(self._arms_of_pulls(), self.batch_shape[:-1] if self.policy.outcomes else self.batch_shape)
+
+    def _without_failures(self) -> Failures:
+        """A model of the evaluations so far, which all succeeded."""
+        failures, statistics = self._fresh_failures(), self.state.statistics
+        points, told = statistics.points, statistics.mask & (statistics.weights > 0)
+        if statistics.size:
+            if self.policy.outcomes:
+                # The outcome that was measured most often stands for all.
+                most = told.sum(dim=-1).argmax(dim=-1, keepdim=True).unsqueeze(-1)
+                told = told.gather(-2, most.expand(*most.shape[:-1], told.shape[-1])).squeeze(-2)
+                slot = most.unsqueeze(-1).expand(*most.shape[:-1], *points.shape[-2:])
+                points = points.gather(-3, slot).squeeze(-3)
+            failures.observe_(points, told)
+        return failures
 
     @step
     def refit_(self, noise: bool, options: dict[str, Any]) -> FitReport:
@@ -328,6 +408,8 @@ class Loop:
         state = self.policy.set_arms(self.state, cast(Tensor, arms))
         state.rows.costs = costs_for(self.policy, state.rows, costs)
         self._set_state(state)
+        if self.failures is not None:
+            self.failures = self.failures.moved(self._arms_of_pulls())
         self.set_open_(opened)
 
     def draw_seeds_(self) -> list[int]:
@@ -361,14 +443,18 @@ class Loop:
         """
         if self._undo is not None:
             self._undo()
-        state, opened = self.state, self.open
+        state, opened, failures = self.state, self.open, self.failures
         back = state.snapshot(draws=draws) if restore is None else restore
+        forget = None if failures is None else failures.snapshot()
 
         def undone() -> None:
             if self.state is not state:
                 self._set_state(state)
             self.open, self._synced = opened, False
             back()
+            self.failures = failures
+            if forget is not None:
+                forget()
             if take_back is not None:
                 take_back()
             self._undo = None
@@ -402,6 +488,8 @@ class Loop:
         saved: dict[str, Any] = {"state": self.state.state_dict(), "open": None}
         if self.open is not None:
             saved["open"] = {"index": self.open.index, "mask": self.open.mask}
+        if self.failures is not None:
+            saved["failures"] = self.failures.state_dict()
         return copy.deepcopy(saved)
 
     def load_(self, state_dict: dict[str, Any], do: Callable[..., Any] | None = None) -> None:
@@ -438,6 +526,10 @@ class Loop:
         complete_(state)
         if into is not None:
             self._set_state(into)
+        self.failures = None
+        if (learned := state_dict.get("failures")) is not None:
+            self.failures = self._fresh_failures()
+            self.failures.load_(copy.deepcopy(learned))
         self.open = None
         if (opened := state_dict["open"]) is not None:
             index = opened["index"].to(self.device)
@@ -450,6 +542,8 @@ class Loop:
         """Move arms and posterior; factors stay float64."""
         self.state.to(device)
         self._set_state(self.state)
+        if self.failures is not None:
+            self.failures.to_(device, self._arms_of_pulls())
         if self.open is not None:
             o = self.open
             self.open = Selection(o.points.to(device), o.index.to(device), o.mask.to(device))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -397,7 +398,9 @@ class OutcomeBandit(Bandit):
         self.loop.recover_()
         state = table_of(self.loop, "explain()")
         with self.loop.few_threads():
-            return explain_outcomes(self.policy, state, names, row)
+            found = explain_outcomes(self.policy, state, names, row)
+            failed, avoided = self.loop.failed(row)
+            return replace(found, failed=failed, avoided=avoided)
 
     def model(self) -> Any:
         """The posteriors as one BoTorch model, a `ModelList` of a `BanditModel` per outcome, tabulated on the arms.

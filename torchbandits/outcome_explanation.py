@@ -16,6 +16,7 @@ from torchbandits.explanation import (
     bars,
     check_row,
     checked_names,
+    failures_in_words,
     fastest,
     noise_at,
     points_elsewhere,
@@ -48,6 +49,7 @@ class OutcomeExplanation:
         elsewhere: For each outcome the number of distinct points that are none of the arms.
         num_arms: Number of arms.
         noise_estimated: Whether the noise is estimated from the rewards, as by `auto`.
+        failed, avoided: As in `Explanation`.
         words: Words of the text.
     """
 
@@ -61,15 +63,18 @@ class OutcomeExplanation:
     elsewhere: tuple[int, ...]
     num_arms: int
     noise_estimated: bool = False
+    failed: int = 0
+    avoided: int = 0
     words: Words = field(default_factory=Words)
 
     def __str__(self) -> str:
-        """One line per outcome."""
+        """The lines of the text."""
         return "\n".join(self.lines())
 
     def lines(self) -> tuple[str, ...]:
-        """A line for each outcome: the features with which it changes fastest, and its noise."""
-        return tuple(self._line(place) for place in range(len(self.outcomes)))
+        """A line for each outcome: the features with which it changes fastest, and its noise. A last line if pulls failed."""
+        failures = failures_in_words(self.failed, self.avoided, self.words)
+        return (*map(self._line, range(len(self.outcomes))), *([failures] if failures else []))
 
     @property
     def tells_features(self) -> bool:

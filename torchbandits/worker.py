@@ -196,7 +196,7 @@ class Worker:
         one = torch.ones(1, dtype=torch.bool)
         y = check_rewards(given.reshape(1), one.long(), one, one.device, failures)
         if bool(y.isnan()):
-            self.forget(lease)
+            self._fail(lease)
             return
         self._settle(lease, y, check_noise_var(noise_var, y.shape, one, y.device))
 
@@ -215,7 +215,7 @@ class Worker:
         rows = y.shape[:1]
         y = check_rewards(y, one.expand(*rows, 1), torch.ones(*rows, 1, dtype=torch.bool), y.device, "forget")
         if bool(y.isnan().all()):
-            self.forget(lease)
+            self._fail(lease)
             return
         own = noise_var
         if own is not None:
@@ -231,6 +231,10 @@ class Worker:
             self._bandit.loop.noise_variance()
             content["noise_var"] = pack(own)
         self._store.transaction(lambda: self._store.settle(lease.number, "told", content))
+
+    def _fail(self, lease: Lease) -> None:
+        """Record that an evaluation failed."""
+        self._store.transaction(lambda: self._store.settle(lease.number, "forgotten", {"failed": True}))
 
     @one_at_a_time
     def forget(self, lease: Lease) -> None:
@@ -378,6 +382,9 @@ class Worker:
                 failures = "forget" if several else "error"
                 rewards = held(content["rewards"]).to(bandit.device)
                 Bandit.tell(bandit, index, rewards, failures=failures, noise_var=own)
+            elif content.get("failed"):
+                nothing = torch.full(index.shape, torch.nan, dtype=torch.float64, device=bandit.device)
+                Bandit.tell(bandit, index, nothing, failures="forget")
             else:
                 Bandit.forget(bandit, index)
         except NumericalError as error:

@@ -272,7 +272,8 @@ class Recorder:
         if forgets:
             remaining, _ = loop.settled(remaining, index.to(device), (mask & ~kept).to(device))
         pulls = pulls if rewards.device == device else pulls.to(device)
-        work = partial(loop.learn_, pulls, remaining, unasked, selected and not whole)
+        evaluated = mask if forgets else None
+        work = partial(loop.learn_, pulls, remaining, unasked, selected and not whole, evaluated)
         note = (
             None if self.journal is None else lambda report: tell_record(index, mask, given, noise_var) | self._reported(report)
         )

@@ -108,7 +108,8 @@ class PoolSampler(BaseSampler):
     def after_trial(self, study: Study, trial: FrozenTrial, state: TrialState, values: Sequence[float] | None) -> None:
         """Learn the result, or give up the trial."""
         with self._lock:
-            self._finish(study, trial.number, trial.params, values[0] if state == TrialState.COMPLETE and values else None)
+            value = values[0] if state == TrialState.COMPLETE and values else None
+            self._finish(study, trial.number, trial.params, value, state == TrialState.PRUNED)
 
     def reseed_rng(self) -> None:
         """Do nothing: threads share the sampler, whose draws differ."""
@@ -139,13 +140,15 @@ class PoolSampler(BaseSampler):
             if trial.number in self._told or trial.number == but:
                 continue
             if trial.state in finished:
-                self._finish(study, trial.number, trial.params, trial.value if trial.state == TrialState.COMPLETE else None)
+                value = trial.value if trial.state == TrialState.COMPLETE else None
+                self._finish(study, trial.number, trial.params, value, trial.state == TrialState.PRUNED)
             elif trial.state == TrialState.RUNNING and trial.number not in self._open:
                 row = self._pool.row_of(trial.params)
                 if row is not None:
                     self._open[trial.number] = self._pool.wait_for(row)
 
-    def _finish(self, study: Study, number: int, params: dict[str, Any], value: float | None) -> None:
+    def _finish(self, study: Study, number: int, params: dict[str, Any], value: float | None, pruned: bool) -> None:
+        """Learn a finished trial; without a finite value it has failed, unless it was pruned."""
         if number in self._told:
             return
         picked = self._open.get(number)
@@ -155,7 +158,12 @@ class PoolSampler(BaseSampler):
         row = self._pool.row_of(params) if picked is None else int(picked.index[0])
         # The square belongs to what is learned.
         if value is None or not math.isfinite(value * value):
-            self._give_up(number)
+            if row is None or pruned:
+                self._give_up(number)
+            else:
+                nothing = torch.full((1,), torch.nan, dtype=torch.float64)
+                self._pool.bandit.tell(torch.tensor([row]) if picked is None else picked, nothing, failures="forget")
+                self._open.pop(number, None)
             if row is not None:
                 self._lost[self._pool.same(row)] += 1
         elif row is not None:

@@ -40,6 +40,9 @@ def auto(
     three of them if the noise is small, ten if it is not. Without repeats a model cannot tell noise from a function that varies
     over short distances. The posterior, `best` and the bounds are reported in reward units.
 
+    After the first evaluation that fails, arms are left out whose predicted success is below one half, or below the fraction of
+    successes so far if that is less. Success is modelled in the same way as the reward.
+
     Args:
         batch_size: Number of picks per `ask`.
         width: w, a number or a `Width`; by default 2.5, or 1 on fingerprints.

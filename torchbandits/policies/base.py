@@ -52,6 +52,11 @@ class Policy(ABC, Generic[S]):
         return False
 
     @property
+    def learns_failures(self) -> bool:
+        """Whether arms that are likely to fail, given those that failed, are left out. Guarantees do not allow this."""
+        return False
+
+    @property
     def shards(self) -> bool:
         """Whether arms may be distributed over ranks, with one `Shard` per rank."""
         return False

@@ -132,6 +132,11 @@ class Composed(Policy[TableState | BoxState]):
         return isinstance(self.score, PerCost)
 
     @property
+    def learns_failures(self) -> bool:
+        """Whether arms that are likely to fail are left out: True if the kernel is estimated, and there is no guarantee."""
+        return self.from_data is not None or self.refit_every is not None
+
+    @property
     def streams(self) -> bool:
         """Whether arms may be read piece by piece: True unless the finite features of all arms are stored."""
         return self.features is None

@@ -124,6 +124,11 @@ class Joint(Policy[TableState]):
         return self.aim.exponent is not None
 
     @property
+    def learns_failures(self) -> bool:
+        """Whether arms that are likely to fail are left out."""
+        return self.engine.learns_failures
+
+    @property
     def streams(self) -> bool:
         """Whether arms may be read piece by piece."""
         return self.engine.streams

@@ -233,6 +233,65 @@ def test_a_late_reward_of_many_contexts_that_are_gone():
     assert torch.equal(bandit.posterior.statistics.points, points)
 
 
+@pytest.mark.parametrize("most", [4, 1])
+def test_an_explanation_at_a_context_is_that_of_the_pairs_at_it(most: int):
+    policy, cs = tb.gp_ucb(rbf(), noise_std=0.1, width=tb.widths.Constant(1.0)), CONTEXTS[:4]
+    bandit = tb.ContextualBandit(policy, ARMS, cs[:1], max_contexts=most)
+    plain = tb.Bandit(policy, joint(cs))
+    for t, c in enumerate(order(30, 4)):
+        picked = bandit.ask(context=cs[c])
+        bandit.tell(picked, reward(picked.points, t))
+        plain.tell(picked.index + c * len(ARMS), reward(picked.points, t))
+    told = plain.counts.reshape(4, -1) > 0
+    names = ["hour", "price", "size"]
+    for c in range(4):
+        found = bandit.explain(context=cs[c], names=names)
+        best = bandit.best(1, context=cs[c])
+        assert torch.equal(found.best.index, best.index)
+        here = torch.arange(4).repeat_interleave(len(ARMS)) == c
+        marginals = plain.posterior(joint(cs))
+        upper, lower = (marginals.mean + sign * marginals.variance.sqrt() for sign in (1, -1))
+        assert found.upper == pytest.approx(float(upper[here].max()))
+        own = int(best.index) + c * len(ARMS)
+        assert found.rivals == int((upper > lower[own])[here].sum()) - 1
+        assert (found.pulls, found.distinct, found.elsewhere) == (30, int(told.sum()), int(told.sum() - told[c].sum()))
+        text = str(found)
+        count = f"{int(told[c].sum())} of 25 arms and {found.elsewhere} other pairs."
+        assert f"Best so far: arm {int(best.index)}, with the reward expected at" in text
+        assert f"after 30 rewards of {count}" in text
+        assert found.doubt() == ""
+        # One lengthscale: the feature with the largest range changes the reward fastest, however few contexts are kept.
+        seen = torch.cat([bandit.loop.arms, joint(cs)[told.flatten()]])
+        ranges = (seen.amax(dim=0) - seen.amin(dim=0)).square()
+        torch.testing.assert_close(found.relevance, ranges / ranges.sum())
+        offered = torch.zeros(25, dtype=torch.bool)
+        assert bandit.explain(context=cs[c], available=offered).rivals == 0
+    with pytest.raises(errors.ArgumentError, match="names must be texts, one for each of the 3 features"):
+        bandit.explain(context=cs[0], names=["price"])
+    heuristic = tb.ContextualBandit(tb.uniform(), ARMS, cs)
+    with pytest.raises(errors.StateError):
+        heuristic.explain(context=cs[0])
+    heuristic.tell(heuristic.ask(context=cs[0]), torch.ones(1))
+    with pytest.raises(errors.UnsupportedError, match="reads one Gaussian process"):
+        heuristic.explain(context=cs[0])
+
+
+def test_explanations_of_rows_are_those_of_each_row():
+    policy, rows = tb.gp_ucb(rbf(), noise_std=0.1), [generator(0), generator(1)]
+    both = tb.ContextualBandit(policy, ARMS, CONTEXTS[:3], generator=rows)
+    alone = [tb.ContextualBandit(policy, ARMS, CONTEXTS[:3]) for _ in range(2)]
+    for t in range(8):
+        index = torch.tensor([[t], [t + 8]])
+        y = NOISE[2 * t : 2 * t + 2].reshape(2, 1)
+        both.tell(index, y, context=CONTEXTS[t % 3])
+        for row, one in enumerate(alone):
+            one.tell(index[row], y[row], context=CONTEXTS[t % 3])
+    for row, one in enumerate(alone):
+        found, expected = both.explain(context=CONTEXTS[1], row=row), one.explain(context=CONTEXTS[1])
+        assert str(found) == str(expected)
+        torch.testing.assert_close(found.relevance, expected.relevance)
+
+
 def test_saved_and_loaded_it_goes_on_alike():
     policy = tb.batch_bkb(rbf(), max_batch_size=3, **BOUNDED)
     bandit = tb.ContextualBandit(policy, ARMS, CONTEXTS[:2], max_contexts=3, generator=generator(4))

@@ -36,6 +36,7 @@ from torchbandits.checks import (
     own_copy,
 )
 from torchbandits.errors import ArgumentError, NonFiniteError, ShapeError, StateError, UnsupportedError, require
+from torchbandits.explanation import Explanation, Words, explain
 from torchbandits.journal import Journal, Recorder, as_journal, begun, describe_policy, held, pack, state_as_text, state_of_text
 from torchbandits.loop import Loop
 from torchbandits.policies import Policy
@@ -396,6 +397,55 @@ class ContextualBandit:
             grow(index, pad, value=-1),
             grow(torch.where(known, top.values, torch.nan), pad, value=torch.nan),
             grow(torch.where(known, variance.gather(-1, top.indices), torch.nan), pad, value=torch.nan),
+        )
+
+    @one_at_a_time
+    def explain(
+        self,
+        *,
+        context: Tensor,
+        names: Sequence[str] | None = None,
+        row: tuple[int, ...] | int = (),
+        available: Tensor | None = None,
+    ) -> Explanation:
+        """Explain the posterior's view of the features, the noise and the best arm at a context, as `Bandit.explain`.
+
+        Args:
+            context: `c` or `batch_shape x c`; it is then kept, as after `ask`.
+            names: Names of the features of a pair, those of the context first; "feature 0" and so on by default.
+            row: Index of the batch row to explain.
+            available: `A` or `batch_shape x A` booleans, the arms that may be better than the best one. All arms by default.
+
+        Returns:
+            The explanation. `best`, `upper` and `rivals` are of arms at the context; features, noise and pulls are of all
+            contexts. `elsewhere` counts the distinct pairs pulled at other contexts. There is no `doubt` about repeats, and no
+            `repeated` arm.
+
+        Raises:
+            ArgumentError: If an argument is not as above.
+            UnsupportedError: For a policy without a single Gaussian process over given arms.
+            StateError: If no rewards have been observed.
+
+        Cost: O(A C), and that of a new context.
+        """
+        offered = check_available(available, self.batch_shape, self.arms.shape[-2], self.device)
+        best = self.best(1, context=context)
+        contexts, loop = self._contexts, self.loop
+        inside = replace(best, index=contexts.inward(best.index, contexts.current.unsqueeze(-1)))
+        with loop.few_threads():
+            found = explain(loop.policy, loop.state, names, row, contexts.only_here(offered), inside)
+        place = (row,) if isinstance(row, int) else row
+        told = loop.state.statistics.points[place][: found.distinct, : contexts.dim]
+        here = contexts.seen[place][contexts.current[place]].to(told)
+        return replace(
+            found,
+            best=replace(found.best, index=best.index[place]),
+            num_arms=self.arms.shape[-2],
+            elsewhere=int((told != here).any(dim=-1).sum()),
+            repeated=None,
+            uncertainty=float("nan"),
+            repeats=0,
+            words=Words(other="other pair"),
         )
 
     @property

@@ -56,6 +56,7 @@ class Words:
         reward: The quantity that is learned, with its article.
         above: Where values better than the average lie.
         names: Names of arms by their index; an arm without a name is called by the index.
+        other: Noun for a point that is none of the arms.
     """
 
     arm: str = "arm"
@@ -67,6 +68,7 @@ class Words:
     reward: str = "the reward"
     above: str = "above"
     names: Mapping[int, str] = field(default_factory=dict)
+    other: str = "other point"
 
     def called(self, arm: int) -> str:
         """The name of an arm in quotes, or its index; −1 is a point that is none of the arms."""
@@ -76,7 +78,7 @@ class Words:
 
     def points(self, distinct: int, elsewhere: int, num_arms: int) -> str:
         """The number of distinct points, of which some may be none of the arms."""
-        others = f" and {count(elsewhere, 'other point')}" if elsewhere else ""
+        others = f" and {count(elsewhere, self.other)}" if elsewhere else ""
         return f"{distinct - elsewhere:,} of {num_arms:,} {self.arm}s{others}"
 
 
@@ -289,16 +291,28 @@ def _literal(text: str) -> str:
 
 @torch.no_grad()
 def explain(
-    policy: Policy, state: State, names: Sequence[str] | None, row: tuple[int, ...] | int, offered: Tensor | None = None
+    policy: Policy,
+    state: State,
+    names: Sequence[str] | None,
+    row: tuple[int, ...] | int,
+    offered: Tensor | None = None,
+    best: Recommendation | None = None,
 ) -> Explanation:
-    """Explain the state of a policy that was told some rewards; see `Bandit.explain`. `offered` is `batch_shape x A`."""
+    """Explain the state of a policy that was told some rewards; see `Bandit.explain`.
+
+    Args:
+        policy, state: The policy and its state.
+        names, row: As for `Bandit.explain`.
+        offered: `batch_shape x A`, arms that may be better than the best one.
+        best: The best arms of a context; by default the best arms pulled.
+    """
     place = (row,) if isinstance(row, int) else row
     if not isinstance(state, TableState) or not isinstance(policy, Composed):
         raise UnsupportedError("explain() reads one Gaussian process over given arms: use auto, gp_ucb or batch_bkb.")
     posterior = state.posterior
     own = checked_names(names, posterior.statistics.points.shape[-1])
     check_row(place, posterior.batch_shape)
-    best = state.best(1)
+    here, best = best is not None, best or state.best(1)
     known = Recommendation(best.points[place], best.index[place], best.mean[place], best.variance[place])
     arm = int(known.index[0])
     bounds = policy.bounds(state)
@@ -314,7 +328,7 @@ def explain(
     uncertainty, repeats = _uncertainty(state, variance, place)
     fitted = posterior.units is not None or policy.refit_every is not None
     return Explanation(
-        relevance=relevance_of(state, place),
+        relevance=relevance_of(state, place, pulled=here),
         names=own,
         noise_std=noise_at(posterior, variance, place, float(pulled(state, place)[0].max())),
         noise_share=share,
@@ -429,8 +443,9 @@ def noise_at(posterior: GaussianProcess, variance: float, place: tuple[int, ...]
     return float(posterior.units.marginals(Marginals(mean, own)).variance[place]) ** 0.5
 
 
-def relevance_of(state: TableState, place: tuple[int, ...]) -> Tensor:
-    """(range/ℓ)² of each feature, as fractions of their sum, `d`; NaN for a kernel without lengthscales."""
+def relevance_of(state: TableState, place: tuple[int, ...], *, pulled: bool = False) -> Tensor:
+    """(range/ℓ)² of each feature, as fractions of their sum, `d`; NaN for a kernel without lengthscales. The range is that of
+    the arms, with `pulled` that of the arms and the points pulled."""
     posterior = state.posterior
     d = posterior.statistics.points.shape[-1]
     if posterior.units is not None:
@@ -438,6 +453,8 @@ def relevance_of(state: TableState, place: tuple[int, ...]) -> Tensor:
     else:
         arms = _spread(state.rows.source)
         x = arms if arms.dim() == 2 else arms[place]
+        if pulled:
+            x = torch.cat([x, posterior.statistics.points[place][: int(posterior.statistics.num_rows[place])].to(x)])
         ranges = x.double().amax(dim=0) - x.double().amin(dim=0)
     found = [part.lengthscale for part, _ in lengthscales(posterior.kernel)]
     if len(found) != 1 or found[0].shape[-1] not in (1, d):

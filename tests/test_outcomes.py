@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -1040,6 +1041,39 @@ def test_models_that_are_estimated_are_those_of_each_outcome_alone():
         options = {"epsilon": dict.fromkeys(NAMES, 1.0)} if make is outcomes.epal else {"start": [0], **wanted}
         with pytest.raises(errors.UnsupportedError, match="of a kernel that you know"):
             make({name: tb.auto() for name in NAMES}, **options)
+
+
+def test_safe_compares_the_widths_of_its_limits_with_their_models():
+    def made(width: Any, **options: Any) -> Any:
+        parts = models(width=width, **options)
+        return outcomes.safe(parts, start=START, maximize="yield", at_most={"cost": 2.0})
+
+    lam = NOISE["cost"] ** 2
+    wrong = [
+        (
+            tb.widths.IGP(NOISE["cost"], 1.0, 0.05, 7.0),
+            "'cost', by which arms are safe, have no theorem: the width IGP has λ = 7",
+        ),
+        (tb.widths.Scaled(tb.widths.IGP(0.5 * NOISE["cost"], 1.0, 0.05, lam), 0.5), "give both the same noise_std"),
+    ]
+    for width, said in wrong:
+        with pytest.raises(errors.UnsupportedError, match=said):
+            made(width)
+    for bayesian in (tb.widths.Srinivas(0.05), tb.widths.SrinivasCompact(0.05)):
+        made(bayesian)
+        with pytest.raises(errors.UnsupportedError, match="assumes that λ is the variance of the noise"):
+            made(bayesian, regularization=7.0)
+    made(tb.widths.IGP(NOISE["cost"], 1.0, 0.05, lam))  # that of the yield, which has no limit, is not compared
+    made(tb.widths.Constant(2.0), regularization=7.0)
+
+
+@pytest.mark.parametrize("name", ["constrained", "growth", "epal", "safe"])
+def test_norm_bounds_that_fit_no_outcome_are_refused(name: str):
+    policy = POLICIES[name]()
+    own = tuple(tb.widths.IGP(1.0, torch.ones(3), 0.1, 1.0) for _ in NAMES)
+    wrong = replace(policy, engine=replace(policy.engine, confidence=replace(policy.engine.confidence, widths=own)))
+    with pytest.raises(errors.ShapeError, match=r"norm_bound has the shape \(3,\), and the batch rows have \(2,\)"):
+        tb.OutcomeBandit(wrong, PROBLEM.tensor)
 
 
 def one_marginals(bandit: tb.Bandit) -> tuple[Tensor, Tensor]:

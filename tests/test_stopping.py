@@ -414,14 +414,34 @@ def test_a_width_of_another_lambda_certifies_nothing():
         bandit.should_stop(stopping.EpsilonOptimal(0.1, width=tb.widths.IGP(NOISE_STD, 1.0, 0.05, 1e4)))
 
 
-def test_srinivas_with_a_lambda_below_the_variance_of_the_noise_certifies_nothing():
-    """With λ = noise²/2500 the bounds failed in each of sixty runs, and a third of those that stopped chose a wrong arm."""
-    bandit = played(tb.gp_ucb(rbf(), noise_std=0.5, regularization=1e-4))
-    with pytest.raises(errors.UnsupportedError, match=r"noise_std² = 0\.25, and here it is 0\.0001"):
-        bandit.should_stop(stopping.EpsilonOptimal(0.1))
-    bandit.should_stop(stopping.EpsilonOptimal(0.1, width=tb.widths.IGP(0.5, 1.0, 0.05, 1e-4)))
-    for lam in (None, 0.3):
-        played(tb.gp_ucb(rbf(), noise_std=0.5, regularization=lam)).should_stop(stopping.EpsilonOptimal(0.1))
+def test_srinivas_with_another_lambda_than_the_variance_of_the_noise_certifies_nothing():
+    """With λ = noise²/2500 the bounds failed in each of sixty runs, and a third of those that stopped chose a wrong arm. Larger
+    ones: see the next test."""
+    for lam in (1e-4, 0.3):
+        bandit = played(tb.gp_ucb(rbf(), noise_std=0.5, regularization=lam))
+        with pytest.raises(errors.UnsupportedError, match=rf"noise_std² = 0\.25, and here it is {lam:g}"):
+            bandit.should_stop(stopping.EpsilonOptimal(0.1))
+        bandit.should_stop(stopping.EpsilonOptimal(0.1, width=tb.widths.IGP(0.5, 1.0, 0.05, lam)))
+    played(tb.gp_ucb(rbf(), noise_std=0.5)).should_stop(stopping.EpsilonOptimal(0.1))
+
+
+def test_arms_chosen_by_their_rewards_break_the_bounds_of_srinivas_if_lambda_is_larger_than_the_noise():
+    """f = wᵀx, w from the prior, hardly any noise and λ = 1. After one pull of each basis vector w is known, and pulls of the
+    differences (e_i − s_i s_j e_j)/√2, with the signs s of w, leave variance along s alone, where the error of the mean is."""
+    d, each = 800, 10
+    w = np.random.default_rng(0).normal(size=d)
+    s = np.sign(w)
+    along = np.outer(s, s) / d
+    # V = λI + Σ xxᵀ, with the eigenvalue 2 along s.
+    inverse = along / 2 + (np.eye(d) - along) / (2 + each * d / 2)
+    error, std = np.abs(inverse @ w), np.sqrt(np.diagonal(inverse))
+    arms, t = d + d * (d - 1), d + each * d * (d - 1) / 2 + 1
+    width = math.sqrt(2 * math.log(arms * t**2 * math.pi**2 / (6 * 0.1)))
+    assert (error > width * std).mean() > 0.5
+    # A width that is valid for any λ and any choice of arms holds.
+    log_det = math.log(2) + (d - 1) * math.log(2 + each * d / 2)
+    valid = np.linalg.norm(w) + 1e-6 * math.sqrt(log_det + 2 * math.log(10))
+    assert (error <= valid * std).all()
 
 
 def test_a_width_of_less_noise_than_the_policy_s_certifies_nothing():

@@ -31,8 +31,11 @@ from torchbandits.checks import (
 )
 from torchbandits.errors import ArgumentError, ShapeError, UnsupportedError, nearest, require
 from torchbandits.policies.base import Policy
+from torchbandits.policies.composed import Composed
 from torchbandits.policies.joint import Joint, joint
 from torchbandits.scores import UCB, LogEI, PosteriorDraw
+from torchbandits.widths import Scaled
+from torchbandits.widths.assumptions import check_assumptions
 
 __all__ = ["constrained", "epal", "fidelity", "pareto", "safe"]
 
@@ -234,7 +237,9 @@ def safe(
 
     Raises:
         ArgumentError: If `start` is empty.
-        UnsupportedError: For models that cannot be batch rows of one engine.
+        UnsupportedError: For models that cannot be batch rows of one engine, and for a width of a limited outcome that is for
+            another λ, or for less noise, than the model. Widths without a theorem, such as `Constant` and the default of `bkb`,
+            are taken, and promise nothing.
     """
     check_whole("expand", expand, 0, otherwise="for SafeOpt")
     check_whole("leaders", leaders)
@@ -244,6 +249,8 @@ def safe(
 
     def aim(names: Names) -> Safe:
         limits = _limits(at_least, at_most, names)
+        for name in {names[limit.outcome] for limit in limits}:
+            _check_bounds(name, models[name])
         return Safe(_objective(maximize, minimize, names), limits, tuple(int(a) for a in listed), expand, leaders)
 
     return _scored(joint(models, aim, estimated=False), UCB, "bounds", draws=False)
@@ -347,6 +354,18 @@ def _scored(policy: Joint, kind: type, wanted: str, *, draws: bool = True) -> Jo
         UnsupportedError,
     )
     return policy
+
+
+def _check_bounds(name: str, model: Policy) -> None:
+    """Raise `UnsupportedError` for a width of another λ or noise than those of the model."""
+    assert isinstance(model, Composed)
+    base = model.confidence
+    while isinstance(base, Scaled):
+        base = base.base
+    try:
+        check_assumptions(base, model.noise_std, model.regularization)
+    except UnsupportedError as error:
+        raise UnsupportedError(f"the bounds of {name!r}, by which arms are safe, have no theorem: {error}") from error
 
 
 def _place(name: Any, names: Names, where: str) -> int:

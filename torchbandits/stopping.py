@@ -47,6 +47,7 @@ from torchbandits.widths import (
     Srinivas,
     Width,
 )
+from torchbandits.widths.assumptions import check_assumptions
 from torchbandits.widths.base import check_delta
 
 if TYPE_CHECKING:
@@ -187,8 +188,8 @@ class EpsilonOptimal(Rule):
     If the width is valid for all arms and steps simultaneously with probability 1 − δ, the arm is ε-optimal at the time of
     stopping with that probability, for any choice of pulls and any times at which the rule is evaluated. `UnsupportedError` is
     raised for widths without such a theorem, for another λ than the posterior's or a smaller `noise_std` than the policy's, for
-    `Srinivas` with λ < noise_std², for features that approximate a kernel, for an estimated prior mean, and for a kernel that
-    was fitted to the same rewards. For a sampled dictionary the probability is 1 − 2δ, if its oversampling is that of the
+    `Srinivas` unless λ is noise_std², for features that approximate a kernel, for an estimated prior mean, and for a kernel
+    that was fitted to the same rewards. For a sampled dictionary the probability is 1 − 2δ, if its oversampling is that of the
     theorem, which is not checked; the default of 2 is smaller (see the guarantees).
 
     Args:
@@ -248,7 +249,7 @@ def proved_width(
         UnsupportedError,
     )
     noise_std, lam = outcome or (policy.noise_std, state.posterior.regularization)
-    _check_assumptions(base, noise_std, lam)
+    check_assumptions(base, noise_std, lam)
     known = state.counts_batches or "batches" not in width.reads
     message = f"{type(base).__name__} counts batches, which the width of this policy does not: give it to the policy, too."
     require(known, message, UnsupportedError)
@@ -256,34 +257,6 @@ def proved_width(
     delta = float(getattr(base, "delta"))  # noqa: B009 - every width of these classes has one
     # The proofs of sampled dictionaries combine two events: accurate variances, and a valid bound.
     return 2 * delta if isinstance(base, _SPARSE) else delta, value
-
-
-def _check_assumptions(width: Width, noise_std: float, lam: float) -> None:
-    """Check that λ and the noise are those of the width's theorem.
-
-    Raises:
-        UnsupportedError: If they are not; the message names both.
-    """
-    kind, almost = type(width).__name__, 1 - 1e-9
-    own, stated = getattr(width, "regularization", None), getattr(width, "noise_std", None)
-    if own is not None and not math.isclose(own, lam, rel_tol=1e-9):
-        raise UnsupportedError(
-            f"the width {kind} has λ = {own:g}, and the posterior has {lam:g}: give both the same regularization."
-        )
-    if stated is not None and stated < almost * noise_std:
-        raise UnsupportedError(
-            f"the width {kind} has noise_std = {stated:g}, and the policy has {noise_std:g}: give both the same noise_std."
-        )
-    if isinstance(width, BBKB) and lam < 1:
-        raise UnsupportedError(
-            f"the theorem of {kind} assumes λ ≥ 1, and here it is {lam:g}: give the policy regularization=1."
-        )
-    # Under a smaller λ the posterior takes rewards for more accurate than they are, and its deviations are too small.
-    if isinstance(width, Srinivas) and lam < almost * noise_std**2:
-        raise UnsupportedError(
-            f"the theorem of {kind} assumes that λ is the variance of the noise, noise_std² = {noise_std**2:g}, and here it is "
-            f"{lam:g}: leave out the policy's regularization=."
-        )
 
 
 def _as_given(policy: Composed, state: TableState) -> bool:

@@ -59,11 +59,12 @@ def check_rows_of(norm_bound: float | Tensor, batch_shape: torch.Size) -> None:
 
 
 def check_rows(width: Width, batch_shape: torch.Size) -> None:
-    """Raise `ShapeError` unless the norm bounds of a width, and of a width inside it, fit the batch rows."""
+    """Raise `ShapeError` unless the norm bounds of a width, and of widths inside it, fit the batch rows."""
     for name, value in vars(width).items():
-        if isinstance(value, Width):
-            check_rows(value, batch_shape)
-        elif name == "norm_bound":
+        inside = [own for own in (value if isinstance(value, tuple) else (value,)) if isinstance(own, Width)]
+        for own in inside:
+            check_rows(own, batch_shape)
+        if name == "norm_bound":
             check_rows_of(value, batch_shape)
 
 

@@ -18,6 +18,9 @@ from torchbandits.widths.base import Width, check_delta
 class Srinivas(Width):
     r"""√β_t with β_t = 2 log(A t² π² / (6δ)), for a finite arm set, f drawn from the prior and λ the variance of the noise.
 
+    With another λ, larger or smaller, the posterior is not the distribution of f given the rewards, and there is no theorem for
+    arms that are chosen by their rewards.
+
     Source: Srinivas et al. 2010, Thm 1.
     """
 
@@ -37,7 +40,8 @@ class Srinivas(Width):
 class SrinivasCompact(Width):
     r"""√β_t with β_t = 2 log(2π²t²/(3δ)) + 2d log(t² d b r √(log(4da/δ))), for a box of side r.
 
-    The derivatives of f have tails P(sup|∂f| > L) ≤ a exp(−L²/b²). Source: Srinivas et al. 2010, Thm 2.
+    f is drawn from the prior, and λ is the variance of the noise, as for `Srinivas`. The derivatives of f have tails
+    P(sup|∂f| > L) ≤ a exp(−L²/b²). Source: Srinivas et al. 2010, Thm 2.
     """
 
     _reads: ClassVar[frozenset[str]] = frozenset()

@@ -143,6 +143,16 @@ def test_a_kernel_must_be_a_kernel():
 # ------------------------------------------------------------------------- tell
 
 
+@pytest.mark.parametrize("make", [tb.gp_ucb, tb.batch_bkb, tb.igp_ucb, tb.thompson_sampling])
+def test_a_kernel_of_inducing_points_is_refused_with_what_to_pass(make):
+    likelihood, options = gpytorch.likelihoods.GaussianLikelihood(), BOUNDED if make is tb.igp_ucb else {"noise_std": 0.1}
+    sparse = gpytorch.kernels.InducingPointKernel(rbf(), torch.rand(5, 2, dtype=torch.float64), likelihood)
+    for kernel in (sparse, gpytorch.kernels.ScaleKernel(sparse), sparse.eval()):
+        with pytest.raises(errors.UnsupportedError, match=r"InducingPointKernel, .*: pass the base_kernel"):
+            make(kernel, **options)
+    make(sparse.base_kernel, **options)
+
+
 def test_rewards_that_are_not_numbers(bandit):
     selection = bandit.ask()
     for bad in (NAN, INF, -INF):

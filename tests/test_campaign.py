@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tracemalloc
 from collections import Counter
 from dataclasses import replace
@@ -999,6 +1000,95 @@ def test_constraints_name_columns_of_the_table_and_are_those_of_the_bandit():
     new = fresh.ask(5, within=tb.constraints.Same("plate"), repeats=False)
     assert not set(new["id"]) & set(table.head(40)["id"])
     assert new["id"].is_unique
+
+
+@OFF_SCALE
+def test_more_rows_extend_the_open_ones_under_the_same_constraints():
+    within = [tb.constraints.Distinct(), tb.constraints.Same("solvent")]
+    c, other = campaign(), campaign()
+    for one in (c, other):
+        one.tell(measured(frame().iloc[:3]))
+    first = c.ask(4, within=within)
+    plate = c.ask(3, more=True, within=within)
+    assert plate["id"].tolist()[:4] == first["id"].tolist() == other.ask(4, within=within)["id"].tolist()
+    assert plate["rank"].tolist() == list(range(1, 8))
+    assert plate["solvent"].nunique() == 1
+    assert plate["id"].is_unique
+    pd.testing.assert_frame_equal(other.ask(7, within=within), plate)
+    pd.testing.assert_frame_equal(c.ask(7), plate)
+    assert len(c.ask(2, more=True, repeats=False)) == 9, "a further call adds further rows"
+    with pytest.raises(ArgumentError, match=r"52 more rows are asked for, and 50 of"):
+        c.ask(52, more=True, repeats=False)
+    assert len(c.open) == 9
+
+
+@OFF_SCALE
+def test_the_best_rows_may_have_to_fulfil_a_condition():
+    c, table = campaign(), frame()
+    c.tell(measured(table[:40]))
+    every = c.best(40)
+    for condition in (
+        "temp < 60 and solvent != 'H2O'",
+        table.eval("temp < 60 and solvent != 'H2O'"),
+        {"solvent": "DMF"},
+        "dry",
+    ):
+        held = on_offer("where", c._table, condition).numpy()
+        fulfilled = every[every["id"].isin(table["id"][held])].reset_index(drop=True)
+        assert len(fulfilled) > 2
+        pd.testing.assert_frame_equal(c.best(3, where=condition), fulfilled[:3])
+        assert c.best(99, where=condition)["id"].tolist() == fulfilled["id"].tolist()
+    assert len(c.best(3, where=table.index >= 40)) == 0, "none of these was measured"
+    assert c.best(3, where=table.index >= 40).columns.tolist() == every.columns.tolist()
+    assert c.ask(1, where=table["id"] == "051")["id"].tolist() == ["051"]
+    wrong = [
+        ("price < 3", "no column 'price'"),
+        ("temp > 1000", "no row of the table fulfils 'temp > 1000'"),
+        (3, "must be a column"),
+    ]
+    wrong += [(table["dry"][:5], r"one boolean per row of the table \(60\), got bool of \(5,\)")]
+    wrong += [
+        (table["temp"], "one boolean per row of the table .* got float64"),
+        (table["dry"] & False, "no row of the table fulfils"),
+    ]
+    for condition, said in wrong:
+        with pytest.raises(ArgumentError, match=said):
+            c.best(where=condition)
+
+
+@OFF_SCALE
+def test_of_equal_rows_the_best_one_is_the_told_one_that_fulfils_the_condition():
+    c = campaign(supplied(), columns=SUPPLY)
+    c.tell(measured(supplied()[lambda t: t["supplier"] != "c"]))
+    assert set(c.best(9)["supplier"]) == {"a"}
+    cheap = c.best(9, where="price < 20")
+    assert set(cheap["supplier"]) == {"b"}
+    assert cheap["times"].tolist() == [1] * 9
+    assert len(c.best(9, where="supplier == 'c'")) == 0, "its rows were not told"
+
+
+@OFF_SCALE
+@pytest.mark.parametrize("of_file", [False, True])
+def test_a_closed_campaign_says_how_to_open_it_again(of_file: bool, tmp_path: Path):
+    frame().to_csv(tmp_path / "table.csv", index=False)
+    path = tmp_path / "lab"
+    c = campaign(tmp_path / "table.csv" if of_file else frame(), journal=path)
+    plate = measured(c.ask(2))
+    c.close()
+    table = "" if of_file else "table, "
+    said = re.escape(f"this campaign was closed: open it again, campaign = tb.Campaign({table}journal={str(path)!r})")
+    calls = [lambda: c.ask(2), lambda: c.tell(plate), lambda: c.forget(), lambda: c.extend(frame())]
+    for call in calls:
+        with pytest.raises(StateError, match=said):
+            call()
+    tb.Campaign(None if of_file else frame(), journal=path, policy=policy()).tell(plate)
+    several = tb.OutcomeCampaign(frame(), ["yield", "cost"], journal=tmp_path / "two")
+    several.close()
+    with pytest.raises(StateError, match=r"open it again, campaign = tb.OutcomeCampaign\(table, journal="):
+        several.tell(plate)
+    alone = campaign()
+    alone.close()
+    assert len(alone.ask(2)) == 2, "without a journal nothing is closed"
 
 
 def test_a_plate_has_a_limit_on_its_sum():

@@ -86,7 +86,9 @@ def test_a_campaign_from_the_table_to_the_report(folder: Path):
     assert "1 rows are given up, 0 are pending." in run("forget", "--all")
     assert "as told" in run("columns")
     assert "Report:" in run("report")
-    assert "<h2>Best rows</h2>" in (folder / "campaign" / "report.html").read_text()
+    page = (folder / "campaign" / "report.html").read_text()
+    assert "<h2>Best rows</h2>" in page
+    assert "<h1>Search for the largest yield in candidates.csv</h1>" in page
 
 
 def test_a_table_of_any_types_is_the_same_when_it_is_begun_again(folder: Path):

@@ -242,6 +242,8 @@ def test_on_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     assert "more.csv, line 2, column 'id': '040' is an id of the campaign already (20 such rows)" in again.stderr
     changed(id="A", solvent="THF").assign(id=[f"n{i}" for i in range(20)]).to_csv("more.csv", index=False)
     assert "more.csv, line 3, column 'solvent': 'THF' is not one of the categories" in run("extend", "more.csv").stderr
+    run("report")
+    assert "Search for the largest yield in candidates.csv</h1>" in Path("campaign/report.html").read_text()
     assert "candidates.csv has 40 rows" in run("new", "candidates.csv", "--objective", "yield").stdout
     with pytest.raises(TorchBanditsError, match="not one of the categories"):
         tb.Campaign(Path("campaign/candidates.parquet"), journal="campaign/journal", policy=policy()).extend("more.csv")

@@ -263,6 +263,21 @@ def test_the_front_has_the_ids_of_what_no_row_beats_within_the_limits():
     assert best["on the front"].tolist() == sorted(seen["on the front"], reverse=True)[:3]
 
 
+@OFF_SCALE
+@pytest.mark.parametrize("objectives", [("yield", "cost"), ("yield",)])
+def test_the_best_rows_may_have_to_fulfil_a_condition(objectives: tuple[str, ...]):
+    c = campaign(objectives=objectives, minimize=["cost"][: len(objectives) - 1])
+    c.tell(truth(frame()[:40]))
+    every = c.best(40)
+    for condition in ("temp < 50", frame()["temp"] < 50):
+        fulfilled = every[every["temp"] < 50].reset_index(drop=True)
+        assert 1 < len(fulfilled) < len(every)
+        pd.testing.assert_frame_equal(c.best(2, where=condition), fulfilled[:2])
+    assert len(c.best(2, where="id == '055'")) == 0
+    with pytest.raises(ArgumentError, match="no column 'price'"):
+        c.best(where="price < 3")
+
+
 def test_one_objective_under_limits_has_a_best_row():
     c = played(campaign(objectives=["yield"], minimize=None, at_least={"yield": 10.0}))
     assert c.outcomes == ("yield", "toxicity")

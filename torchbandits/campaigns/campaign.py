@@ -35,7 +35,7 @@ from torchbandits.campaigns.results import (
     read_results,
     record_of,
 )
-from torchbandits.campaigns.settings import ADDED, Settings, begin, check_pair, history
+from torchbandits.campaigns.settings import ADDED, SOURCE, Settings, begin, check_pair, history
 from torchbandits.checks import (
     as_device,
     as_path,
@@ -197,7 +197,7 @@ class Campaign(Readable):
         # A checkpoint at every tell, since most campaigns go on in a new process each time.
         if journal is not None and not isinstance(journal, Journal):
             journal = Journal(as_path("journal", journal), every=1)
-        self._journal = journal
+        self._journal, self._closed = journal, False
         path = None if self._journal is None else _beside(self._journal, ".campaign.json")
         if self._journal is not None and path is not None:
             check_pair(self._journal.path, path)
@@ -339,6 +339,7 @@ class Campaign(Readable):
             ArgumentError: If fewer rows are on offer, no batch was found that meets the constraints, or the open rows break
                 one. Nothing has changed then.
         """
+        self._check_not_closed()
         check_whole("n", n)
         check_flag("more", more)
         check_flag("repeats", repeats)
@@ -396,6 +397,7 @@ class Campaign(Readable):
             ArgumentError: If a column is missing, an id unknown, a value no number, or all of several evaluations failed: names
                 row and column. Nothing was told then.
         """
+        self._check_not_closed()
         check_flag("again", bool(again) if again is None else again)
         one = noise_var is None or isinstance(noise_var, str)
         require(one, "noise_var must be the name of one column: columns by outcome are for an OutcomeCampaign.")
@@ -451,6 +453,7 @@ class Campaign(Readable):
         Raises:
             ArgumentError: If an id is not open. Nothing has changed then.
         """
+        self._check_not_closed()
         opened, entries = self._open_rows(), self._open_entries().numpy()
         if ids is not None:
             sized = isinstance(ids, Sequence) and not isinstance(ids, str)
@@ -491,6 +494,7 @@ class Campaign(Readable):
 
         Cost: that of `Bandit.set_arms_`; the journal then holds the features of all rows.
         """
+        self._check_not_closed()
         loop, settings = self._bandit.loop, self._settings
         message = f"rows can't be added to molecules, or to features in a file (more than 256 MiB): {ANOTHER}."
         require(not loop.state.rows.streamed, message, UnsupportedError)
@@ -661,7 +665,7 @@ class Campaign(Readable):
         aim = "small" if settings.minimize else "large"
         whole = page.CampaignPage(
             title=f"Search for the {'smallest' if settings.minimize else 'largest'} {settings.objective} in "
-            f"{self._table.name if self._table.path is None else self._table.path.name}",
+            f"{self._table_name()}",
             objective=settings.objective,
             minimize=settings.minimize,
             facts=f"{self._table.count:,} candidates, {int(np.isfinite(values).sum()):,} measurements of {settings.objective}, "
@@ -745,8 +749,23 @@ class Campaign(Readable):
         if self._journal is not None:
             self._bandit.recorder.settle()
             self._journal.close()
+            self._closed = True
 
     # ------------------------------------------------------------------ inside
+
+    def _table_name(self) -> str:
+        """Name of the user's table in titles."""
+        own = self._table.name if self._table.path is None else self._table.path.name
+        return (self._table.schema.metadata or {}).get(SOURCE, b"").decode() or own
+
+    def _check_not_closed(self) -> None:
+        """Refuse changes after `close`."""
+        if self._closed and self._journal is not None:
+            table = "" if self._settings.table is not None else "table, "
+            raise StateError(
+                f"this campaign was closed: open it again, campaign = tb.{type(self).__name__}({table}"
+                f"journal={str(self._journal.path)!r}), and repeat the call."
+            )
 
     def _added_file(self) -> Path:
         """Path of the rows that were added."""

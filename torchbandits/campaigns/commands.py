@@ -21,7 +21,7 @@ from rich.table import Table as RichTable
 
 from torchbandits.campaigns.campaign import MEASURED, TIMES, Campaign
 from torchbandits.campaigns.outcome_campaign import OutcomeCampaign
-from torchbandits.campaigns.settings import read_settings
+from torchbandits.campaigns.settings import SOURCE, read_settings
 from torchbandits.constraints import AtMost, Constraint, Distinct, Same, Total
 from torchbandits.display import count
 from torchbandits.errors import ConfigError, DataError, StateError, require
@@ -323,7 +323,9 @@ def _copy(table: InMemory, path: Path, began: bool) -> None:
         message = f"{path.parent} holds a campaign of another table: choose another --folder, or delete that one."
         require(same, message, StateError)
         return
-    write_atomically(path, lambda temporary: parquet.write_table(table.arrow, temporary))
+    name = "" if table.path is None else table.path.name
+    named = table.arrow.replace_schema_metadata({**(table.arrow.schema.metadata or {}), SOURCE: name.encode()})
+    write_atomically(path, lambda temporary: parquet.write_table(named, temporary))
 
 
 def _equal(one: pa.Table, other: pa.Table) -> bool:

@@ -197,6 +197,7 @@ class OutcomeCampaign(Campaign):
             UnsupportedError: For `noise_var` under models that do not weight rewards, such as `auto`.
             ArgumentError: As for `Campaign.tell`. Nothing was told then.
         """
+        self._check_not_closed()
         check_flag("again", bool(again) if again is None else again)
         columns = self._noise_columns(noise_var)
         results, rows, notes = self._read(measured, None)
@@ -429,8 +430,7 @@ class OutcomeCampaign(Campaign):
         failed, counts = int(np.isnan(values).all(axis=1).sum()), (~np.isnan(values)).sum(axis=0)
         measured = ", ".join(f"{count:,} of {name}" for count, name in zip(counts.tolist(), settings.outcomes, strict=True))
         whole = outcome_page.OutcomePage(
-            title=f"Search for {'the best' if one else 'trade-offs between'} {names} in "
-            f"{self._table.name if self._table.path is None else self._table.path.name}",
+            title=f"Search for {'the best' if one else 'trade-offs between'} {names} in {self._table_name()}",
             facts=f"{self._table.count:,} candidates; measurements: {measured}; {failed:,} failed evaluations; "
             f"{len(self._open_rows()):,} pending rows" + (f"; limits: {', '.join(limits)}" if limits else ""),
             objectives=dict(settings.objectives),

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from torchbandits.checks.values import is_finite, is_whole, non_negative
-from torchbandits.errors import NonFiniteError, NumericalError, ShapeError, require
+from torchbandits.errors import NonFiniteError, NumericalError, ShapeError, UnsupportedError, require
 from torchbandits.shapes import broadcast_shapes
 
 _RESOLVED = 10  # smallest difference of the leverages of pulled arms, in multiples of the rounding error
@@ -19,9 +19,16 @@ Diagonal = Callable[[gpytorch.kernels.Kernel, Tensor], Tensor]
 
 
 def check_kernel(name: str, value: Any) -> None:
-    """Refuse an object that is not a GPyTorch kernel."""
+    """Refuse an object that is not a GPyTorch kernel, and a kernel that is an approximation of another one."""
     kernel = isinstance(value, gpytorch.kernels.Kernel)
     require(kernel, f"{name} must be a gpytorch.kernels.Kernel, such as RBFKernel(), got {type(value).__name__}.")
+    approximate = any(isinstance(part, gpytorch.kernels.InducingPointKernel) for part in value.modules())
+    require(
+        not approximate,
+        f"{name} is or contains an InducingPointKernel, which approximates its base_kernel for a GPyTorch model: pass the "
+        "base_kernel. bkb and batch_bkb choose inducing points from the arms pulled, and gp_ucb needs none.",
+        UnsupportedError,
+    )
 
 
 def check_model(kernel: Any, regularization: Any, prior_mean: Any) -> None:

@@ -35,7 +35,8 @@ def joined(table: Table, new: Table) -> InMemory:
         both = pa.concat_tables([whole, rows], promote_options="permissive")
     except pa.ArrowException as error:
         raise ArgumentError(f"{new.name} does not have the types of {table.name}: {error}.") from error
-    return InMemory(both.combine_chunks(), table.path, index=table.index)
+    both = both.combine_chunks().replace_schema_metadata(table.schema.metadata)
+    return InMemory(both, table.path, index=table.index)
 
 
 def _plain(table: Table) -> pa.Table:

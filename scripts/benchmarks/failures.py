@@ -1,4 +1,4 @@
-"""What `auto` gains from learning where evaluations fail: the same run with failures told, and with their picks forgotten.
+"""What `auto` gains from learning where evaluations fail, against only leaving out the arms that have failed.
 
 python scripts/benchmarks/failures.py --seeds 5     # needs TORCHBANDITS_DATA, or fetches the tables; about ten minutes
 
@@ -73,9 +73,10 @@ def run(X: Reals, y: Reals, failing: Failing, seed: int, *, teaches: bool) -> tu
     noise, luck = NOISE * y.std() * draw.normal(size=PULLS), draw.random(PULLS)
     bandit = tb.Bandit(tb.auto(), torch.from_numpy(X), generator=torch.Generator().manual_seed(seed))
     best, average = y[~fails].max(), y[~fails].mean()
+    offered = torch.ones(len(y), dtype=torch.bool)
     total, failed = 0.0, 0
     for pull in range(PULLS):
-        selection = bandit.ask()
+        selection = bandit.ask(available=offered)
         arm = int(selection.index)
         if not fails[arm] and luck[pull] >= chance:
             bandit.tell(selection, torch.tensor([y[arm] + noise[pull]]))
@@ -86,6 +87,7 @@ def run(X: Reals, y: Reals, failing: Failing, seed: int, *, teaches: bool) -> tu
             bandit.tell(selection, torch.tensor([torch.nan], dtype=torch.float64), failures="forget")
         else:
             bandit.forget(selection)
+            offered[arm] = False
     chosen = y[int(bandit.best(1).index)] if failed < PULLS else average
     return (best - chosen) / (best - average), (total + failed) / PULLS, failed / PULLS
 
@@ -106,7 +108,7 @@ def main(seeds: int) -> None:
             for seed in range(seeds):
                 failing = rule(X, y, np.random.default_rng(1000 + seed))
                 results.append([run(X, y, failing, seed, teaches=teaches) for teaches in (False, True)])
-        # runs x (forgotten, told) x measures
+        # runs x (left out, told) x measures
         all_of = np.array(results)
         average, change = all_of.mean(axis=0), all_of[:, 1] - all_of[:, 0]
         error = 2 * change.std(axis=0, ddof=1) / len(change) ** 0.5

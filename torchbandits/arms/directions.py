@@ -38,10 +38,11 @@ _FEWEST, _MOST = 8, 64
 class Directions(Buffered):
     r"""k̃(x, x') = k(x, x')/λ − T(x)ᵀT(x') between arms, where every pull appends a row to T.
 
-    Computing the column of a pulled arm takes one pass over T, and is limited by memory bandwidth. Two exact methods reduce the
-    traffic. With few arms, k̃ itself is kept, and rows of T are subtracted from it 64 at a time. With many arms, the columns of
-    the most likely next arms are evaluated together in one pass; when one of them is pulled, its column is corrected by the
-    rows of T that were appended in the meantime.
+    Computing the column of a pulled arm takes one pass over T, and is limited by memory bandwidth. Three exact methods reduce
+    the traffic. With few arms, k̃ itself is kept, and rows of T are subtracted from it 64 at a time. With many arms, the columns
+    of the most likely next arms are evaluated together in one pass. The columns of a batch are kept, because many of its arms
+    are pulled again in the next batch. When an arm whose column is known is pulled, the column is corrected by the rows of T
+    that were appended in the meantime.
 
     Args:
         rows: The arms.
@@ -80,7 +81,8 @@ class Directions(Buffered):
         self._forget_ahead()
 
     def _forget_ahead(self) -> None:
-        # Arms evaluated ahead, their columns, and the number of rows of T already subtracted from them.
+        # Arms evaluated ahead or pulled in the last batch, their columns, and the number of rows of T already subtracted from
+        # these.
         self._ahead: tuple[Tensor, Tensor, int] | None = None
         # The leaders at the time when a column was last evaluated.
         self._named: Tensor | None = None
@@ -100,7 +102,7 @@ class Directions(Buffered):
             slot: ≥ 0.
             leaders: Arms worth evaluating ahead.
 
-        Cost: O(A r p), or O(64 A p) if the arm was evaluated ahead or the covariance is kept.
+        Cost: O(A r p), or O(64 A p) if the arms were evaluated ahead or in the last batch, or the covariance is kept.
         """
         if self.dense:
             if self.used >= _BLOCK:
@@ -108,8 +110,10 @@ class Directions(Buffered):
             C = self.covariance if self.covariance.shape[-2] else self._dense()
             start = C.gather(-2, slot.unsqueeze(-1).expand(*slot.shape, C.shape[-1]))
             return self._without(start, slot, 0)
-        if slot.shape[-1] != 1 or leaders is None or self.block.device.type != "cpu":
+        if leaders is None or self.block.device.type != "cpu":
             return self._without(self._prior(slot), slot, 0)
+        if slot.shape[-1] != 1:
+            return self._of_batch(slot)
         found = self._expected(slot)
         if found is None:
             found = self._look_ahead(slot, leaders)
@@ -166,6 +170,24 @@ class Directions(Buffered):
         columns = self._without(self._prior(arms), arms, 0)
         self._ahead = (arms, columns, self.used)
         return columns[..., :1, :].clone()
+
+    def _of_batch(self, slot: Tensor) -> Tensor:
+        """The columns of the arms of a batch, which are kept for the next batch unless there are batch rows or streamed arms."""
+        if slot.dim() > 1 or self._budget is not None:
+            return self._without(self._prior(slot), slot, 0)
+        if self._ahead is None:
+            found = self._without(self._prior(slot), slot, 0)
+        else:
+            arms, columns, first = self._ahead
+            same = slot.unsqueeze(-1) == arms
+            known = same.any(dim=-1)
+            (new,), (again,) = (~known).nonzero(as_tuple=True), known.nonzero(as_tuple=True)
+            found = columns.new_empty(len(slot), columns.shape[-1])
+            found.index_copy_(0, new, self._without(self._prior(slot[new]), slot[new], 0))
+            start = columns.index_select(0, same[again].byte().argmax(dim=-1))
+            found.index_copy_(0, again, self._without(start, slot[again], first))
+        self._ahead = (slot, found, self.used)
+        return found
 
     def features(self, index: Picks) -> tuple[Tensor, Tensor]:
         """Inputs of `between` for each arm: its points (on a device in units of the lengthscale, if possible; its index if the

@@ -172,7 +172,7 @@ class Directions(Buffered):
         return columns[..., :1, :].clone()
 
     def _of_batch(self, slot: Tensor) -> Tensor:
-        """The columns of the arms of a batch, which are kept for the next batch unless there are batch rows or streamed arms."""
+        """The columns of the arms of a batch. They are kept for the next batch, except of batch rows or streamed arms."""
         if slot.dim() > 1 or self._budget is not None:
             return self._without(self._prior(slot), slot, 0)
         if self._ahead is None:

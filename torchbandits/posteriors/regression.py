@@ -12,6 +12,9 @@ from torchbandits.errors import NumericalError, require
 from torchbandits.linalg import Graded, LowRankPrecision, Precision, cholesky, solve_lower, uneven
 from torchbandits.types import PerPoint, Rect, Square
 
+# Number of columns per row of a factor from which a product with its inverse takes less time than a solve on the host.
+_WIDE = 16
+
 
 @dataclass(frozen=True)
 class Conditioning:
@@ -49,6 +52,8 @@ class Conditioning:
         """G = L⁻¹√N C_P(x), `batch_shape x p x n`, for cross covariances `batch_shape x p x n`. Cost O(p² n)."""
         if self.factor.shape[-1] == 1:
             return cross * (self.root_weights / self.factor.squeeze(-1)).unsqueeze(-1)
+        if cross.device.type == "cpu" and cross.shape[-1] > _WIDE * cross.shape[-2]:
+            return solve_lower(self.factor, torch.diag_embed(self.root_weights)) @ cross
         return solve_lower(self.factor, self.root_weights.unsqueeze(-1) * cross)
 
     def innovations(self, sums: Rect, mean: Rect) -> Tensor:

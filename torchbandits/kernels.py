@@ -41,7 +41,7 @@ _FEW_THREADS = 2
 _TRUSTED = {torch.float64: 100.0, torch.float32: 4.0}
 # Largest number of features for which a matrix of kernel values is evaluated by differences on the host: with more of them, a
 # matrix product is faster.
-_FEW_FEATURES = 64
+_FEW_FEATURES = 32
 # Number of arms from which a centre is found.
 _SAMPLE = 4096
 # Number of consecutive arms on a device for which the largest norm is known on the host.

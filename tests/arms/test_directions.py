@@ -62,6 +62,31 @@ def test_columns_ahead_are_used():
     assert 0 < len(misses) < 100
 
 
+def test_columns_of_the_last_batch_are_kept(monkeypatch: pytest.MonkeyPatch):
+    """An arm that is pulled in two batches in a row has its kernel evaluated once, and the posterior is the exact one."""
+    monkeypatch.setattr(module, "_DENSE_ARMS", 0)
+    evaluated: list[int] = []
+    plain = module.Directions._prior
+
+    def prior(self: module.Directions, slot: torch.Tensor) -> torch.Tensor:
+        evaluated.extend(slot.tolist())
+        return plain(self, slot)
+
+    monkeypatch.setattr(module.Directions, "_prior", prior)
+    problem = Problem(seed=4, a=200)
+    bandit = tb.Bandit(tb.gp_ucb(rbf(0.3), **COMMON), problem.tensor, generator=generator(0))
+    batches = [[0, 1, 2, 3], [2, 9, 0, 8], [8, 2, 7, 0], [5, 6], [7, 5, 6]]
+    for pull, arms in enumerate(batches):
+        bandit.tell(torch.tensor(arms), problem.rewards(10 * pull, torch.tensor(arms)))
+    # Nothing is kept before the first bounds are known.
+    assert evaluated == [*batches[0], *batches[1], 7, *batches[3], 7]
+    table = bandit.loop.state.table
+    bandit.posterior.invalidate_()
+    exact = bandit.posterior(problem.tensor)
+    torch.testing.assert_close(bandit.posterior.regularization * table.leverage, exact.variance, rtol=1e-7, atol=1e-10)
+    torch.testing.assert_close(table.mean(), exact.mean, rtol=0, atol=1e-8)
+
+
 @OFF_SCALE
 def test_a_kept_covariance_survives_a_failed_tell_at_any_point_of_its_block(monkeypatch):
     """Directions are subtracted from the covariance in place: a rollback must not subtract them twice."""

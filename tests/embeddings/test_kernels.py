@@ -101,6 +101,20 @@ def test_near_coincident_points_keep_their_digits(distance: float) -> None:
     torch.testing.assert_close(K[others], evaluate_kernel(kernel, x, y).detach()[others])
 
 
+@pytest.mark.parametrize("kernel", kernels(), ids=lambda k: f"{type(k).__name__}-{getattr(k, 'nu', '')}")
+@torch.no_grad()
+def test_matrices_of_few_features_are_evaluated_by_differences(kernel: gpytorch.kernels.Kernel, monkeypatch) -> None:
+    kernel = kernel.double()
+    x, y = torch.randn(2, 12, 3, generator=torch.Generator().manual_seed(0), dtype=F64)
+    expected = evaluate_kernel(kernel, x, y), evaluate_kernel(kernel, x, x)
+    with monkeypatch.context() as patch:
+        patch.setattr("torchbandits.kernels.evaluate_kernel", None)
+        found = kernel_matrix(kernel, x, y), kernel_matrix(kernel, x, x)
+    for own, theirs in zip(found, expected, strict=True):
+        torch.testing.assert_close(own, theirs, rtol=1e-9, atol=1e-7)
+    assert bool((found[1] == found[1].mT).all())
+
+
 def test_near_coincident_points_with_batches() -> None:
     kernel = gpytorch.kernels.MaternKernel(nu=0.5, batch_shape=torch.Size([2])).double()
     kernel.lengthscale = torch.tensor([0.3, 0.9]).reshape(2, 1, 1)

@@ -245,7 +245,7 @@ class Directions(Buffered):
     def sweep_storage(self, size: int) -> Tensor:
         """Storage for a sweep that rewrites all `size` rows, `batch_shape x size x A`. Pass it to `swept` when filled."""
         self._check_room(size)
-        whole = size if self.dense else size + max(_SPARE, min(size, self._spare))
+        whole = size if self.dense else size + max(_SPARE, min(2 * size + _SPARE, self._spare))
         whole = whole if self._most is None else min(whole, self._most)
         return self.block.new_empty(*self.block.shape[:-2], whole, self.block.shape[-1])
 

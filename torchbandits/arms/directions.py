@@ -172,7 +172,8 @@ class Directions(Buffered):
         return columns[..., :1, :].clone()
 
     def _of_batch(self, slot: Tensor) -> Tensor:
-        """The columns of the arms of a batch. They are kept for the next batch, except of batch rows or streamed arms."""
+        """The columns of the arms of a batch. They are kept for the next batch if they take at most half of the memory of T,
+        except for batch rows and streamed arms."""
         if slot.dim() > 1 or self._budget is not None:
             return self._without(self._prior(slot), slot, 0)
         if self._ahead is None:
@@ -186,7 +187,7 @@ class Directions(Buffered):
             found.index_copy_(0, new, self._without(self._prior(slot[new]), slot[new], 0))
             start = columns.index_select(0, same[again].byte().argmax(dim=-1))
             found.index_copy_(0, again, self._without(start, slot[again], first))
-        self._ahead = (slot, found, self.used)
+        self._ahead = (slot, found, self.used) if 2 * len(slot) <= self.used else None
         return found
 
     def features(self, index: Picks) -> tuple[Tensor, Tensor]:
@@ -245,7 +246,9 @@ class Directions(Buffered):
     def sweep_storage(self, size: int) -> Tensor:
         """Storage for a sweep that rewrites all `size` rows, `batch_shape x size x A`. Pass it to `swept` when filled."""
         self._check_room(size)
-        whole = size if self.dense else size + max(_SPARE, min(2 * size + _SPARE, self._spare))
+        # On the host, memory is only taken as it is written.
+        most = size if self.block.device.type != "cpu" else 2 * size + _SPARE
+        whole = size if self.dense else size + max(_SPARE, min(most, self._spare))
         whole = whole if self._most is None else min(whole, self._most)
         return self.block.new_empty(*self.block.shape[:-2], whole, self.block.shape[-1])
 

@@ -174,6 +174,7 @@ def test_failed_rows_conditions_and_constraints():
     assert (c.tell(one).failed, len(c.open)) == (1, 7)
     assert one["id"].item() not in c.ask(40, repeats=False)["id"].tolist()
     assert "Failed again, and never measured" in str(c.tell(one))
+    assert c.explain().words.attempt == "evaluation"
 
 
 def test_costs_are_heeded_and_held(tmp_path: Path):

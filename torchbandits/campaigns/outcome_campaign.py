@@ -389,7 +389,7 @@ class OutcomeCampaign(Campaign):
         )
         bandit = self._bandit
         assert isinstance(bandit, OutcomeBandit)
-        words = Words("row", "column", "measurement", "measured", "measurement")
+        words = Words("row", "column", "measurement", "measured", "measurement", "evaluation")
         return replace(bandit.explain(names=feature_names(list(self.columns))), words=words)
 
     @one_at_a_time

@@ -121,6 +121,57 @@ def test_a_batch_of_a_given_size_is_whole_even_if_few_arms_are_likely_to_succeed
     assert int(left[selection.index].sum()) == count - 5
 
 
+@pytest.mark.parametrize("several", [False, True])
+def test_a_batch_of_the_policys_size_is_whole_even_if_few_arms_are_likely_to_succeed(several):
+    arms = ARMS[:40]
+    fails = VALUE[:40] > VALUE[:40].sort().values[4]
+    policy = tb.auto(batch_size=8)
+    if several:
+        policy = outcomes.pareto({"gain": policy, "loss": tb.auto(batch_size=8)}, minimize=["loss"])
+    bandit = (tb.OutcomeBandit if several else tb.Bandit)(policy, arms, generator=generator(0))
+    for pull in range(10):
+        selection = bandit.ask()
+        rewards = measured(selection.index, pull, fails)
+        bandit.tell(selection, {"gain": rewards, "loss": rewards.square()} if several else rewards, failures="forget")
+    left = bandit.loop.failures.left_in(None, 1)
+    assert int(left.sum()) < 8
+    selection = bandit.ask()
+    assert selection.index.unique().numel() == 8
+    assert int(left[selection.index].sum()) == int(left.sum())
+    selection = bandit.ask(more=3)
+    assert len(selection) == 11
+    bandit.forget(selection)
+    assert len(bandit.ask(limit=2)) == 2
+
+
+@pytest.mark.parametrize("copies", [False, True])
+def test_arms_with_equal_features_count_once_in_a_batch(copies):
+    """Also if the first one of equal arms is not on offer."""
+    arms, available = ARMS[:20].repeat(4, 1), torch.ones(80, dtype=torch.bool)
+    available[:20] = not copies
+    bandit = fresh(arms=arms)
+    for _ in range(14):
+        bandit.tell(bandit.ask(), NAN, failures="forget")
+    assert int(bandit.loop.failures.left_in(None, 1).sum()) < 12 * 4
+    selection = bandit.ask(exactly=12, available=available)
+    assert (selection.index % 20).unique().numel() == 12
+    assert bool(available[selection.index].all())
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_the_model_of_success_respects_the_memory_budget(several):
+    """Beyond 16 distinct arms, both models keep a dictionary."""
+    policy = tb.auto(memory_budget=len(ARMS) * 16)
+    if several:
+        policy = outcomes.pareto({"gain": policy, "loss": tb.auto(memory_budget=len(ARMS) * 16)}, minimize=["loss"])
+    loop = (tb.OutcomeBandit if several else tb.Bandit)(policy, ARMS, generator=generator(0)).loop
+    model = Failures(ARMS, torch.Size(), loop.policy.memory_of_failures)
+    for arm in range(20):
+        model.tell_(torch.tensor([arm]), torch.tensor([True]), torch.tensor([arm % 2 == 0]))
+    assert model._state.posterior.sparse
+    assert loop.policy.memory_of_failures == len(ARMS) * 16
+
+
 def test_only_arms_on_offer_are_picked():
     bandit = fresh()
     played(bandit, 40)
@@ -271,6 +322,18 @@ def test_workers_learn_from_the_failures_of_others(tmp_path: Path):
     assert alone.loop.failed(())[0] > 0
 
 
+def test_workers_get_further_picks_while_all_arms_that_are_likely_to_succeed_are_open(tmp_path: Path):
+    arms = ARMS[:40]
+    fails = VALUE[:40] > VALUE[:40].sort().values[4]
+    worker = tb.Worker(tb.auto(), arms, store=tmp_path / "run.db", generator=generator(0))
+    for pull in range(40):
+        lease = worker.ask()
+        worker.tell(lease, float(measured(lease.index, pull, fails)), failures="forget")
+    leases = [int(worker.ask().index) for _ in range(10)]
+    assert int(worker.bandit.loop.failures.left_in(None, 1).sum()) < 10
+    assert len(set(leases)) == 10
+
+
 def test_several_outcomes_fail_together():
     """An evaluation without any outcome has failed; one that lacks an outcome has not."""
     policy = outcomes.pareto({"gain": tb.auto(), "loss": tb.auto()}, minimize=["loss"])
@@ -300,6 +363,15 @@ def test_contexts_keep_an_arm_on_offer():
         bandit.tell(selection, NAN if fails else VALUE[selection.index], failures="forget")
     assert bandit.loop.failures is not None
     assert len(bandit.ask(context=contexts[4])) == 1
+    found = bandit.explain(context=contexts[0])
+    failed = bandit.loop.failed(())[0]
+    assert found.failed == failed
+    # At a context where nothing succeeded, all arms but the next ones are left out, and none of them counts as a rival.
+    there = bandit.explain(context=contexts[4])
+    left = bandit.loop.failures.left_in(bandit.loop.state.rows.competing, 1)
+    assert there.avoided == 40 - int(left.sum()) > found.avoided
+    assert there.rivals <= 40 - there.avoided
+    assert f"{failed} pulls failed; {there.avoided} arms likelier to fail" in str(there)
 
 
 def test_a_run_learns_from_evaluations_that_raise():

@@ -418,8 +418,8 @@ class ContextualBandit:
 
         Returns:
             The explanation. `best`, `upper` and `rivals` are of arms at the context; features, noise and pulls are of all
-            contexts. `elsewhere` counts the distinct pairs pulled at other contexts. There is no `doubt` about repeats, and no
-            `repeated` arm.
+            contexts, and so is `failed`, while `avoided` is of arms at the context. `elsewhere` counts the distinct pairs
+            pulled at other contexts. There is no `doubt` about repeats, and no `repeated` arm.
 
         Raises:
             ArgumentError: If an argument is not as above.
@@ -433,7 +433,10 @@ class ContextualBandit:
         contexts, loop = self._contexts, self.loop
         inside = replace(best, index=contexts.inward(best.index, contexts.current.unsqueeze(-1)))
         with loop.few_threads():
-            found = explain(loop.policy, loop.state, names, row, contexts.only_here(offered), inside)
+            found = explain(loop.policy, loop.state, names, row, loop.likely(contexts.only_here(offered)), inside)
+            failed, every = loop.failed(row)[0], contexts.only_here(None)
+            left_in = loop.likely(every)
+        assert left_in is not None
         place = (row,) if isinstance(row, int) else row
         told = loop.state.statistics.points[place][: found.distinct, : contexts.dim]
         here = contexts.seen[place][contexts.current[place]].to(told)
@@ -442,6 +445,8 @@ class ContextualBandit:
             best=replace(found.best, index=best.index[place]),
             num_arms=self.arms.shape[-2],
             elsewhere=int((told != here).any(dim=-1).sum()),
+            failed=failed,
+            avoided=int((every & ~left_in)[place].sum()),
             repeated=None,
             uncertainty=float("nan"),
             repeats=0,

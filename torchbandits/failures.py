@@ -31,12 +31,14 @@ class Failures:
     Args:
         arms: The arms of the loop.
         batch_shape: Leading dimensions, without that of several outcomes.
+        memory_budget: As for `auto`; None for its default.
 
     Cost: that of `auto` for each evaluation, and one comparison per arm and ask.
     """
 
-    def __init__(self, arms: ArmSet, batch_shape: torch.Size) -> None:
-        self._policy = auto(replicate_every=0)
+    def __init__(self, arms: ArmSet, batch_shape: torch.Size, memory_budget: int | None = None) -> None:
+        own = auto(replicate_every=0)
+        self._policy = own if memory_budget is None else auto(replicate_every=0, memory_budget=memory_budget)
         generators = [torch.Generator().manual_seed(0) for _ in range(batch_shape.numel())]
         self._set_state(self._policy.init(arms, generators, batch_shape))
 
@@ -72,12 +74,12 @@ class Failures:
 
         These are the arms whose predicted success is at least one half, or the fraction of evaluations that succeeded so far if
         that is less, but for arms that failed twice and never succeeded. Before the first success they are the half of the arms
-        about which the failures tell least. If they are fewer than `count`, the next ones are left in too. Batch rows without
-        failures keep all arms.
+        about which the failures tell least. If fewer than `count` of them are different, the next ones are left in too. Batch
+        rows without failures keep all arms.
 
         Args:
             available: `batch_shape x A`, the arms on offer, the only ones considered; None for all.
-            count: Number of arms that a batch may need.
+            count: Number of different arms that a batch may need.
         """
         state, units = self._state, self._state.posterior.units
         assert units is not None
@@ -86,13 +88,14 @@ class Failures:
         total, good = (number.sum(dim=-1, keepdim=True) for number in (evaluated, succeeded))
         none = good == 0
         success = torch.where(none, state.arm_leverage(), state.arm_mean()).masked_fill(lost, -torch.inf)
-        if available is not None:
-            success = success.masked_fill(~available, -torch.inf)
+        # Arms with equal features count once, and have equal success.
+        offered = state.rows.offered(available)
+        ranked = success if offered is None else success.masked_fill(~offered, -torch.inf)
         bar = units.to_model(((good + 1) / (total + 2)).clamp_max(_EVEN))
         if bool(none.any()):
-            middle = success.masked_fill(success == -torch.inf, torch.nan).nanmedian(dim=-1, keepdim=True).values
+            middle = ranked.masked_fill(ranked == -torch.inf, torch.nan).nanmedian(dim=-1, keepdim=True).values
             bar = torch.where(none, middle, bar)
-        last = success.topk(min(count, success.shape[-1]), dim=-1).values[..., -1:]
+        last = ranked.topk(min(count, ranked.shape[-1]), dim=-1).values[..., -1:]
         # NaN where nothing is left.
         likely = (success >= torch.minimum(bar.nan_to_num(-torch.inf), last)) | (good == total)
         return likely if available is None else likely & available

@@ -206,16 +206,19 @@ class Loop:
         """
         if self.open is not None or self.state.has_pending:
             self._sync()
-        if self.failures is not None:
-            available = self.likely(available, exactly or self.policy.most_picks or 1)
+        given, available = available, self.likely(available, exactly or 1)
         selection, evidence = self.policy.select(self.state, limit=limit, available=available, exactly=exactly)
+        wanted = exactly or self.policy.full_batch
+        if self.failures is not None and self._ran_out(selection, available, wanted, limit):
+            available = self.likely(given, wanted + (0 if self.open is None else len(self.open)))
+            selection, evidence = self.policy.select(self.state, limit=limit, available=available, exactly=exactly)
         if available is not None and self.state.rows.first is not None:
             selection = replace(selection, index=self.on_offer(selection.index, available))
         return selection, evidence.generator_states
 
     def likely(self, available: Tensor | None, count: int = 1) -> Tensor | None:
-        """The arms on offer without those that are likely to fail, `batch_shape x A`, but `count` arms if as many are on offer;
-        None for all arms."""
+        """The arms on offer without those that are likely to fail, `batch_shape x A`, but `count` different arms if there are
+        as many; None for all arms."""
         if self.failures is None:
             return available
         competing = self.state.rows.competing
@@ -225,6 +228,20 @@ class Loop:
             available = self._of_pulls(available.expand(*self.batch_shape, -1))
         left = self.failures.left_in(available, count)
         return (left.unsqueeze(-2) if self.policy.outcomes else left).expand(*self.batch_shape, -1)
+
+    def _ran_out(self, selection: Selection, available: Tensor | None, wanted: int, limit: Tensor | None) -> bool:
+        """Whether a batch row has fewer picks than wanted, and no further arm among those available that is not open."""
+        free, picked = self.state.rows.offered(available), selection.mask.sum(dim=-1)
+        most = torch.full_like(picked, wanted) if limit is None else limit.to(picked).clamp_max(wanted)
+        short = picked < most
+        if free is None or not bool(short.any()):
+            return False
+        for picks in (selection, self.open):
+            if picks is not None:
+                taken = torch.zeros_like(free, dtype=torch.int64)
+                taken.scatter_add_(-1, self.state.rows.entry(picks.index).clamp_min(0), picks.mask.long())
+                free = free & (taken == 0)
+        return bool((short & ~free.any(dim=-1)).any())
 
     def _of_pulls(self, values: Tensor) -> Tensor:
         """Values of picks or arms, `batch_shape x n`, without the dimension of the outcomes, which share the picks."""
@@ -370,7 +387,8 @@ class Loop:
         return arms[..., 0, :, :] if self.policy.outcomes and isinstance(arms, Tensor) and arms.dim() > 2 else arms
 
     def _fresh_failures(self) -> Failures:
-        return Failures(self._arms_of_pulls(), self.batch_shape[:-1] if self.policy.outcomes else self.batch_shape)
+        shape = self.batch_shape[:-1] if self.policy.outcomes else self.batch_shape
+        return Failures(self._arms_of_pulls(), shape, self.policy.memory_of_failures)
 
     def _without_failures(self) -> Failures:
         """A model of the evaluations so far, which all succeeded."""

@@ -51,6 +51,7 @@ def auto(
             default, 0 for never. Not used on fingerprints. For several outcomes (`torchbandits.outcomes`) also where picks are
             made one by one.
         memory_budget: Maximum memory in bytes of the exact posterior, or of cached kernel columns once there is a dictionary.
+            After the first failure, the model of success may take as much again.
 
     Warns (`DiagnosticWarning`): Once, when one arm takes more than half of the last 40 pulls; the message names the reason.
 

@@ -42,6 +42,11 @@ class Policy(ABC, Generic[S]):
         return None
 
     @property
+    def full_batch(self) -> int:
+        """The maximum number of picks of one `select`; 1 if it is not known beforehand."""
+        return self.most_picks or 1
+
+    @property
     def needs_costs(self) -> bool:
         """Whether picks depend on the costs of arms. If so, costs must be given."""
         return False
@@ -55,6 +60,11 @@ class Policy(ABC, Generic[S]):
     def learns_failures(self) -> bool:
         """Whether arms that are likely to fail, given those that failed, are left out. Guarantees do not allow this."""
         return False
+
+    @property
+    def memory_of_failures(self) -> int | None:
+        """Bytes that the model of failures may take, if `learns_failures`; None for its default."""
+        return None
 
     @property
     def shards(self) -> bool:

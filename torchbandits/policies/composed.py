@@ -127,6 +127,11 @@ class Composed(Policy[TableState | BoxState]):
         return None if self.initial is not None else self.batch_rule.max_batch_size
 
     @property
+    def full_batch(self) -> int:
+        """The maximum number of picks that the batch rule allows; 1 if it sets none."""
+        return self.batch_rule.max_batch_size or 1
+
+    @property
     def needs_costs(self) -> bool:
         """Whether the score is divided by costs."""
         return isinstance(self.score, PerCost)
@@ -135,6 +140,11 @@ class Composed(Policy[TableState | BoxState]):
     def learns_failures(self) -> bool:
         """Whether arms that are likely to fail are left out: True if the kernel is estimated, and there is no guarantee."""
         return self.from_data is not None or self.refit_every is not None
+
+    @property
+    def memory_of_failures(self) -> int | None:
+        """Bytes that the model of failures may take: the memory budget."""
+        return self.memory_budget
 
     @property
     def streams(self) -> bool:

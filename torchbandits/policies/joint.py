@@ -119,6 +119,11 @@ class Joint(Policy[TableState]):
         return self.engine.most_picks
 
     @property
+    def full_batch(self) -> int:
+        """The maximum number of picks that the batch rule allows; 1 if it sets none."""
+        return self.engine.full_batch
+
+    @property
     def needs_costs(self) -> bool:
         """Whether the aim depends on costs."""
         return self.aim.exponent is not None
@@ -127,6 +132,11 @@ class Joint(Policy[TableState]):
     def learns_failures(self) -> bool:
         """Whether arms that are likely to fail are left out."""
         return self.engine.learns_failures
+
+    @property
+    def memory_of_failures(self) -> int | None:
+        """Bytes that the model of failures may take."""
+        return self.engine.memory_of_failures
 
     @property
     def streams(self) -> bool:

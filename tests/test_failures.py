@@ -353,6 +353,18 @@ def test_several_outcomes_fail_together():
     assert "likelier to fail than to succeed" in str(bandit.explain())
 
 
+def test_safe_arms_that_failed_stay_in():
+    """They may be the only ones that are known to be safe."""
+    models = {name: tb.gp_ucb(rbf(0.3), noise_std=0.1, width=TWO, refit_every=10) for name in ("gain", "loss")}
+    policy = outcomes.safe(models, start=[0], maximize="gain", at_most={"loss": 0.5})
+    bandit = tb.OutcomeBandit(policy, ARMS, generator=generator(0))
+    for _ in range(3):
+        selection = bandit.ask()
+        assert selection.index.tolist() == [0]
+        bandit.tell(selection, {"gain": NAN, "loss": NAN}, failures="forget")
+    assert bandit.loop.failures is None
+
+
 def test_contexts_keep_an_arm_on_offer():
     contexts = torch.linspace(0, 1, 5, dtype=torch.float64).unsqueeze(-1)
     bandit = tb.ContextualBandit(tb.auto(), ARMS[:40], contexts[:1], max_contexts=5, generator=generator(0))

@@ -130,8 +130,8 @@ class Joint(Policy[TableState]):
 
     @property
     def learns_failures(self) -> bool:
-        """Whether arms that are likely to fail are left out."""
-        return self.engine.learns_failures
+        """Whether arms that are likely to fail are left out; not by aims that pick only some of the arms, which may be these."""
+        return self.engine.learns_failures and not isinstance(self.aim, Certifying | Safe)
 
     @property
     def memory_of_failures(self) -> int | None:

@@ -1047,6 +1047,7 @@ def test_the_best_rows_may_have_to_fulfil_a_condition():
         (3, "must be a column"),
     ]
     wrong += [(table["dry"][:5], r"one boolean per row of the table \(60\), got bool of \(5,\)")]
+    wrong += [(table["dry"].sample(frac=1, random_state=0), r"rows in another order than the table: pass its sort_index\(\)")]
     wrong += [
         (table["temp"], "one boolean per row of the table .* got float64"),
         (table["dry"] & False, "no row of the table fulfils"),

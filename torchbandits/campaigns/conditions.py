@@ -119,6 +119,12 @@ def _given(name: str, table: Table, condition: Any) -> Any:
     good = cells.dtype == bool and cells.shape == (table.count,)
     message = f"{name} must have one boolean per row of {table.name} ({table.count:,}), got {cells.dtype} of {cells.shape}."
     require(good, message)
+    order = getattr(condition, "index", None)
+    if isinstance(order, pd.Index) and order.dtype.kind == "i":
+        # The index of a series holds the numbers of the rows, which are in another order if the table was sorted.
+        numbered, rows = order.to_numpy(), np.arange(table.count)
+        moved = np.array_equal(np.sort(numbered), rows) and not np.array_equal(numbered, rows)
+        require(not moved, f"{name}: the series has the rows in another order than {table.name}: pass its sort_index().")
     return cells
 
 

@@ -130,7 +130,7 @@ class Joint(Policy[TableState]):
 
     @property
     def learns_failures(self) -> bool:
-        """Whether arms that are likely to fail are left out; not by aims that pick only some of the arms, which may be these."""
+        """Whether arms that are likely to fail are left out; not by aims that pick only some of the arms."""
         return self.engine.learns_failures and not isinstance(self.aim, Certifying | Safe)
 
     @property

@@ -126,6 +126,18 @@ def test_of_equal_rows_the_open_one_stays_open(tmp_path: Path):
     assert c.open == opened
 
 
+def test_ids_remain_whole_numbers(tmp_path: Path):
+    """Also if pandas stores those of the new rows as floats."""
+    numbered = frame().assign(id=np.arange(60))
+    c = campaign(numbered[:40], journal=tmp_path / "lab")
+    c.extend(numbered[40:].assign(id=np.arange(40.0, 60.0)).reset_index(drop=True))
+    plate = c.ask(60, repeats=False)
+    assert plate["id"].dtype == np.int64
+    assert set(range(40, 60)) <= set(plate["id"])
+    with pytest.raises(ArgumentError, match="types of the table"):
+        c.extend(numbered[40:50].assign(id=1e300 * np.arange(1.0, 11.0)))
+
+
 def test_types_are_those_of_both_tables(tmp_path: Path):
     whole = OLD.assign(temp=np.arange(40), solvent=OLD["solvent"].astype("category"), number=[1, 2] * 20)
     c = campaign(whole, journal=tmp_path / "lab", columns={"number": "category"})

@@ -14,7 +14,9 @@ from torchbandits.tabular.tables import InMemory, Table
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from pyarrow import compute as pc
 else:
+    from torchbandits.tabular.extras import compute as pc
     from torchbandits.tabular.extras import pyarrow as pa
 
 ANOTHER = "begin another campaign with all rows, and tell() it the results so far"
@@ -28,15 +30,25 @@ def joined(table: Table, new: Table) -> InMemory:
         ArgumentError: If a column does not have the type that it has in the table.
     """
     whole, rows = _plain(table), _plain(new)
-    for place, field in enumerate(rows.schema):
-        if field.name in whole.schema.names and is_text(whole.schema.field(field.name).type):
-            rows = rows.set_column(place, field.name, as_texts(rows.column(place).combine_chunks()))
     try:
+        for place, name in enumerate(rows.schema.names):
+            if name in whole.schema.names:
+                rows = rows.set_column(place, name, _as_before(rows.column(place), whole.schema.field(name).type))
         both = pa.concat_tables([whole, rows], promote_options="permissive")
     except pa.ArrowException as error:
         raise ArgumentError(f"{new.name} does not have the types of {table.name}: {error}.") from error
     both = both.combine_chunks().replace_schema_metadata(table.schema.metadata)
     return InMemory(both, table.path, index=table.index)
+
+
+def _as_before(cells: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray | pa.Array:
+    """Cells of a column that had this type before: as texts if it had texts, and as whole numbers if it had these."""
+    if is_text(kind):
+        return as_texts(cells.combine_chunks())
+    # pandas stores whole numbers as floats where a cell is empty, or was. An id has to remain the number 40, and not 40.0.
+    floats = pa.types.is_integer(kind) and pa.types.is_floating(cells.type)
+    whole = floats and pc.all(pc.and_(pc.is_finite(cells), pc.equal(pc.floor(cells), cells))).as_py()
+    return cells.cast(kind) if whole else cells
 
 
 def _plain(table: Table) -> pa.Table:

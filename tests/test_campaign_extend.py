@@ -207,8 +207,14 @@ def test_an_interrupted_extension_leaves_the_campaign_as_it_was(tmp_path: Path, 
     path, added = tmp_path / "lab", tmp_path / "lab.added.parquet"
     c = begun(path)
     c.extend(NEW[:5])
+    interrupt = lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt)  # noqa: E731
     with monkeypatch.context() as patch:
-        patch.setattr(tb.Bandit, "set_arms_", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt))
+        patch.setattr("torchbandits.campaigns.campaign.Ids", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            c.extend(NEW[5:9])
+    assert c.bandit.loop.num_arms == 45
+    with monkeypatch.context() as patch:
+        patch.setattr(tb.Bandit, "set_arms_", interrupt)
         with pytest.raises(KeyboardInterrupt):
             c.extend(NEW[5:9])
     assert len(pd.read_parquet(added)) == 9

@@ -58,7 +58,7 @@ class Failures:
         self._state = state
 
     def observe_(self, points: Tensor, succeeded: PickMask) -> None:
-        """Learn that evaluations at points, `batch_shape x p x d`, succeeded where marked, `batch_shape x p`."""
+        """Learn that one evaluation at each point, `batch_shape x p x d`, succeeded where marked, `batch_shape x p`."""
         # Places that are padded get no weight, and a point that is there already.
         points, ones = torch.where(succeeded.unsqueeze(-1), points, points[..., :1, :]), succeeded.double()
         self.learn_(Pulls(ones, ones, ones, points=points, history=True))

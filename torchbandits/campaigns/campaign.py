@@ -504,6 +504,7 @@ class Campaign(Readable):
         offer, priced = self._offer_of(whole), None if settings.cost is None else costs(whole, settings.cost)
         for name in settings.outcomes:
             history(whole, name)  # refuses texts
+        ids = Ids(whole, settings.id)
         only_new = InMemory(whole.arrow.slice(self._table.count))
         features = encode_in_memory(only_new, Encoder(settings.decisions), getattr(torch, settings.dtype))
         if self._journal is not None:
@@ -515,7 +516,7 @@ class Campaign(Readable):
         except UnsupportedError as error:
             message = f"the policy of this campaign is bound to the rows it began with: {ANOTHER}."
             raise UnsupportedError(message) from error
-        self._table, self._ids, self._offer = whole, Ids(whole, settings.id), offer
+        self._table, self._ids, self._offer = whole, ids, offer
         self._quiet()
         self._tell_history()
         return new.count

@@ -231,11 +231,13 @@ class Loop:
 
     def _ran_out(self, selection: Selection, available: Tensor | None, wanted: int, limit: Tensor | None) -> bool:
         """Whether a batch row has fewer picks than wanted, and no further arm among those available that is not open."""
-        free, picked = self.state.rows.offered(available), selection.mask.sum(dim=-1)
+        picked = selection.mask.sum(dim=-1)
         most = torch.full_like(picked, wanted) if limit is None else limit.to(picked).clamp_max(wanted)
         short = picked < most
-        if free is None or not bool(short.any()):
+        if not bool(short.any()):
             return False
+        free = self.state.rows.offered(available)
+        assert free is not None
         for picks in (selection, self.open):
             if picks is not None:
                 taken = torch.zeros_like(free, dtype=torch.int64)

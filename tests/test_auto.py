@@ -651,6 +651,7 @@ def test_the_words_of_doubt():
     text = str(replace(worse, distinct=48))
     assert "one more measurement of the best row would be off by about" in text
     assert "the best row is 5 standard errors below the average of the rows measured" in text
+    assert "noise is 95% of the variance over the rows measured, by rank." in text
     assert "No row was measured twice yet, so that the noise may be larger than that" in text
     assert "twice" not in str(replace(worse, distinct=47))
     assert "twice" not in str(replace(worse, distinct=48, noise_estimated=False)), "known noise needs no repeats"

@@ -100,6 +100,23 @@ def test_a_history_of_points_that_are_no_rows_is_learned_and_not_shown_as_a_row(
     assert "of 6 of 60 rows and 2 other points." in str(c.explain())
 
 
+def test_a_campaign_says_what_auto_learns_from_failures(tmp_path: Path):
+    c = campaign(frame().assign(day=pd.date_range("2026-03-01", periods=60)), policy=tb.auto())
+    c.tell(measured(c.ask(6)))
+    hot = frame()["id"][frame()["temp"] > 100]
+    for name in [*hot[:3], hot.iloc[0]]:
+        told = c.tell(pd.DataFrame({"id": [name], "yield": [np.nan]}))
+    assert told.notes == (
+        f"Failed again, and never measured: {hot.iloc[0]!r}. From now on they are left out while there are others.",
+    )
+    line = c.explain().failures()
+    assert re.fullmatch(r"4 evaluations failed; \d+ rows that the model expects to fail will not be selected for now\.", line)
+    page = c.report(tmp_path / "page.html").read_text()
+    assert f"<p>{line}</p>" in page
+    assert "2026-03-" in page
+    assert "00:00:00" not in page, "a date is no time of day"
+
+
 @OFF_SCALE
 def test_a_row_that_failed_is_told_alone_and_not_selected_again_without_repeats(tmp_path: Path):
     c = campaign(journal=tmp_path / "lab")
@@ -120,9 +137,9 @@ def test_a_row_that_failed_is_told_alone_and_not_selected_again_without_repeats(
     c.forget()
     assert failed["id"].item() in c.ask(1, where=f"id == '{failed['id'].item()}'")["id"].tolist()
     told = c.tell(failed[["id"]].assign(**{"yield": np.nan}))
-    assert str(told).startswith(
-        f"0 measurements and 1 failed evaluation told. Failed again, and never measured: '{failed['id'].item()}'."
-    )
+    (note,) = told.notes
+    assert note.startswith(f"Failed again, and never measured: '{failed['id'].item()}'. From now on they are left out while ")
+    assert "A failure teaches nothing about other rows: leave out those that must fail as well by a condition" in note
     c.tell(failed[["id"]].assign(**{"yield": 50.0}))
     assert c.tell(failed[["id"]].assign(**{"yield": np.nan})).notes == ()
 
@@ -591,8 +608,13 @@ def test_a_file_counts_once_and_may_grow(tmp_path: Path):
     told = c.tell(path)
     assert (told.measured, told.known) == (4, 4)  # a value repeated within the file counts as a repeat
     assert "4 rows had been told before" in str(told)
-    assert c.tell(path, again=True).measured == 8
+    assert told.notes == ("1 result has the id and the value of another one in the file, and counts as a repeated evaluation.",)
+    assert c.tell(path, again=True).notes == ()
     assert int(c.bandit.pulls) == 16
+    c.ask(1)
+    pd.concat([measured(frame(6).tail(2))] * 2).to_csv(path, index=False)
+    told = c.tell(path)
+    assert "2 results have the id and the value of another one in the file, and count as repeated evaluations." in str(told)
 
 
 def test_a_file_of_answers_is_new_even_where_values_repeat(tmp_path: Path):
@@ -600,7 +622,8 @@ def test_a_file_of_answers_is_new_even_where_values_repeat(tmp_path: Path):
     for n in (4, 3):  # more asks than rows: rows are repeated, with the same values
         plate = c.ask(n)
         measured(plate).to_csv(path, index=False)
-        assert c.tell(path).measured == n
+        told = c.tell(path)
+        assert (told.measured, told.notes) == (n, ())
 
 
 def test_cells_are_read_as_spreadsheets_write_them(tmp_path: Path):
@@ -774,7 +797,7 @@ def test_bad_results_are_refused_and_nothing_is_lost(tmp_path: Path):
 
 def test_nothing_can_be_shown_before_something_was_measured(tmp_path: Path):
     c = campaign()
-    refused(lambda: c.best(), "nothing was told yet", error=StateError)
+    refused(lambda: c.best(), "nothing was measured yet, so that there is no best row", error=StateError)
     refused(lambda: c.report(tmp_path / "page.html"), "nothing was measured yet", error=StateError)
 
 

@@ -256,7 +256,7 @@ def test_mistakes_are_one_line(folder: Path):
     rows.to_csv("results.csv", index=False)
     assert "nothing was told" in refused("tell", "results.csv")
     assert "60 of" in refused("ask", "-n", "100")
-    assert "nothing was told yet" in refused("best")
+    assert "so that there is no best row: tell() results first (torchbandits campaign tell)" in refused("best")
     assert "give the ids of the rows, or --all" in refused("forget")
     assert len(plate(run("ask", "-n", "2"))) == 2
 
@@ -321,7 +321,7 @@ def test_plates_noise_and_when_to_stop(folder: Path, monkeypatch: pytest.MonkeyP
         assert "6 measurements" in run("tell", "results.csv", "--noise-var", "v")
     goes_on = RUNNER.invoke(app, ["campaign", "stop", "--measurements", "7", "--within", "1e-6"])
     assert (goes_on.exit_code, goes_on.stdout) == (1, "Go on.\n")
-    assert run("stop", "--measurements", "6").startswith("Stop: 6 pulls were told")
+    assert run("stop", "--measurements", "6").startswith("Stop: 6 measurements were told")
     assert "give at least one of --within, --price and --measurements" in refused("stop")
     assert "--at-most takes NAME=COUNT" in refused("ask", "--at-most", "dry")
     assert "no column 'wet'" in refused("ask", "--same", "wet", "-n", "9")

@@ -180,6 +180,12 @@ def test_batches_make_no_difference(monkeypatch: pytest.MonkeyPatch):
         ("x", [1e200 * (i == 3) for i in range(N)], None, "column 'x' holds 1e+200"),
         ("x", range(N), "boolean", "can't be boolean, since its values go from 0 to 39"),
         ("x", range(N), "date", "holds no dates, but int64"),
+        (
+            "day",
+            [f"{i % 30 + 1:02}.{i % 12 + 1:02}.2026" for i in range(N)],
+            None,
+            "Dates are written like 2026-08-31 in a file",
+        ),
         ("x", range(N), "numbr", "Did you mean 'number'?"),
         ("x", range(N), 3, "must be one of number"),
         ("x", list("ab") * (N // 2), "number", "holds 'a' in row 0"),

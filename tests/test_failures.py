@@ -350,7 +350,7 @@ def test_several_outcomes_fail_together():
     selection = bandit.ask()
     bandit.tell(selection, {"gain": torch.ones(1), "loss": NAN}, failures="forget")
     assert bandit.loop.failed(())[0] == failed
-    assert "likelier to fail than to succeed" in str(bandit.explain())
+    assert "that the model expects to fail" in str(bandit.explain())
 
 
 def test_safe_arms_that_failed_stay_in():
@@ -400,7 +400,7 @@ def test_the_explanation_counts_failures():
     bandit = fresh()
     played(bandit, 30)
     failed, avoided = bandit.loop.failed(())
-    told = f"{failed} pulls failed; {avoided} arms likelier to fail than to succeed will not be selected."
+    told = f"{failed} pulls failed; {avoided} arms that the model expects to fail will not be selected for now."
     assert told in str(bandit.explain())
     # Arms that are left out do not count as those that may be better.
     assert bandit.explain().rivals <= len(ARMS) - avoided - 1

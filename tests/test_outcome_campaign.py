@@ -177,6 +177,19 @@ def test_failed_rows_conditions_and_constraints():
     assert c.explain().words.attempt == "evaluation"
 
 
+def test_failures_are_evaluations_and_rules_count_measurements(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(outcome_campaign, "auto", tb.auto)
+    c = played(campaign(), 1)
+    c.tell(truth(c.ask(1)).assign(**dict.fromkeys(NAMES, np.nan)))
+    assert c.explain().lines()[-1].startswith("1 evaluation failed")
+    late = truth(c.ask(2, repeats=False)).assign(toxicity=np.nan)
+    c.tell(late)
+    assert c.should_stop(tb.stopping.Budget(pulls=5)).reason == (
+        "7 measurements were told, of a budget of 5; 5 measurements were told, of a budget of 5"
+    )
+    assert not c.should_stop(tb.stopping.Budget(pulls=7)), "the toxicity was measured five times"
+
+
 def test_costs_are_heeded_and_held(tmp_path: Path):
     table = frame()
     price = np.where(np.arange(len(table)) % 2, 1.0, 50.0)
@@ -449,7 +462,7 @@ def test_deviations_are_not_to_be_relied_on_before_measurements_were_repeated(tm
         errors = [(best[f"{n} expected"] - true[n][best["id"]].to_numpy()) / best[f"{n} deviation"] for n in true]
         return float(np.sqrt(np.square(np.concatenate(errors)).mean()))
 
-    with pytest.raises(StateError, match="nothing was told yet"):
+    with pytest.raises(StateError, match="nothing was measured yet"):
         c.doubt()
     c.tell(noisy(c.ask(4), "yield", "cost"))
     assert c.doubt() == "", "too few rows"

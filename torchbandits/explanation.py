@@ -91,7 +91,8 @@ class Explanation:
             which the reward changes along each feature. NaN for a kernel without lengthscales.
         names: Names of the features.
         noise_std: Standard deviation of the rewards of the best arm around its mean, reward units.
-        noise_share: Fraction of the variance over the pulled arms that is noise, under the model.
+        noise_share: Fraction of the variance over the pulled arms that is noise, under the model and in its units: for `auto`
+            these are normal scores of the ranks.
         best: The recommended arm.
         upper: Largest upper confidence bound over the arms that may be pulled and the best one, reward units; for a campaign
             that minimises its objective the smallest lower bound.
@@ -147,7 +148,7 @@ class Explanation:
             f"Best so far: {said.called(int(self.best.index[0]))}, with {said.reward} expected at {within(mean, std)}, after "
             f"{count(round(self.pulls), said.given)} of {pulled}."
         )
-        found = " ".join(part for part in (found, failures_in_words(self.failed, self.avoided, said)) if part)
+        found = " ".join(part for part in (found, self.failures()) if part)
         sure = (
             f"How sure: {self.rivals:,} of the other {said.arm}s may still be better; the most promising could reach "
             f"{rounded(self.upper, std)}."
@@ -186,6 +187,10 @@ class Explanation:
         called = self.words.called(arm)
         return f"{called[0].upper()}{called[1:]} has taken {number} of the last {RECENT} {self.words.attempt}s: {reason}"
 
+    def failures(self) -> str:
+        """A sentence on pulls that failed and arms that are left out therefore; an empty text if none failed."""
+        return failures_in_words(self.failed, self.avoided, self.words)
+
     @property
     def noise_alone(self) -> bool:
         """Whether noise is most of the variance, and the best arm is not clearly better than the average."""
@@ -201,7 +206,8 @@ class Explanation:
         noise = f"Noise: by the model, one more {said.given} of the best {said.arm} would be off by about {self.noise_std:.2g}"
         if self.distinct < 2:
             return f"{noise}."
-        noise += f", and noise is {self.noise_share:.0%} of the variance over the {said.arm}s {said.pulled}."
+        share = f"noise is {self.noise_share:.0%} of the variance over the {said.arm}s {said.pulled}"
+        noise += f", and {share}{by_rank(self.noise_estimated)}."
         if self.noise_estimated and self.pulls == self.distinct and self.distinct >= FEW:
             noise += (
                 f" No {said.arm} was {said.pulled} twice yet, so that the noise may be larger than that; a second {said.pull} "
@@ -243,10 +249,15 @@ def failures_in_words(failed: int, avoided: int, said: Words) -> str:
         return ""
     found = f"{count(failed, said.attempt)} failed"
     return (
-        f"{found}; {count(avoided, said.arm)} likelier to fail than to succeed will not be selected."
+        f"{found}; {count(avoided, said.arm)} that the model expects to fail will not be selected for now."
         if avoided
         else f"{found}."
     )
+
+
+def by_rank(estimated: bool) -> str:
+    """What follows the share of the noise in the variance where the model knows the rewards by their ranks, as `auto` does."""
+    return ", by rank" if estimated else ""
 
 
 def fastest(relevance: Tensor, names: Sequence[str]) -> str:

@@ -369,7 +369,7 @@ class Loop:
             # An evaluation has failed if no outcome of it was measured.
             succeeded, told = succeeded.any(dim=-2), told.any(dim=-2)
         if self.failures is None:
-            if not (self._learns_failures and bool((told & ~succeeded).any())):
+            if not (self.learns_failures and bool((told & ~succeeded).any())):
                 return
             self.failures = self._without_failures()
         if pulls.points is None:
@@ -380,7 +380,8 @@ class Loop:
             self.failures.observe_(points, succeeded)
 
     @property
-    def _learns_failures(self) -> bool:
+    def learns_failures(self) -> bool:
+        """Whether failed evaluations teach the policy which other arms are likely to fail."""
         return self.policy.learns_failures and isinstance(self.state, TableState) and not self.state.rows.sharded
 
     def _arms_of_pulls(self) -> Tensor | ArmSource:

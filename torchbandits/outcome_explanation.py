@@ -14,6 +14,7 @@ from torchbandits.explanation import (
     FEW,
     Words,
     bars,
+    by_rank,
     check_row,
     checked_names,
     failures_in_words,
@@ -95,7 +96,8 @@ class OutcomeExplanation:
             features = f"it changes fastest with {fastest(relevance, self.names)}"
         noise = (
             f"By the model, one more {said.given} would be off by about {float(self.noise_std[place]):.2g}; noise is "
-            f"{float(self.noise_share[place]):.0%} of the variance over the {said.arm}s {said.pulled}."
+            f"{float(self.noise_share[place]):.0%} of the variance over the {said.arm}s {said.pulled}"
+            f"{by_rank(self.noise_estimated)}."
         )
         if self.noise_estimated and pulls == distinct:
             noise += f" No {said.arm} was {said.pulled} twice yet, so that the noise may be larger than that."

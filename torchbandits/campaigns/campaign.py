@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 import os
+import re
 import shutil
 import tempfile
 import warnings
@@ -32,6 +33,7 @@ from torchbandits.campaigns.results import (
     Told,
     check_known,
     check_same_rows,
+    copied,
     read_results,
     record_of,
 )
@@ -87,6 +89,11 @@ kernel."""
 _SHOWN = 8
 """Largest number of ids of open rows that a printed campaign shows."""
 EXPECTED, DEVIATION, RANK, MEASURED, TIMES = "expected", "deviation", "rank", "measured", "times"
+
+
+def of_measurements(decision: Decision) -> Decision:
+    """A decision whose reasons speak of measurements instead of pulls."""
+    return replace(decision, reasons=tuple(re.sub(r"\bpulls\b", "measurements", reason) for reason in decision.reasons))
 
 
 class Campaign(Readable):
@@ -405,8 +412,10 @@ class Campaign(Readable):
         usual = None if noise_var is None else self._bandit.loop.noise_variance()
         results, rows, notes = self._read(measured, noise_var)
         count, given = not results.file if again is None else again, results.values[:, 0]
-        new = np.ones(len(rows), bool) if count else self._record.new(rows.tolist(), given, self._awaited(rows))
+        opened = self._awaited(rows)
+        new = np.ones(len(rows), bool) if count else self._record.new(rows.tolist(), given, opened)
         known = len(rows) - int(new.sum())
+        notes += [] if count else copied(rows.tolist(), given, new, opened)
         rows, values = rows[new], given[new]
         own = None
         if results.noise_var is not None and usual is not None:
@@ -556,6 +565,7 @@ class Campaign(Readable):
         row = int(decision.arm)
         if row < 0:
             return decision
+        decision = of_measurements(decision)
         rows = self._as_told(decision.arm.reshape(1), list(self._record.measured()))
         (name,) = self._ids.of(rows, self._table.take(rows))
         reasons = tuple(reason.replace(f"arm {row} ", f"row {name!r} ") for reason in decision.reasons)
@@ -583,6 +593,7 @@ class Campaign(Readable):
             StateError: If nothing was measured yet.
         """
         check_whole("k", k)
+        self._check_measured("no best row")
         values = self._record.measured()
         state, most = self._bandit.loop.state, min(k, len(values))
         # Points that are no rows of the table, such as a history told to `bandit`, are left out.
@@ -612,11 +623,7 @@ class Campaign(Readable):
 
         Cost: O(A).
         """
-        require(
-            bool((self._bandit.pulls > 0).any()),
-            "nothing was measured yet, so that there is nothing to explain: tell() results first (torchbandits campaign tell).",
-            StateError,
-        )
+        self._check_measured("nothing to explain")
         try:
             found = self._bandit.explain(names=feature_names(list(self.columns)), available=self._there(self._offer))
         except UnsupportedError as error:
@@ -675,13 +682,18 @@ class Campaign(Readable):
             best=self.best(10),
             opened=self._described(opened),
             columns=self.columns.to_pandas().reset_index(),
-            explained=() if believed is None else believed.lines()[3:0:-1],
+            explained=() if believed is None else tuple(filter(None, (*believed.lines()[3:0:-1], believed.failures()))),
             relevance=believed.figure() if believed is not None and believed.tells_features else None,
             predicted=self._predicted(),
         )
         written = as_path("path", path)
         page.write_campaign(whole, written)
         return written
+
+    def _check_measured(self, there_is: str) -> None:
+        """Refuse a call that needs results as long as there are none."""
+        message = f"nothing was measured yet, so that there is {there_is}: tell() results first (torchbandits campaign tell)."
+        require(bool((self._bandit.pulls > 0).any()), message, StateError)
 
     def _rows_measured(self) -> int:
         return len(self._record.measured())
@@ -698,11 +710,16 @@ class Campaign(Readable):
         if not len(again):
             return []
         named = ", ".join(map(repr, self._ids.of(again[:_SHOWN], self._table.take(again[:_SHOWN]))))
-        return [
+        said = (
             f"Failed again, and never measured: {named}{', …' if len(again) > _SHOWN else ''}. From now on they are left out "
-            "while there are others. A failure teaches nothing about other rows: leave out those that must fail as well by a "
-            "condition (where=, --where)."
-        ]
+            "while there are others."
+        )
+        if not self._bandit.loop.learns_failures:
+            said += (
+                " A failure teaches nothing about other rows: leave out those that must fail as well by a condition (where=, "
+                "--where)."
+            )
+        return [said]
 
     def _shown(self) -> Shown:
         opened = self.open

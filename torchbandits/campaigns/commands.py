@@ -230,7 +230,10 @@ def stop(
     price: Annotated[
         float | None, typer.Option(help="Stop when no row has this expected improvement per unit of cost (--noise-std).")
     ] = None,
-    measurements: Annotated[int | None, typer.Option(help="Stop after this number of measurements.")] = None,
+    measurements: Annotated[
+        int | None,
+        typer.Option(help="Stop after this number of measurements (of each outcome); failures do not count."),
+    ] = None,
     folder: Folder = HERE,
     device: Device = "cpu",
 ) -> None:

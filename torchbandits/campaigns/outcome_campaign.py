@@ -18,7 +18,16 @@ from torchbandits import outcomes
 from torchbandits.aims import Constrained, Limit, Scalarized, log_probability
 from torchbandits.bandit import Bandit
 from torchbandits.calls import one_at_a_time
-from torchbandits.campaigns.campaign import DEVIATION, EXPECTED, MEASURED, TIMES, Campaign, known_noise, overruled_by
+from torchbandits.campaigns.campaign import (
+    DEVIATION,
+    EXPECTED,
+    MEASURED,
+    TIMES,
+    Campaign,
+    known_noise,
+    of_measurements,
+    overruled_by,
+)
 from torchbandits.campaigns.results import Record, Results, Told, noise_variances
 from torchbandits.campaigns.settings import Settings, history
 from torchbandits.checks import (
@@ -27,7 +36,6 @@ from torchbandits.checks import (
     check_dtype,
     check_flag,
     check_text,
-    check_told,
     check_whole,
     explains_keywords,
     is_finite,
@@ -290,6 +298,7 @@ class OutcomeCampaign(Campaign):
             StateError: If nothing was measured yet.
         """
         check_whole("k", k)
+        self._check_measured("no best row")
         if len(self.objectives) > 1:
             front = self._front(measured=True, where=where)
             return front.sort_values(self._own(OPTIMAL), ascending=False, kind="stable", ignore_index=True).head(k)
@@ -323,11 +332,7 @@ class OutcomeCampaign(Campaign):
             "(torchbandits campaign best)."
         )
         require(len(self.objectives) > 1, message, UnsupportedError)
-        require(
-            bool((self._bandit.pulls > 0).any()),
-            "nothing was measured yet, so that there is no front: tell() results first (torchbandits campaign tell).",
-            StateError,
-        )
+        self._check_measured("no front")
         bandit = self._bandit
         assert isinstance(bandit, OutcomeBandit)
         names = list(self.objectives)
@@ -352,7 +357,7 @@ class OutcomeCampaign(Campaign):
         Raises:
             StateError: If nothing was measured yet.
         """
-        check_told(self._bandit.pulls)
+        self._check_measured("nothing to doubt")
         policy, state = self._bandit.policy, table_of(self._bandit.loop, "doubt()")
         rule = policy.engine.from_data if isinstance(policy, Joint) else None
         if rule is None or self.columns.molecules is not None:
@@ -382,11 +387,7 @@ class OutcomeCampaign(Campaign):
 
         Cost: O(A k).
         """
-        require(
-            bool((self._bandit.pulls > 0).any()),
-            "nothing was measured yet, so that there is nothing to explain: tell() results first (torchbandits campaign tell).",
-            StateError,
-        )
+        self._check_measured("nothing to explain")
         bandit = self._bandit
         assert isinstance(bandit, OutcomeBandit)
         words = Words("row", "column", "measurement", "measured", "measurement", "evaluation")
@@ -395,8 +396,8 @@ class OutcomeCampaign(Campaign):
     @one_at_a_time
     def should_stop(self, *rules: Rule) -> Decision:
         """Whether to stop: a `Decision`, which is true if one of the rules stops the campaign; see
-        `OutcomeBandit.should_stop`."""
-        return self._bandit.should_stop(*rules)
+        `OutcomeBandit.should_stop`. A rule that counts measurements stops it once there are as many of each outcome."""
+        return of_measurements(self._bandit.should_stop(*rules))
 
     def _rows_measured(self) -> int:
         return len(self._results.measured_rows())

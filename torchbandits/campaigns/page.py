@@ -170,7 +170,9 @@ def together(frame: pd.DataFrame, features: Collection[str] = ()) -> pd.DataFram
 
 
 def cell(value: object) -> str:
-    """A cell as text: numbers with six digits, an empty text for an empty cell."""
+    """A cell as text: numbers with six digits, dates without a time of midnight, an empty text for an empty cell."""
     if isinstance(value, (float, np.floating)):
         return "" if np.isnan(value) else f"{value:.6g}"
+    if isinstance(value, pd.Timestamp) and value == value.normalize():
+        return str(value.date())
     return "" if value is None or value is pd.NaT else str(value)

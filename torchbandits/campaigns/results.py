@@ -272,6 +272,24 @@ class Told:
         return " ".join([*said, *self.notes])
 
 
+def copied(rows: Sequence[int], values: NDArray[np.float64], new: NDArray[np.bool_], opened: Sequence[int]) -> list[str]:
+    """A sentence if results that count have the row and the value of another one in the same file, which may be a copy.
+
+    Args:
+        rows, values: The row and the value of each result of the file.
+        new: Whether each of them counts.
+        opened: The rows that wait for results, which are not copies.
+    """
+    keys = _keys(rows, values)
+    held, counted = Counter(keys), Counter(key for key, counts in zip(keys, new.tolist(), strict=True) if counts)
+    waiting = Counter(opened)
+    number = sum(max(0, times - max(waiting[key[0]], times == held[key])) for key, times in counted.items())
+    if not number:
+        return []
+    has, counts = ("has", "counts as a repeated evaluation") if number == 1 else ("have", "count as repeated evaluations")
+    return [f"{_count(number, 'result')} {has} the id and the value of another one in the file, and {counts}."]
+
+
 def _count(number: int, what: str) -> str:
     return f"{number:,} {what}{'' if number == 1 else 's'}"
 

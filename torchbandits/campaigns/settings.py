@@ -110,7 +110,7 @@ class Settings:
         """
         own = asdict(self)
         other = [f"{_FIXED[key]} was {own[key]!r}, is {value!r}" for key, value in given.items() if own[key] != value]
-        way_out = "Continue with the settings it began with, or begin another campaign with another journal."
+        way_out = "Continue with the settings it began with, or begin another campaign with another journal (--folder)."
         require(not other, f"the campaign of {path} began otherwise: {'; '.join(other)}. {way_out}", StateError)
 
 

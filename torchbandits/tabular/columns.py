@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -44,6 +45,7 @@ LARGEST = 1e100
 ROUNDING = 64 * float(np.finfo(np.float64).eps)
 """Spread of the numbers of a column, as a fraction of their size, up to which they differ by rounding errors."""
 _DAY = 86_400e6  # microseconds
+_LIKE_A_DATE = re.compile(r"\d{1,4}[-./]\d{1,2}[-./]\d{1,4}\b")
 
 
 # ---------------------------------------------------------------------- the content of a column
@@ -474,11 +476,16 @@ def _no_category(s: Survey, molecules: bool) -> str:
     if s.mostly_numbers:
         return no_number(s)
     also = ", or SMILES of molecules ('molecule')" if molecules else ""
+    dates = (
+        " Dates are written like 2026-08-31 in a file, and have the type of dates in a table of pandas (pandas.to_datetime)."
+        if _LIKE_A_DATE.match(s.first_text)
+        else ""
+    )
     many = f"more than {MOST_CATEGORIES:,}" if s.too_many else f"{len(s.categories):,}"
     return (
         f"column {s.column!r} holds text ({many} different ones, such as {s.first_text!r}), which a model "
         f"can't read: leave it out (columns={{{s.column!r}: 'ignore'}}, --column {s.column}=ignore), compute "
-        f"numbers from it, or declare them as categories ('category'){also}."
+        f"numbers from it, or declare them as categories ('category'){also}.{dates}"
     )
 
 

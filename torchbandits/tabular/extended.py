@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from torchbandits.errors import ArgumentError, issue, nearest, require
-from torchbandits.tabular.columns import Decision, Survey, as_texts, check_size, is_text, no_number, survey
+from torchbandits.tabular.columns import Decision, Survey, as_texts, check_size, is_text, survey
 from torchbandits.tabular.ids import Ids
 from torchbandits.tabular.tables import InMemory, Table
 
@@ -112,7 +112,10 @@ def _check_cells(s: Survey, new: Table, decision: Decision) -> None:
                 f"of the beginning, {known}. Correct it; or, to add a category, {ANOTHER}."
             )
         return
-    require(s.numeric, f"{new.name}, {no_number(s)}")
+    if not s.numeric:
+        held = f"{s.first_text!r} in {s.text_at}" if s.text else s.type
+        needed = {"boolean": "true or false", "date": "a date"}.get(decision.kind, "a number")
+        raise ArgumentError(f"{new.name}, column {s.column!r} holds {held}, which is not {needed} as in the table: correct it.")
     require(not s.infinite, f"{new.name}, column {s.column!r} is infinite in {s.infinite}: correct it.")
     check_size(s)
     possible = {"log": s.low > 0, "count": s.low >= 0, "boolean": 0 <= s.low <= s.high <= 1}.get(decision.kind, True)

@@ -383,7 +383,7 @@ def test_contexts_keep_an_arm_on_offer():
     left = bandit.loop.failures.left_in(bandit.loop.state.rows.competing, 1)
     assert there.avoided == 40 - int(left.sum()) > found.avoided
     assert there.rivals <= 40 - there.avoided
-    assert f"{failed} pulls failed; {there.avoided} arms likelier to fail" in str(there)
+    assert f"{failed} pulls failed; {there.avoided} arms that the model expects to fail" in str(there)
 
 
 def test_a_run_learns_from_evaluations_that_raise():

@@ -109,8 +109,8 @@ class Explanation:
         repeats: Number of further pulls of the best arm that would lower its `uncertainty` to 0.5 if the means stayed the same.
         kernel_estimated, noise_estimated: Whether kernel and noise are estimated from the rewards, as by `auto`.
         elsewhere: Number of distinct points that are none of the arms, such as a history of other points.
-        failed, avoided: Number of pulls that failed, and of arms that are left out because they are likelier to fail than to
-            succeed.
+        failed, avoided: Number of pulls that failed, and of arms that are left out because the model expects them to
+            fail.
         words: Words of the text.
     """
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from torchbandits.fitting.standardized import Priors
 from torchbandits.gradients import without_gradients
 from torchbandits.policies.auto import auto
 from torchbandits.policies.learning import complete_
@@ -18,6 +20,8 @@ from torchbandits.types import PickMask, Picks, Pulls
 
 # Predicted success below which an arm is left out, unless fewer evaluations have succeeded so far.
 _EVEN = 0.5
+# Whether an evaluation fails is less predictable than a reward: the median of the noise is a seventh of the variance.
+_PRIORS = Priors(noise=(-2.0, 1.5))
 # Number of evaluations of an arm after which it is left out if all of them failed.
 _TWICE = 2
 
@@ -37,8 +41,10 @@ class Failures:
     """
 
     def __init__(self, arms: ArmSet, batch_shape: torch.Size, memory_budget: int | None = None) -> None:
-        own = auto(replicate_every=0)
-        self._policy = own if memory_budget is None else auto(replicate_every=0, memory_budget=memory_budget)
+        default = auto(replicate_every=0)
+        policy = default if memory_budget is None else auto(replicate_every=0, memory_budget=memory_budget)
+        assert policy.from_data is not None
+        self._policy = replace(policy, from_data=replace(policy.from_data, priors=_PRIORS))
         generators = [torch.Generator().manual_seed(0) for _ in range(batch_shape.numel())]
         self._set_state(self._policy.init(arms, generators, batch_shape))
 

@@ -206,12 +206,15 @@ class Loop:
         """
         if self.open is not None or self.state.has_pending:
             self._sync()
-        given, available = available, self.likely(available, exactly or 1)
+        given = available
+        if self.failures is not None:
+            available = self.likely(given, exactly or 1)
         selection, evidence = self.policy.select(self.state, limit=limit, available=available, exactly=exactly)
-        wanted = exactly or self.policy.full_batch
-        if self.failures is not None and self._ran_out(selection, available, wanted, limit):
-            available = self.likely(given, wanted + (0 if self.open is None else len(self.open)))
-            selection, evidence = self.policy.select(self.state, limit=limit, available=available, exactly=exactly)
+        if self.failures is not None:
+            wanted = exactly or self.policy.full_batch
+            if self._ran_out(selection, available, wanted, limit):
+                available = self.likely(given, wanted + (0 if self.open is None else len(self.open)))
+                selection, evidence = self.policy.select(self.state, limit=limit, available=available, exactly=exactly)
         if available is not None and self.state.rows.first is not None:
             selection = replace(selection, index=self.on_offer(selection.index, available))
         return selection, evidence.generator_states

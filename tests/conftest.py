@@ -47,6 +47,7 @@ with warnings.catch_warnings():  # torch deprecates the scripting that linear_op
 import scipy.linalg  # noqa: E402, F401 - before the limit: it brings its own BLAS
 import threadpoolctl  # noqa: E402
 import torch  # noqa: E402
+from emulated_device import Lane, emulated_device, real_device  # noqa: E402
 from hypothesis import HealthCheck, settings  # noqa: E402
 
 # With small matrices on shared cores, a second thread costs ten times more in spinning barriers than it saves.
@@ -152,3 +153,9 @@ def gradients_stay_on():
     left = torch.is_grad_enabled()
     torch.set_grad_enabled(True)
     assert left, "this test left gradients off"
+
+
+@pytest.fixture(params=["emulated", pytest.param("real", marks=pytest.mark.cuda)])
+def lane(request: pytest.FixtureRequest) -> Lane:
+    """A context in which there is a CUDA device: the emulated one, or with `-m cuda` that of this machine."""
+    return emulated_device if request.param == "emulated" else real_device

@@ -27,12 +27,13 @@ waits when it reads a number, when a size depends on the numbers, and for copies
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 from unittest import mock
 
 import numpy as np
+import pytest
 import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
@@ -443,3 +444,14 @@ def emulated_device() -> Iterator[Asked]:
         _running.append(kernels)
         stack.callback(_running.pop)
         yield kernels.asked
+
+
+Lane = Callable[[], AbstractContextManager[object]]
+
+
+@contextmanager
+def real_device() -> Iterator[None]:
+    """A context in which there is the CUDA device of this machine; without one, the test is skipped."""
+    if not torch.cuda.is_available():
+        pytest.skip("this machine has no GPU that PyTorch can use")
+    yield

@@ -5,8 +5,6 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 from contract import PROBLEM, Case, every_policy
-from emulated_device import DEVICE, DeviceError, emulated_device, on_host
+from emulated_device import DEVICE, DeviceError, Lane, emulated_device, on_host
 from problems import generator, rbf
 from torch import Tensor
 
@@ -88,21 +86,6 @@ def test_the_emulation_leaves_nothing_behind():
 
 
 # ---------------------------------------------------------------------- one name for one device
-
-Lane = Callable[[], AbstractContextManager[object]]
-
-
-@pytest.fixture(params=["emulated", pytest.param("real", marks=pytest.mark.cuda)])
-def lane(request: pytest.FixtureRequest) -> Lane:
-    """A context in which there is a CUDA device: the emulated one, or with `-m cuda` that of this machine."""
-    return emulated_device if request.param == "emulated" else _real_device
-
-
-@contextmanager
-def _real_device() -> Iterator[None]:
-    if not torch.cuda.is_available():
-        pytest.skip("this machine has no GPU that PyTorch can use")
-    yield
 
 
 @pytest.mark.parametrize("name", NAMES, ids=repr)

@@ -9,12 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from emulated_device import emulated_device
+from emulated_device import Lane
 from problems import generator, rbf
+from scipy import stats
 from torch import Tensor
 
 import torchbandits as tb
-from torchbandits import outcomes
+from torchbandits import outcomes, stopping
 from torchbandits.failures import Failures
 
 RNG = np.random.default_rng(7)
@@ -289,10 +290,10 @@ def test_equal_arms_are_left_out_together():
     assert torch.equal(left[: len(ARMS)], left[len(ARMS) :])
 
 
-def test_picks_on_a_device_are_those_on_the_host():
+def test_picks_on_a_device_are_those_on_the_host(lane: Lane):
     here = fresh()
     expected = played(here, 25)
-    with emulated_device():
+    with lane():
         there, picks = fresh(arms=ARMS.cuda()), []
         for pull in range(25):
             selection = there.ask()
@@ -304,6 +305,26 @@ def test_picks_on_a_device_are_those_on_the_host():
 
 
 # ---------------------------------------------------------------------- the other doors
+
+
+def test_arms_that_are_left_out_do_not_keep_a_loop_from_stopping():
+    """Where evaluations fail, the model of the reward stays as uncertain as it was, and expects as much."""
+    bandit = fresh(tb.gp_ucb(rbf(0.3), noise_std=0.1, width=TWO, refit_every=10))
+    played(bandit, 36)
+    without = copy.deepcopy(bandit)
+    without.loop.failures = None
+    left = bandit.loop.failures.left_in(None, 1)
+    marginals = bandit.posterior(ARMS)
+    std = marginals.variance.sqrt().numpy()
+    z = (marginals.mean - marginals.mean.max()).numpy() / std
+    gain = std * (z * stats.norm.cdf(z) + stats.norm.pdf(z))
+    improvement = stopping.ImprovementPerCost(1e-3)
+    decided, before = bandit.should_stop(improvement), without.should_stop(improvement)
+    assert float(decided.value) == pytest.approx(gain[left.numpy()].max(), rel=1e-6)
+    assert float(before.value) == pytest.approx(gain.max(), rel=1e-6)
+    assert float(decided.value) < float(before.value)
+    regret = stopping.ProbableRegret(0.05)
+    assert float(bandit.should_stop(regret).value) < float(without.should_stop(regret).value)
 
 
 def test_workers_learn_from_the_failures_of_others(tmp_path: Path):

@@ -343,7 +343,7 @@ class Loop:
             remaining: The picks that are open afterwards.
             unasked: `batch_shape`, number of the pulls that were never asked for.
             selected: As for `report_of`.
-            evaluated: `batch_shape x q`, the pulls and the evaluations that failed, on the host; None if none failed.
+            evaluated: `batch_shape x q`, the pulls and the evaluations that failed, on the host; None if none may have failed.
 
         Returns:
             The report after the update.

@@ -280,7 +280,8 @@ class ProbableRegret(Rule):
 
     If f is drawn from the prior and the noise is Gaussian with the variance that the posterior assumes, the arm is ε-optimal at
     the time of stopping with probability 1 − δ, for any choice of pulls and any times at which the rule is evaluated. A fitted
-    kernel and the covariance of a sampled dictionary are not the prior of f, so nothing is proved for them.
+    kernel and the covariance of a sampled dictionary are not the prior of f, so nothing is proved for them. Arms that are left
+    out because they are likely to fail do not count.
 
     Args:
         epsilon: ε > 0, reward units.
@@ -315,7 +316,7 @@ class ProbableRegret(Rule):
         """Bound the probability of a larger regret from above."""
         _, state = table_state(loop, "ProbableRegret")
         arm = loop.best_arm()
-        likely, sizes, rest = self._rivals(state, arm)
+        likely, sizes, rest = self._rivals(state, arm, loop.likely(None))
         joint = JointDraws(state.table, torch.cat([arm.clamp_min(0).unsqueeze(-1), likely], dim=-1))
         exceeds, shape = [], arm.shape
         told, sizes_of = loop.pulls.reshape(-1).tolist(), sizes.reshape(-1).tolist()
@@ -330,9 +331,10 @@ class ProbableRegret(Rule):
         )
         return decision_of(loop, stop, value, text)
 
-    def _rivals(self, state: TableState, arm: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def _rivals(self, state: TableState, arm: Tensor, hopeful: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
         """The arms that most likely exceed f(x̂) + ε, `batch_shape x k`, the number of them to draw, and the summed
-        probabilities of all others, `batch_shape` each. Exact duplicates count once."""
+        probabilities of all others, `batch_shape` each. Exact duplicates count once, and only `hopeful` arms count,
+        `batch_shape x A` (None for all)."""
         table, lam = state.table, state.posterior.regularization
         slot = arm.clamp_min(0).unsqueeze(-1)
         cross = table.columns_between(slot)[1].squeeze(-2).double()
@@ -345,6 +347,8 @@ class ProbableRegret(Rule):
         if state.rows.first is not None:
             own = state.rows.first == torch.arange(state.rows.num_arms, device=arm.device)
             score = score.masked_fill(~own, -torch.inf)
+        if hopeful is not None:
+            score = score.masked_fill(~hopeful, -torch.inf)
         leading = score.topk(min(self.leaders, score.shape[-1]), dim=-1)
         rest = torch.special.ndtr(score.scatter(-1, leading.indices, -torch.inf)).sum(dim=-1, keepdim=True)
         own = torch.special.ndtr(leading.values)
@@ -523,7 +527,8 @@ class FrontKnown(Rule):
 class ImprovementPerCost(Rule):
     """Stop when no pull is worth its cost: the largest expected improvement per cost over the arms is below a price.
 
-    The improvement is measured over the highest posterior mean of all arms. Arms without costs (`Bandit(..., costs=)`) cost 1.
+    The improvement is measured over the highest posterior mean of all arms. Arms that are left out because they are likely to
+    fail do not count. Arms without costs (`Bandit(..., costs=)`) cost 1.
 
     Args:
         price: The smallest expected improvement per unit of cost that is worth a pull, > 0, reward units per unit of cost.
@@ -543,6 +548,8 @@ class ImprovementPerCost(Rule):
         gain = LogEI()(mean, std, policy.width(state), incumbent(state))
         costs = state.rows.costs
         gain = gain if costs is None else gain - costs.log()
+        hopeful = loop.likely(None)
+        gain = gain if hopeful is None else gain.masked_fill(~hopeful, -torch.inf)
         value = torch.where(loop.best_arm() >= 0, gain.amax(dim=-1).exp(), torch.inf)
         per = "" if costs is None else " per unit of cost"
         return decision_of(

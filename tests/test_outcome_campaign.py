@@ -593,6 +593,10 @@ def test_commands_from_the_table_to_the_front(tmp_path: Path, monkeypatch: pytes
     assert "report. Do not rely on them.\n" in run("tell", "results.csv")
     for command in ("front", "best"):
         assert RUNNER.invoke(app, ["campaign", command]).stderr == "Do not rely on them.\n"
+    plain = tb.OutcomeCampaign.front
+    unsure = {"on the front": 0.014}
+    monkeypatch.setattr(tb.OutcomeCampaign, "front", lambda self, measured: plain(self, measured=measured).assign(**unsure))
+    assert "with a probability above 1.4%: too little was measured" in RUNNER.invoke(app, ["campaign", "front"]).stderr
     monkeypatch.undo()
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(outcome_campaign, "auto", model)

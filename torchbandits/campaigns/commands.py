@@ -20,7 +20,7 @@ from rich.console import Console
 from rich.table import Table as RichTable
 
 from torchbandits.campaigns.campaign import MEASURED, TIMES, Campaign
-from torchbandits.campaigns.outcome_campaign import OutcomeCampaign
+from torchbandits.campaigns.outcome_campaign import OPTIMAL, OutcomeCampaign
 from torchbandits.campaigns.settings import SOURCE, read_settings
 from torchbandits.constraints import AtMost, Constraint, Distinct, Same, Total
 from torchbandits.display import count
@@ -48,6 +48,8 @@ JOURNAL = "journal"
 CANDIDATES = "candidates.parquet"
 Folder = Annotated[Path, typer.Option("--folder", "-f", help="Folder of the campaign.")]
 HERE = Path("campaign")
+_UNINFORMATIVE = 0.05
+"""Probability of belonging to the front below which the most probable row tells nothing about the front."""
 Device = Annotated[str, typer.Option("--device", help="Where rows are scored: cpu, or cuda for an NVIDIA GPU.")]
 
 
@@ -217,7 +219,16 @@ def front(
             StateError,
         )
         assert isinstance(campaign, OutcomeCampaign)
-        _write(_rounded(campaign.front(measured=measured), campaign), output)
+        found = campaign.front(measured=measured)
+        _write(_rounded(found, campaign), output)
+        own = {*(decision.column for decision in campaign.columns), *campaign.outcomes}
+        chance = max((found[name].max() for name in found.columns if name.endswith(OPTIMAL) and name not in own), default=1.0)
+        if chance < _UNINFORMATIVE:
+            typer.echo(
+                f"No row is on the front with a probability above {chance:.1%}: too little was measured to rely on this front. "
+                "With --measured only measured rows are written.",
+                err=True,
+            )
         _warn(campaign)
 
 

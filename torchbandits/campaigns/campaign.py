@@ -26,6 +26,7 @@ from torchbandits.arms import stand_ins
 from torchbandits.bandit import Bandit
 from torchbandits.calls import one_at_a_time
 from torchbandits.campaigns.conditions import labels_of, on_offer, values_of
+from torchbandits.campaigns.corrections import Correction, Wanted, check_result
 from torchbandits.campaigns.results import (
     FAILURES,
     Record,
@@ -34,6 +35,7 @@ from torchbandits.campaigns.results import (
     check_known,
     check_same_rows,
     copied,
+    far_off,
     read_results,
     record_of,
 )
@@ -53,7 +55,7 @@ from torchbandits.diagnostics import leave_one_out
 from torchbandits.display import Readable, Shown, count, pairs
 from torchbandits.errors import ArgumentError, DiagnosticWarning, StateError, UnsupportedError, require
 from torchbandits.explanation import Explanation, Words
-from torchbandits.journal import Journal
+from torchbandits.journal import Journal, restore, rewrite
 from torchbandits.policies import Policy, auto, gp_ucb, per_cost
 from torchbandits.policies.repeats import most_repeated, reason_for_repeats
 from torchbandits.policies.state import GaussianState
@@ -153,7 +155,7 @@ class Campaign(Readable):
     @explains_keywords
     def __init__(
         self,
-        table: Any,
+        table: Any = None,
         objective: str | None = None,
         journal: Journal | str | os.PathLike[str] | None = None,
         *,
@@ -428,13 +430,14 @@ class Campaign(Readable):
             f"no row of {results.name} has a value in column {self._settings.objective!r}: nothing was told. Fill it in; or, "
             "if all evaluations failed, tell them one by one, or forget() their ids (torchbandits campaign forget).",
         )
-        before = most_repeated(self._record.rows)
+        before, earlier = most_repeated(self._record.rows), self._record.values_measured()
         told = self._learn(rows, values, own)
+        notes += far_off(earlier, values, self._ids.of(rows, self._table.take(rows)))
         notes += self._failing(rows[np.isnan(values)])
         if before is None and most_repeated(self._record.rows) is not None:
             believed = self._believed()
             notes += [] if believed is None else [believed.repetition()]
-        every = [value for one in self._record.measured().values() for value in one]
+        every = self._record.values_measured()
         if len(every) > 1 and min(every) == max(every):
             notes.append(
                 f"All {len(every):,} values of {self._settings.objective!r} so far are {every[0]:g}: nothing can be learned "
@@ -453,6 +456,79 @@ class Campaign(Readable):
         # A hundredth of the spread: a spreadsheet shows 1e-17 among numbers up to 5 as 0.00.
         columns = {d.column: 0.01 * d.scale if d.kind == "number" else 0.0 for d in compared}
         return results, rows, check_same_rows(results, truth, columns)
+
+    def correct(self, id: Any, value: float | None, *, was: float | None = None) -> Path:
+        """Correct a result that was told, as if the right value had been told. What was selected since then stays selected, and
+        files with the wrong value or with the right one may be told again.
+
+        Args:
+            id: The id of the row.
+            value: The right value; NaN if the evaluation failed; None to take the result back. If the row had been selected,
+                it waits for a result again then.
+            was: The wrong value, if the row has several results; NaN for a failed evaluation.
+
+        Returns:
+            The path of the journal before the correction, which is kept.
+
+        Raises:
+            ArgumentError: If there is no such result, or the row has several different ones and `was` is missing.
+            UnsupportedError: If the campaign has no journal.
+            DataError, NumericalError: If the journal cannot be replaced, or the results not be learned. The campaign is then
+                as before.
+
+        `bandit` is another object afterwards. Cost: that of resuming the campaign without a checkpoint.
+        """
+        check_result("value", value)
+        check_result("was", was)
+        return self._correct(id, {0: value}, None if was is None else {0: was})
+
+    @one_at_a_time
+    def _correct(self, id: Any, values: Wanted, was: Wanted | None) -> Path:
+        """Correct values by the place of their outcome, in units of the user."""
+        self._check_not_closed()
+        if (journal := self._journal) is None:
+            raise UnsupportedError(
+                "results can be corrected in a campaign with a journal only: begin another campaign (journal=...), and tell it "
+                "the right results."
+            )
+        (text,) = self._ids.texts([id])
+        found = self._ids.find([text])
+        require(text in found, f"id: {text!r} is not among the candidates.")
+        turned, before = (
+            None if given is None else {j: None if value is None else self._sign * value for j, value in given.items()}
+            for given in (values, was)
+        )
+        assert turned is not None
+        correction = Correction(found[text], repr(text), turned, before, self._settings.outcomes, self._sign)
+        correction.edit(list(journal.records()))  # raises an error before anything is closed
+        made = False
+        journal.close()
+        try:
+            kept = rewrite(journal.path, correction.edit)
+            try:
+                self._reopen()
+                made = True
+            finally:
+                if not made:
+                    restore(kept, journal.path)
+        finally:
+            if not made:
+                self._reopen()
+        return kept
+
+    def _reopen(self) -> None:
+        """Learn the journal anew."""
+        assert self._journal is not None
+        own, old, rows = self._journal, self._bandit, self._settings.rows
+        own.close()  # if an earlier attempt failed
+        self._journal = Journal(own.path, every=own.every, durable=own.durable)
+        if self._table.count > rows:
+            assert isinstance(self._table, InMemory)
+            self._table = InMemory(self._table.arrow.slice(0, rows), self._table.path, index=self._table.index)
+        self._bandit = self._made(old.policy, old.device, old.generators[0], None)
+        self._quiet()
+        self._rejoin()
+        self._remember()
 
     @one_at_a_time
     def forget(self, ids: Sequence[Any] | None = None) -> None:

@@ -7,6 +7,7 @@ files that belong to it. Every command may be repeated, and killed at any time.
 from __future__ import annotations
 
 import io
+import math
 import re
 import sys
 from collections.abc import Iterator, Sequence
@@ -312,6 +313,36 @@ def forget(
         say(f"{before - len(campaign.open):,} rows are given up, {len(campaign.open):,} are pending.")
 
 
+@campaign_app.command(context_settings={"ignore_unknown_options": True})  # for negative numbers
+def correct(
+    id: Annotated[str, typer.Argument(help="Id of the row with the wrong result.")],
+    values: Annotated[
+        list[str],
+        typer.Argument(
+            help="The right value: a number, `failed`, or `none` to take the result back. NAME=VALUE for each wrong one of "
+            "several outcomes."
+        ),
+    ],
+    was: Annotated[
+        list[str] | None, typer.Option(help="The wrong value, if the row has several results; NAME=VALUE for several outcomes.")
+    ] = None,
+    folder: Folder = HERE,
+    device: Device = "cpu",
+) -> None:
+    """Correct a result that was told, as if the right value had been told."""
+    with _opened(folder, device) as campaign:
+        several = isinstance(campaign, OutcomeCampaign)
+        right = [_result(text, several=several) for text in values]
+        wrong = {name: math.nan if value is None else value for name, value in (_result(t, several=several) for t in was or ())}
+        alone = several or (len(right) == 1 and len(wrong) <= 1)
+        require(alone, f"this campaign has one outcome: give one value for {id!r}.", ConfigError)
+        if isinstance(campaign, OutcomeCampaign):
+            kept = campaign.correct(id, dict(right), was=wrong or None)
+        else:
+            kept = campaign.correct(id, right[0][1], was=wrong.get(""))
+        say(f"{id} is corrected. The journal as it was is kept in {kept}.")
+
+
 @contextmanager
 def _opened(folder: Path, device: str = "cpu") -> Iterator[Campaign]:
     there = (folder / f"{JOURNAL}.campaign.json").exists()
@@ -408,6 +439,15 @@ def _number(option: str, example: str, text: str) -> float:
         return float(text)
     except ValueError:
         raise ConfigError(f"{option} takes a number, such as {example}, got {text!r}.") from None
+
+
+def _result(text: str, *, several: bool) -> tuple[str, float | None]:
+    """Parse `VALUE`, or `NAME=VALUE` for several outcomes."""
+    name, equals, value = text.rpartition("=")
+    good = bool(name and equals) if several else not equals
+    require(good, f"give {'NAME=VALUE for an outcome' if several else 'a value'}, got {text!r}.", ConfigError)
+    words: dict[str, float | None] = {"failed": math.nan, "none": None}
+    return name, words[value] if value in words else _number("a result", "83.4, `failed` or `none`", value)
 
 
 def _kind(text: str) -> tuple[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -28,7 +29,8 @@ from torchbandits.campaigns.campaign import (
     of_measurements,
     overruled_by,
 )
-from torchbandits.campaigns.results import Record, Results, Told, noise_variances
+from torchbandits.campaigns.corrections import Wanted, check_result, versions_of
+from torchbandits.campaigns.results import Record, Results, Told, far_off, noise_variances
 from torchbandits.campaigns.settings import Settings, history
 from torchbandits.checks import (
     as_device,
@@ -43,7 +45,7 @@ from torchbandits.checks import (
 )
 from torchbandits.errors import StateError, UnsupportedError, nearest, require
 from torchbandits.explanation import Words
-from torchbandits.journal import Journal, held
+from torchbandits.journal import Journal
 from torchbandits.outcome_bandit import OutcomeBandit
 from torchbandits.outcome_explanation import OutcomeExplanation
 from torchbandits.policies import Policy, auto, per_cost
@@ -101,7 +103,7 @@ class OutcomeCampaign(Campaign):
     @explains_keywords
     def __init__(
         self,
-        table: Any,
+        table: Any = None,
         objectives: Sequence[str] | None = None,
         journal: Journal | str | os.PathLike[str] | None = None,
         *,
@@ -224,10 +226,13 @@ class OutcomeCampaign(Campaign):
             f"no row of {results.name} has a value in {named}: nothing was told. Fill one in; or, if all evaluations failed, "
             "tell them one by one, or forget() their ids (torchbandits campaign forget).",
         )
+        earlier = [own.values_measured() for own in self._results.outcomes]
         told = self._learn_outcomes(rows[some], np.where(new, values, np.nan)[some], None if noise is None else noise[some])
         notes += self._failing(rows[some & lost])
-        for name, own in zip(self._settings.outcomes, self._results.outcomes, strict=True):
-            every = [value for one in own.measured().values() for value in one]
+        texts = self._ids.of(rows[some], self._table.take(rows[some]))
+        for j, (name, own) in enumerate(zip(self._settings.outcomes, self._results.outcomes, strict=True)):
+            notes += far_off(earlier[j], np.where(new, values, np.nan)[some, j], texts, name)
+            every = own.values_measured()
             if len(every) > 1 and min(every) == max(every):
                 notes.append(f"All {len(every):,} values of {name!r} so far are {every[0]:g}. Is it the right column?")
         return Told(told.measured, told.failed, known, told.unasked, tuple(notes))
@@ -273,6 +278,34 @@ class OutcomeCampaign(Campaign):
         self._bandit.tell(at, self._there(torch.from_numpy(values)), failures="forget", noise_var=noise)
         self._results.add(rows.tolist(), values)
         return Told(int((~np.isnan(values)).sum()), int(lost.sum()), unasked=unasked)
+
+    def correct(  # type: ignore[override]
+        self, id: Any, values: Mapping[str, float | None], *, was: Mapping[str, float] | None = None
+    ) -> Path:
+        """Correct a result that was told, as if the right values had been told.
+
+        Args:
+            id: The id of the row.
+            values: The right value by outcome; NaN for an outcome that was not measured, or None. Outcomes that are not named
+                keep their values. If no value is left, the evaluation has failed (NaN), or the result is taken back (None).
+            was: The wrong value of each of these outcomes, if the row has several results; NaN where it was not measured.
+
+        Returns, Raises, Warns, Cost: As `Campaign.correct`.
+        """
+        return self._correct(id, self._by_place("values", values), None if was is None else self._by_place("was", was, values))
+
+    def _by_place(self, argument: str, values: Any, named: Any = None) -> Wanted:
+        """Values by the place of their outcome, NaN for other outcomes that are named."""
+        names = self._settings.outcomes
+        example = f"{{{names[0]!r}: 1.5}} ({names[0]}=1.5)"
+        require(isinstance(values, Mapping) and bool(values), f"{argument} gives a value by outcome, such as {example}.")
+        for name, value in values.items():
+            known = f"{argument} names {name!r}, which is not one of the outcomes, {', '.join(names)}."
+            require(name in names, f"{known}{nearest(str(name), names)}")
+            check_result(f"{argument}[{name!r}]", value)
+        unnamed = [name for name in values if named is not None and name not in named]
+        require(not unnamed, f"was names {', '.join(unnamed)}, and values does not.")
+        return {names.index(name): values.get(name, math.nan) for name in named or values}
 
     # ------------------------------------------------------------------ results
 
@@ -524,9 +557,8 @@ class OutcomeRecord:
         record = cls(tuple(Record() for _ in range(k)))
         for line in () if journal is None else journal.records():
             if line["kind"] == "tell":
-                index, rewards = held(line["index"]).reshape(k, -1)[0], held(line["rewards"]).reshape(k, -1)
-                kept = index >= 0
-                record.add(index[kept].tolist(), rewards[:, kept].mT.double().numpy())
+                now, *earlier = ((rows.tolist(), values) for rows, values in versions_of(line, k))
+                record.add(*now, earlier)
         return record
 
     @property
@@ -534,15 +566,21 @@ class OutcomeRecord:
         """Results `n x k` in the order told."""
         return np.array(self.told).reshape(-1, len(self.outcomes))
 
-    def add(self, rows: Sequence[int], values: NDArray[np.float64]) -> None:
-        """Add the results of one call, `n x k`."""
-        for record, places, told in self._parts(values):
-            if len(places):
-                record.add([rows[place] for place in places], told)
+    def add(
+        self,
+        rows: Sequence[int],
+        values: NDArray[np.float64],
+        earlier: Sequence[tuple[Sequence[int], NDArray[np.float64]]] = (),
+    ) -> None:
+        """Add the results of one call, `n x k`, and what they were before each correction."""
+        parts = [(given, self._parts(told)) for given, told in ((rows, values), *earlier)]
+        for j, record in enumerate((*self.outcomes, self.failures)):
+            now, *before = [([given[place] for place in own[j][1]], own[j][2]) for given, own in parts]
+            if any(len(told) for _, told in (now, *before)):
+                record.add(*now, before)
         self.rows += rows
         self.told += list(values)
-        if cells := _cells(rows, values):
-            self.calls.append(cells)
+        self.calls += [cells for version in ((rows, values), *earlier) if (cells := _cells(*version))]
 
     def new(self, rows: Sequence[int], values: NDArray[np.float64], opened: Sequence[int] = ()) -> NDArray[np.bool_]:
         """Mask of the values that were not told before, `n x k`, by the rules of `Record.new` for each outcome; a whole row

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import math
+import operator
 import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -13,8 +15,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from torchbandits.campaigns.corrections import versions_of
 from torchbandits.errors import ArgumentError, closest, nearest, require
-from torchbandits.journal import Journal, held
+from torchbandits.journal import Journal
 from torchbandits.tabular.ids import Ids
 from torchbandits.tabular.spreadsheets import EMPTY, read_texts
 from torchbandits.tabular.tables import TEXT, InMemory, ParquetRows, Table, as_table
@@ -28,6 +31,8 @@ MOST_NAMED = 5
 Key = tuple[int, float | None]
 """A row and its value; None where the evaluation failed."""
 
+_ENOUGH = 8
+"""Number of values from which on another one may be called far from them."""
 FAILURES = 2
 """Number of failed evaluations after which a row that was never measured is left out while there are others."""
 
@@ -290,6 +295,38 @@ def copied(rows: Sequence[int], values: NDArray[np.float64], new: NDArray[np.boo
     return [f"{_count(number, 'result')} {has} the id and the value of another one in the file, and {counts}."]
 
 
+def far_off(told: Sequence[float], values: NDArray[np.float64], ids: Sequence[str], outcome: str = "") -> list[str]:
+    """A sentence if new values are so far from all others that they may be typing errors: beyond the others by more than twice
+    the range of these and, if all are positive, also by more than their range of logarithms.
+
+    Args:
+        told: The values that were told before.
+        values: New values, NaN where the evaluation failed.
+        ids: The id of the row of each.
+        outcome: The outcome, if there are several.
+    """
+    found = []
+    for place in np.flatnonzero(~np.isnan(values)).tolist():
+        value, rest = float(values[place]), np.delete(values, place)
+        others = np.array(told) if len(told) >= _ENOUGH else np.concatenate([told, rest[~np.isnan(rest)]])
+        far = len(others) >= _ENOUGH and _beyond(others, value) > 2
+        if far and others.min() > 0 and value > 0:
+            far = _beyond(np.log(others), math.log(value)) > 1
+        if far:
+            ends = f"all others are between {others.min():.6g} and {others.max():.6g}"
+            found.append(f"{outcome and f'{outcome!r} of '}{ids[place]!r} is {value:.6g}, and {ends}")
+    if not found:
+        return []
+    more = "" if len(found) == 1 else f" (and {_count(len(found) - 1, 'more value')})"
+    return [f"{found[0]}{more}: if this is an error, correct it (Campaign.correct, torchbandits campaign correct)."]
+
+
+def _beyond(others: NDArray[np.float64], value: float) -> float:
+    """The distance of a value from the range of the others, in lengths of this range; 0 within it, or if it has no length."""
+    low, high = others.min(), others.max()
+    return float(max(low - value, value - high, 0.0) / (high - low)) if high > low else 0.0
+
+
 def _count(number: int, what: str) -> str:
     return f"{number:,} {what}{'' if number == 1 else 's'}"
 
@@ -299,9 +336,9 @@ class Record:
     """All results of a campaign.
 
     Attributes:
-        counts: Number of times that each value of each row was told.
+        counts: Number of times that each value of each row was told, also of values that were corrected later.
         rows, values: One entry per result in the order told; user's units, NaN where the evaluation failed.
-        calls: The content of each call.
+        calls: The content of each call, and its content before each correction.
     """
 
     counts: Counter[Key] = field(default_factory=Counter)
@@ -309,11 +346,16 @@ class Record:
     values: list[float] = field(default_factory=list)
     calls: set[frozenset[tuple[Key, int]]] = field(default_factory=set)
 
-    def add(self, rows: Sequence[int], values: NDArray[np.float64]) -> None:
-        """Add the results of one call."""
-        here = Counter(_keys(rows, values))
-        self.counts += here
-        self.calls.add(frozenset(here.items()))
+    def add(
+        self,
+        rows: Sequence[int],
+        values: NDArray[np.float64],
+        earlier: Sequence[tuple[Sequence[int], NDArray[np.float64]]] = (),
+    ) -> None:
+        """Add the results of one call, and what they were before each correction: a file with these is known as well."""
+        versions = [Counter(_keys(*version)) for version in (*earlier, (rows, values))]
+        self.counts += functools.reduce(operator.or_, versions)
+        self.calls |= {frozenset(version.items()) for version in versions}
         self.rows += rows
         self.values += values.tolist()
 
@@ -341,6 +383,10 @@ class Record:
                 found.setdefault(row, []).append(value)
         return found
 
+    def values_measured(self) -> list[float]:
+        """All values, in the order told."""
+        return [value for value in self.values if not math.isnan(value)]
+
     def failed(self) -> list[int]:
         """The row of each failed evaluation."""
         return [row for row, value in zip(self.rows, self.values, strict=True) if math.isnan(value)]
@@ -355,7 +401,6 @@ def record_of(journal: Journal, sign: float) -> Record:
     record = Record()
     for line in journal.records():
         if line["kind"] == "tell":
-            index, rewards = held(line["index"]).reshape(-1), held(line["rewards"]).reshape(-1)
-            kept = index >= 0
-            record.add(index[kept].tolist(), sign * rewards[kept].double().numpy())
+            now, *earlier = ((rows.tolist(), sign * told[:, 0]) for rows, told in versions_of(line, 1))
+            record.add(*now, earlier)
     return record

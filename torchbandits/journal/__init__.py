@@ -12,6 +12,7 @@ from torchbandits.journal.format import GeneratorStates, from_bytes, held, pack,
 from torchbandits.journal.journal import Journal, as_journal, begun
 from torchbandits.journal.reading import Reading, in_words
 from torchbandits.journal.recorder import NoArmLeft, Recorder, report_in
+from torchbandits.journal.rewriting import restore, rewrite
 from torchbandits.journal.store import Event, Pick, SharedStore
 
 __all__ = [
@@ -36,6 +37,8 @@ __all__ = [
     "in_words",
     "pack",
     "report_in",
+    "restore",
+    "rewrite",
     "state_as_text",
     "state_of_text",
     "to_bytes",

@@ -1,0 +1,319 @@
+"""Corrections of results: a corrected campaign is the one to which the right values were told in the first place."""
+
+from __future__ import annotations
+
+import math
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from problems import OFF_SCALE
+from test_campaign import campaign, frame, measured, yields
+from test_campaign_cli import refused, run
+from test_outcome_campaign import campaign as outcome_campaign
+from test_outcome_campaign import fast, truth  # noqa: F401 - a fixture
+
+import torchbandits as tb
+from torchbandits.campaigns.results import record_of
+from torchbandits.errors import ArgumentError, NumericalError, StateError, UnsupportedError
+from torchbandits.journal import Journal
+
+pytestmark = OFF_SCALE
+PLATES, WRONG = 4, 900.0
+
+
+def wrong(plate: pd.DataFrame, place: int = 1, value: float = WRONG) -> pd.DataFrame:
+    return measured(plate).assign(**{"yield": measured(plate)["yield"].where(plate.index != place, value)})
+
+
+def played(c: tb.Campaign, at: int, plates: list[pd.DataFrame] | None = None) -> tuple[str, list[pd.DataFrame]]:
+    """Plates of five; the second result of the plate `at` is wrong. Returns its id, and the plates as they were selected, or
+    tells these plates with the right values."""
+    right, found = plates is not None, plates or []
+    for k in range(PLATES):
+        plate = found[k] if right else c.ask(5)
+        c.tell(measured(plate) if right or k != at else wrong(plate))
+        found = found if right else [*found, plate]
+    return found[at]["id"][1], found
+
+
+def same(one: tb.Campaign, other: tb.Campaign) -> None:
+    """Both campaigns have learned the same, and recommend the same."""
+    known, expected = (c.bandit.posterior(c.bandit.arms) for c in (one, other))
+    torch.testing.assert_close(known.mean, expected.mean)
+    torch.testing.assert_close(known.variance, expected.variance)
+    pd.testing.assert_frame_equal(one.best(3), other.best(3))
+    assert one.bandit.pulls.tolist() == other.bandit.pulls.tolist()
+
+
+@pytest.mark.parametrize("policy", [None, tb.auto()], ids=["given kernel", "auto"])
+@pytest.mark.parametrize("at", [0, PLATES - 1])
+@pytest.mark.parametrize("right", [41.25, math.nan, None])
+def test_a_corrected_campaign_is_one_to_which_the_right_value_was_told(at: int, right: Any, policy: Any, tmp_path: Path):
+    options = {} if policy is None else {"policy": policy}
+    c = campaign(journal=tmp_path / "lab", **options)
+    name, plates = played(c, at)
+    c.ask(2)
+    opened = c.open
+    kept = c.correct(name, right, was=WRONG)
+    other = campaign(**options)
+    for k, plate in enumerate(plates):
+        told = measured(plate)
+        if k == at:
+            told.loc[1, "yield"] = math.nan if right is None else right
+            told = told.drop(index=1) if right is None else told
+        other.tell(told)
+    assert c.open == ([name, *opened] if right is None else opened)
+    c.forget()
+    same(c, other)
+    # The next process resumes it, without a checkpoint and with one.
+    for _ in range(2):
+        c.close()
+        c = campaign(journal=tmp_path / "lab", **options)
+        same(c, other)
+    # The journal of the wrong value is whole.
+    assert WRONG in record_of(Journal(kept), 1.0).values
+
+
+def test_files_with_the_wrong_and_with_the_right_value_are_known(tmp_path: Path):
+    c = campaign(journal=tmp_path / "lab")
+    plate = c.ask(5)
+    wrong(plate).to_csv(tmp_path / "wrong.csv", index=False)
+    measured(plate).to_csv(tmp_path / "right.csv", index=False)
+    c.tell(tmp_path / "wrong.csv")
+    name, value = plate["id"][1], float(measured(plate)["yield"][1])
+    c.correct(name, 1.0)
+    c.correct(name, value)
+    for _ in range(2):
+        for file in ("wrong.csv", "right.csv"):
+            told = c.tell(tmp_path / file)
+            assert (told.measured, told.known) == (0, 5), file
+        assert c.best(1, where=f"id == '{name}'")["measured"].tolist() == [value]
+        c.close()
+        c = campaign(journal=tmp_path / "lab")
+
+
+def test_a_corrected_value_of_the_history_is_not_told_again(tmp_path: Path):
+    table = frame()
+    table["yield"] = yields(table).where(table.index < 9)
+    table.loc[4, "yield"] = 800.0
+    c = campaign(table, journal=tmp_path / "lab")
+    c.correct("004", 44.0)
+    c.close()
+    c = campaign(table, journal=tmp_path / "lab")
+    assert c.bandit.pulls == 9
+    assert c.best(9).set_index("id")["measured"]["004"] == 44.0
+
+
+def test_added_rows_and_failures_are_kept(tmp_path: Path):
+    c = campaign(frame()[:40], journal=tmp_path / "lab", policy=tb.auto())
+    c.tell(measured(c.ask(6)))
+    c.extend(frame()[40:].reset_index(drop=True))
+    c.tell(pd.DataFrame({"id": ["041", "042"], "yield": [np.nan, 700.0]}))
+    c.correct("042", math.nan)
+    assert c.bandit.loop.num_arms == 60
+    assert c.bandit.loop.failed(()) == (2, c.bandit.loop.failed(())[1])
+    c.correct("041", 30.0)
+    assert c.bandit.loop.failed(())[0] == 1
+    c.close()
+    assert campaign(frame()[:40], journal=tmp_path / "lab", policy=tb.auto()).bandit.loop.num_arms == 60
+
+
+def test_one_of_several_results_is_named(tmp_path: Path):
+    c = campaign(journal=tmp_path / "lab", minimize=True)
+    c.tell(pd.DataFrame({"id": ["007", "007", "008"], "yield": [30.0, 500.0, 12.0]}))
+    with pytest.raises(ArgumentError, match=r"'007' has several results, 30, 500: say by was= \(--was\) which one is wrong"):
+        c.correct("007", 31.0)
+    with pytest.raises(ArgumentError, match="was: '007' has no such result, but 30, 500"):
+        c.correct("007", 31.0, was=31.0)
+    c.correct("007", 31.0, was=500.0)
+    assert c.best(1, where="id == '007'")["measured"].tolist() == [30.5]
+    # Of equal results one is corrected.
+    c.tell(pd.DataFrame({"id": ["008"], "yield": [12.0]}))
+    c.correct("008", 14.0)
+    assert c.best(1, where="id == '008'")["measured"].tolist() == [13.0]
+
+
+def test_what_cannot_be_corrected_leaves_the_campaign_as_it_was(tmp_path: Path):
+    c = campaign(journal=tmp_path / "lab")
+    name, _ = played(c, 0)
+    before, bandit, told = (tmp_path / "lab").read_bytes(), c.bandit, c.bandit.pulls.clone()
+    unmeasured = next(i for i in frame()["id"] if int(i) not in c._record.measured())
+    for wrong_call, message in (
+        (lambda: c.correct("999", 1.0), "id: '999' is not among the candidates"),
+        (lambda: c.correct(unmeasured, 1.0), "has no result that could be corrected: tell it"),
+        (lambda: c.correct(name, 41.0), "has several results, 900, .*: say by was="),
+        (lambda: c.correct(name, math.inf), "value must be a number"),
+        (lambda: c.correct(name, "41"), "value must be a number"),
+    ):
+        with pytest.raises(ArgumentError, match=message):
+            wrong_call()
+    with pytest.raises(UnsupportedError, match="with a journal only"):
+        campaign().correct(name, 1.0)
+    assert (tmp_path / "lab").read_bytes() == before
+    assert c.bandit is bandit
+    assert c.bandit.pulls == told
+    c.close()
+    with pytest.raises(StateError, match="was closed"):
+        c.correct(name, 1.0)
+
+
+@pytest.mark.parametrize("error", [NumericalError("broken"), KeyboardInterrupt()], ids=["error", "interrupt"])
+def test_a_correction_that_fails_half_way_is_undone(error: BaseException, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    c = campaign(journal=tmp_path / "lab")
+    name, _ = played(c, 0)
+    before, expected = (tmp_path / "lab").read_bytes(), c.best(3)
+    made, calls = tb.Campaign._made, []
+
+    def fails_once(self: tb.Campaign, *args: Any) -> Any:
+        calls.append(1)
+        if len(calls) == 1:
+            raise error
+        return made(self, *args)
+
+    monkeypatch.setattr(tb.Campaign, "_made", fails_once)
+    with pytest.raises(type(error)):
+        c.correct(name, 41.0, was=WRONG)
+    assert (tmp_path / "lab").read_bytes() == before
+    pd.testing.assert_frame_equal(c.best(3), expected)
+    c.tell(measured(c.ask(2)))
+    c.correct(name, 41.0, was=WRONG)
+    assert WRONG not in c._record.values
+    assert 41.0 in c._record.values
+
+
+@pytest.mark.parametrize("step", ["link", "unlink", "replace"])
+def test_a_kill_leaves_the_journal_before_or_after_the_correction(step: str, tmp_path: Path):
+    """A child process is killed before each step that touches the files."""
+    c = campaign(journal=tmp_path / "lab")
+    name, _ = played(c, 0)
+    c.close()
+    if (child := os.fork()) == 0:
+
+        def killed(*args: Any, **options: Any) -> None:
+            os._exit(3)
+
+        opened = campaign(journal=tmp_path / "lab")
+        if step == "unlink":
+            Path.unlink = killed  # type: ignore[method-assign]
+        else:
+            setattr(os, step, killed)
+        opened.correct(name, 41.0, was=WRONG)
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 3
+    c = campaign(journal=tmp_path / "lab")
+    assert WRONG in c._record.values
+    c.correct(name, 41.0, was=WRONG)
+    assert WRONG not in c._record.values
+    assert 41.0 in c._record.values
+
+
+# ---------------------------------------------------------------------- several outcomes
+
+
+def test_outcomes_are_corrected_one_by_one(tmp_path: Path):
+    c, other = outcome_campaign(journal=tmp_path / "lab"), outcome_campaign()
+    for k in range(3):
+        plate = c.ask(5)
+        told = truth(plate)
+        other.tell(told)
+        if k == 1:
+            name, cost = told["id"][2], float(told["cost"][2])
+            told.loc[2, "cost"] = 5_000.0
+        c.tell(told)
+    c.correct(name, {"cost": cost})
+    known, expected = (own.bandit.posterior(own.bandit.arms) for own in (c, other))
+    torch.testing.assert_close(known.mean, expected.mean)
+    c.correct(name, {"cost": None})
+    assert c.bandit.pulls.tolist() == [15, 14, 15]
+    assert name not in c.open
+    c.correct(name, dict.fromkeys(c.outcomes))
+    assert c.bandit.pulls.tolist() == [14, 14, 14]
+    assert c.open == [name]
+    c.close()
+    c = outcome_campaign(journal=tmp_path / "lab")
+    assert c.open == [name]
+    with pytest.raises(ArgumentError, match="values names 'price', which is not one of the outcomes, yield, cost, toxicity"):
+        c.correct("001", {"price": 1.0})
+    with pytest.raises(ArgumentError, match=r"values gives a value by outcome, such as \{'yield': 1.5\} \(yield=1.5\)"):
+        c.correct("001", 3.0)  # type: ignore[arg-type]
+    with pytest.raises(ArgumentError, match="was names cost, and values does not"):
+        c.correct("001", {"yield": 1.0}, was={"cost": 1.0})
+
+
+def test_one_of_several_results_of_outcomes_is_named(tmp_path: Path):
+    c = outcome_campaign(journal=tmp_path / "lab")
+    c.tell({"id": ["003", "003", "004"], "yield": [30.0, 31.0, 7.0], "cost": [9.0, 90.0, 9.0]})
+    c.tell({"id": ["003"], "toxicity": [50.0]})
+    with pytest.raises(ArgumentError, match="'003' has several results, cost=9, cost=90"):
+        c.correct("003", {"cost": 9.5})
+    c.correct("003", {"cost": 9.5}, was={"cost": 90.0})
+    c.correct("003", {"toxicity": 51.0})
+    values = c._results.values
+    np.testing.assert_array_equal(values[:, 1], [9.0, 9.5, 9.0, np.nan])
+    np.testing.assert_array_equal(values[:, 2], [np.nan, np.nan, np.nan, 51.0])
+
+
+# ---------------------------------------------------------------------- values that are far off
+
+
+def test_a_value_far_from_all_others_is_named(tmp_path: Path):
+    c = campaign(journal=tmp_path / "lab")
+    rows = frame()["id"][:12]
+    told = c.tell(pd.DataFrame({"id": rows, "yield": [*np.linspace(50, 80, 11), 790.0]}))
+    assert told.notes == (
+        "'011' is 790, and all others are between 50 and 80: if this is an error, correct it (Campaign.correct, torchbandits "
+        "campaign correct).",
+    )
+    assert c.tell({"id": ["020", "021"], "yield": [0.0, 95.0]}).notes == ()
+    c.correct("011", 79.0)
+    (note,) = c.tell({"id": ["022", "023", "024"], "yield": [-900.0, 5_000.0, np.nan]}).notes
+    assert note.startswith("'022' is -900, and all others are between 0 and 95 (and 1 more value): if this")
+
+
+@pytest.mark.parametrize("values", [10.0 ** np.arange(-6, 4), [0.0] * 9 + [1.0], [5.0, 900.0]])
+def test_decades_constants_and_few_values_are_not_far_off(values: Any):
+    c = campaign()
+    told = c.tell(pd.DataFrame({"id": frame()["id"][: len(values)], "yield": values}))
+    assert not any("if this is an error" in note for note in told.notes)
+
+
+# ---------------------------------------------------------------------- the command
+
+
+def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    frame().to_csv("candidates.csv", index=False)
+    run("new", "candidates.csv", "--objective", "yield")
+    measured(frame()[:10]).assign(**{"yield": np.arange(10.0)}).to_csv("results.csv", index=False)
+    run("tell", "results.csv")
+    assert "no result that could be corrected" in refused("correct", "030", "4")
+    assert "a result takes a number, such as 83.4, `failed` or `none`, got 'four'" in refused("correct", "003", "four")
+    assert "give one value" in refused("correct", "003", "4", "5")
+    assert "give a value, got 'yield=4'" in refused("correct", "003", "yield=4")
+    said = run("correct", "003", "-40.5")
+    assert said == "003 is corrected. The journal as it was is kept in campaign/journal.before-1.\n".replace(
+        "campaign/", f"{tmp_path}/campaign/"
+    )
+    run("correct", "004", "none")
+    run("correct", "005", "failed", "--was", "5")
+    c = tb.Campaign(journal="campaign/journal")
+    assert c._record.measured() == {0: [0.0], 1: [1.0], 2: [2.0], 3: [-40.5], 6: [6.0], 7: [7.0], 8: [8.0], 9: [9.0]}
+    assert c._record.failed() == [5]
+    assert "10 rows had been told before" in run("tell", "results.csv") if c.close() is None else ""
+
+
+def test_the_command_for_outcomes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    frame().to_csv("candidates.csv", index=False)
+    run("new", "candidates.csv", "--objective", "yield", "--objective", "cost:min")
+    truth(frame()[:8])[["id", "yield", "cost"]].to_csv("results.csv", index=False)
+    run("tell", "results.csv")
+    assert "give NAME=VALUE for an outcome, got '4'" in refused("correct", "003", "4")
+    run("correct", "003", "cost=4", "yield=none")
+    c = tb.OutcomeCampaign(journal="campaign/journal")
+    np.testing.assert_array_equal(c._results.values[3], [np.nan, 4.0])

@@ -1,0 +1,119 @@
+"""Corrections of results that were told: the journal of a campaign is rewritten as if the right value had been told."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from torchbandits.checks import is_finite
+from torchbandits.errors import require
+from torchbandits.journal import held, pack
+
+Line = dict[str, Any]
+"""A record of a journal."""
+Wanted = dict[int, float | None]
+"""Values by the place of their outcome: NaN for a failed evaluation or an outcome that was not measured, None for no result."""
+Version = tuple[NDArray[np.int64], NDArray[np.float64]]
+"""The rows of the results of one call, `n`, and the results, `n x k`, NaN where nothing was measured."""
+EARLIER = "before"
+"""Entry of a record with the results of the call before each correction, oldest first."""
+
+
+def check_result(name: str, value: Any) -> None:
+    """Refuse anything but a finite number, NaN or None."""
+    good = value is None or is_finite(value) or (isinstance(value, float) and math.isnan(value))
+    require(good, f"{name} must be a number, math.nan for a failed evaluation or None for no result, got {value!r}.")
+
+
+def versions_of(line: Line, k: int) -> list[Version]:
+    """The results of k outcomes in a record of a tell, in rewards, followed by those before each of its corrections."""
+    return [_version(version, k) for version in (line, *line.get(EARLIER, ()))]
+
+
+def _version(line: Line, k: int) -> Version:
+    index, rewards = held(line["index"]).reshape(k, -1)[0].numpy(), held(line["rewards"]).reshape(k, -1).mT.double().numpy()
+    kept = index >= 0
+    return index[kept], rewards[kept]
+
+
+@dataclass(frozen=True)
+class Correction:
+    """The correction of one result.
+
+    Attributes:
+        row, name: The row, and how messages name it.
+        values: The right values, in rewards.
+        was: The values that were told, in rewards; None if the row has no other result.
+        outcomes: The name of each outcome.
+        sign: The sign of a reward.
+    """
+
+    row: int
+    name: str
+    values: Wanted
+    was: Wanted | None
+    outcomes: tuple[str, ...]
+    sign: float
+
+    def edit(self, lines: Sequence[Line]) -> list[Line]:
+        """The journal as if the right value had been told. Rows that were selected later stay selected."""
+        at, place = self._find(lines)
+        edited = self._corrected(lines[at], place)
+        # A tell without any result is left out: its rows wait for results again.
+        kept = [edited] if bool((held(edited["index"]) >= 0).any()) else []
+        return [*lines[:at], *kept, *map(_as_selected, lines[at + 1 :])]
+
+    def _find(self, lines: Sequence[Line]) -> tuple[int, int]:
+        """The record that holds the result, and its place there; of equal results the last one."""
+        k, own = len(self.outcomes), sorted(self.values)
+        told = [
+            (at, place, held(line["rewards"]).reshape(k, -1)[own, place].tolist())
+            for at, line in enumerate(lines)
+            if line["kind"] == "tell"
+            for place in np.flatnonzero(held(line["index"]).reshape(k, -1)[0].numpy() == self.row).tolist()
+        ]
+        require(bool(told), f"{self.name} has no result that could be corrected: tell it (torchbandits campaign tell).")
+        # A row is corrected where it has a value; only a row without any where it failed.
+        measured = [one for one in told if not all(map(math.isnan, one[2]))]
+        found = measured or told
+        if self.was is not None:
+            wanted = [_or_nan(self.was.get(j, math.nan)) for j in own]
+            found = [one for one in told if all(map(_same, one[2], wanted))]
+        different = list(dict.fromkeys(self._in_words(values) for _, _, values in found))
+        every = ", ".join(dict.fromkeys(self._in_words(values) for _, _, values in told))
+        require(bool(found), f"was: {self.name} has no such result, but {every}.")
+        require(len(different) == 1, f"{self.name} has several results, {every}: say by was= (--was) which one is wrong.")
+        return found[-1][:2]
+
+    def _in_words(self, values: Sequence[float]) -> str:
+        said = ["failed" if math.isnan(value) else f"{self.sign * value:.10g}" for value in values]
+        names = [self.outcomes[j] for j in sorted(self.values)]
+        return said[0] if len(self.outcomes) == 1 else " ".join(f"{n}={s}" for n, s in zip(names, said, strict=True))
+
+    def _corrected(self, line: Line, place: int) -> Line:
+        index, rewards = held(line["index"]).clone(), held(line["rewards"]).double().clone()
+        every = rewards.reshape(len(self.outcomes), -1)[:, place]
+        for j, value in self.values.items():
+            every[j] = _or_nan(value)
+        if None in self.values.values() and bool(every.isnan().all()):
+            index[..., place], every[:] = -1, 0.0
+        earlier = [*line.get(EARLIER, ()), {"index": line["index"], "rewards": line["rewards"]}]
+        return line | {"index": pack(index), "rewards": pack(rewards), EARLIER: earlier}
+
+
+def _as_selected(line: Line) -> Line:
+    """A record of an ask as one of rows that were selected, which the policy would not select after the correction."""
+    return {"kind": "fill", "index": line["index"], "drawn": [], "at": line["at"]} if line["kind"] == "ask" else line
+
+
+def _or_nan(value: float | None) -> float:
+    return math.nan if value is None else value
+
+
+def _same(one: float, other: float) -> bool:
+    return one == other or (math.isnan(one) and math.isnan(other))

@@ -232,6 +232,22 @@ def test_model_transforms_are_applied_and_undone(score):
         torch.testing.assert_close(acqf(x.unsqueeze(-2)), expected, rtol=1e-7, atol=1e-7)
 
 
+@pytest.mark.parametrize("batch", [(), (2,)])
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+def test_the_default_margin_is_the_noise_in_the_units_of_the_outcomes(batch, sign):
+    """A model that standardises ranks points by PI as the same model of standardised outcomes does."""
+    X, Y = data(batch=batch)
+    Y = 1_500 + 200 * Y
+    policy = tb.gp_ucb(rbf(), acquisition="pi", **BASE)
+    by_itself = BanditModel(X, Y, kernel=rbf(), noise_std=NOISE_STD, outcome_transform=Standardize(m=1, batch_shape=batch))
+    standard = (Y - Y.mean(dim=-2, keepdim=True)) / Y.std(dim=-2, keepdim=True)
+    by_hand = BanditModel(X, standard, kernel=rbf(), noise_std=NOISE_STD)
+    transform = ScalarizedPosteriorTransform(torch.tensor([sign], dtype=torch.float64))
+    x = points(20).reshape(20, *(1 for _ in batch), 1, 2)
+    values, expected = (PolicyAcquisition(m, policy, posterior_transform=transform)(x) for m in (by_itself, by_hand))
+    torch.testing.assert_close(values, expected)
+
+
 def test_transforms_that_are_not_affine_are_refused():
     X, Y = data()
     bent = BanditModel(X, Y.exp(), kernel=rbf(), noise_std=NOISE_STD, outcome_transform=Log())

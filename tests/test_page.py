@@ -19,7 +19,7 @@ import torchbandits as tb
 from torchbandits.cli import app
 from torchbandits.experiments import load_records, run_experiment
 from torchbandits.experiments.config import parse_config
-from torchbandits.experiments.measures import measures
+from torchbandits.experiments.measures import Measure, measures
 from torchbandits.experiments.page import drawn, page_of_experiment, page_of_history
 from torchbandits.experiments.records import Record
 from torchbandits.experiments.results import SHORT, draw_labels
@@ -201,6 +201,14 @@ def test_a_panel_has_at_most_five_lines_and_short_runs_have_linear_axes():
     assert {axes.get_xscale() for axes in figure.axes} == {"linear"}
     long = records(labels=1, repetitions=1, pulls=SHORT + 1)
     assert draw_labels("long", ["policy 0"], long, measures({})["mean_regret"]).axes[0].get_xscale() == "log"
+
+
+def test_panels_share_an_axis_that_holds_the_lines_of_all():
+    labels = [f"policy {place}" for place in range(6)]
+    curve = Measure("seconds", lambda record, t: 10.0 ** (record.place == 5) * t, "log")  # the slowest is in the second panel
+    figure = draw_labels("slow", labels, records(labels=6, repetitions=1, pulls=20), curve)
+    assert [axes.get_ylim()[0] for axes in figure.axes] == [0.0, 0.0]
+    assert figure.axes[1].get_ylim()[1] >= 200.0
 
 
 @pytest.mark.parametrize(("repetitions", "bands", "lines"), [(1, 0, 1), (3, 0, 4), (10, 1, 1)])

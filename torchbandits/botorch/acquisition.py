@@ -21,7 +21,7 @@ from torchbandits.checks import as_tensor, check_flag, check_whole
 from torchbandits.errors import ArgumentError, NonFiniteError, ShapeError, UnsupportedError, require
 from torchbandits.policies import Composed, Policy
 from torchbandits.posteriors import SamplePaths
-from torchbandits.scores import PosteriorDraw, Score, scores_of_points
+from torchbandits.scores import LogPI, PosteriorDraw, Score, scores_of_points
 from torchbandits.shapes import broadcast_shapes
 from torchbandits.types import Generators, Marginals
 
@@ -43,11 +43,13 @@ class PolicyAcquisition(AcquisitionFunction):
 
     Policy and model must agree on the form of the kernel (classes, smoothness, active features) and on λ, or, where the model
     fits its noise (`noise_std=None`), on the ratio of λ to the noise variance. Hyper-parameters of the kernel may differ, since
-    those of the model may be fitted: the model's are used.
+    those of the model may be fitted: the model's are used. A `margin` of EI and PI is in the units of the outcomes; that of PI
+    is by default the noise, `noise_std`, which a model with `Standardize` has in units of the transformed outcomes.
 
     Another BoTorch model of one outcome can be used where its posterior suffices: for UCB with a width that depends on nothing
     else (`Constant`; `Srinivas` given `num_arms`), and for EI and PI if the model keeps its observations. Kernel, noise and
-    transforms are then those of the model, and the policy's are ignored. Points in `X_pending` condition such a model on its
+    transforms are then those of the model, and the policy's are ignored, except that the margin of PI, by default the policy's
+    `noise_std`, is in the units of the outcomes. Points in `X_pending` condition such a model on its
     own mean, if it can be conditioned.
 
     Args:
@@ -126,7 +128,7 @@ class PolicyAcquisition(AcquisitionFunction):
         points, back = _rows_first(X.squeeze(-2), view.batch_shape)
         if isinstance(self.policy.score, Score):
             marginals = self._transformed(self._stack[-1][1].marginals(points))
-            values = scores_of_points(self.policy.score, points, marginals, self.width, self.incumbent)
+            values = scores_of_points(self.policy.score, points, marginals, self.width, self._level())
         else:
             values = self._draw(points.double())
         return back(values)
@@ -267,6 +269,17 @@ class PolicyAcquisition(AcquisitionFunction):
             points = points.new_zeros(*shape, 1, points.shape[-1])
         mean = self._transformed(view.marginals(points.expand(*shape, *points.shape[-2:]))).mean
         return mean.double().amax(dim=-1)
+
+    def _level(self) -> Tensor:
+        """The incumbent. For PI with its default margin, the model's noise, it is raised by what that margin lacks in the units
+        of the outcomes; the score itself adds the margin in units of the transformed outcomes."""
+        score, outcome = self.policy.score, getattr(self.model, "outcome_transform", None)
+        by_default = isinstance(score, LogPI) and score.margin == self.policy.noise_std
+        if not by_default or outcome is None or not isinstance(self.model, BanditModel):
+            return self.incumbent
+        zero = torch.zeros_like(self.incumbent)[..., None, None]
+        unit = outcome.untransform(zero, zero + 1)[1].sqrt()[..., 0, 0]
+        return self.incumbent + self.policy.noise_std * (unit - 1)
 
     def _apply(self, fn: Any, recurse: bool = True) -> PolicyAcquisition:
         # BoTorch calls acqf.to(X): a float32 X must not round the factors of the model. Only the device counts.

@@ -254,12 +254,13 @@ def draw_labels(name: str, labels: Sequence[str], records: Sequence[Record], mea
         axes.set_xscale("linear" if short else "log")
         axes.set_yscale(yscale)
         axes.set_xlim(1, max(horizon, 2))
-        if yscale == "linear":
-            axes.set_ylim(bottom=measure.bottom, top=measure.top)
         axes.set_xlabel("evaluations")
         tidy(axes)
         # Below the axes, so that it can't cover a curve.
         axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.13), ncols=3, frameon=False, fontsize="small", handlelength=3.0)
+    # After the last panel: a limit that is set ends the scaling of the shared axis, which would cut off later panels.
+    if yscale == "linear":
+        figure.axes[0].set_ylim(bottom=measure.bottom, top=measure.top)
     figure.axes[0].set_ylabel(measure.label)
     figure.suptitle(f"{literal(name)}: {spread_in_words(records)}", fontsize="medium")
     return figure

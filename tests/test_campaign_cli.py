@@ -276,11 +276,12 @@ def test_the_tutorial_is_a_session_that_works(folder: Path):
     (folder / "candidates.csv").write_text(table)
     (folder / "more.csv").write_text(more)
     (folder / "results.csv").write_text(results)
-    new, plate_csv, tell, best, explained, report, extended = session(text)
+    new, plate_csv, tell, corrected, best, explained, report, extended = session(text)
     for line in re.search(r"^```text\n(.*?)^```", text, re.DOTALL | re.MULTILINE)[1].splitlines():
         assert any(line.split() == shown.split() for shown in new.splitlines()), line
     assert len(plate(plate_csv)) == 4
     assert "3 measurements and 1 failed evaluation told." in tell
+    assert corrected.startswith("A9 is corrected. The journal as it was is kept in ")
     assert plate(best)["id"].iloc[0] == "A9"
     shown = re.findall(r"^```text\n(.*?)^```", text, re.DOTALL | re.MULTILINE)[1]
     titles = [line.partition(":")[0] for line in shown.splitlines()]

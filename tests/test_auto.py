@@ -300,6 +300,27 @@ def test_the_variance_of_repeats_is_that_of_numpy():
     assert float(share) == pytest.approx(within / np.var([y.mean() for y in groups], ddof=1), rel=1e-9)
 
 
+def test_the_noise_is_that_of_repeated_pulls_where_there_are_ten():
+    x, f = table(400)
+    bandit = tb.Bandit(tb.auto(), x, generator=generator(0))
+    draw = np.random.default_rng(0)
+    once, often = torch.arange(60), torch.tensor([int(f.argmax())]).expand(11)
+    for index in (once, once[:5]):
+        bandit.tell(index, f[index] + 0.1 * torch.as_tensor(draw.standard_normal(len(index))))
+    assert "by the model" in str(bandit.explain())
+    rewards = f[often] + torch.as_tensor(draw.standard_normal(11)) * 3.0
+    bandit.tell(often, rewards + 10)
+    said = bandit.explain()
+    assert int(said.best.index) == int(often[0])
+    assert said.noise_std == pytest.approx(float(rewards.std()), rel=1e-9), "of the best arm"
+    assert "Noise: by repeated pulls, one more reward of the best arm would be off by about " in str(said)
+    bandit.tell(often[:4], rewards[:4] - 1_000)
+    said, told = bandit.explain(), torch.cat([rewards + 10, rewards[:4] - 1_000])
+    assert int(said.best.index) != int(often[0])
+    within = float(((told - told.mean()) ** 2).sum()) / (14 + 5)
+    assert said.noise_std == pytest.approx(within**0.5, rel=1e-2), "of all arms"
+
+
 def test_rewards_that_are_noise_are_not_taken_for_a_function():
     x = torch.as_tensor(np.random.default_rng(0).uniform(size=(2_000, 6)))
     f = torch.full((2_000,), 90.0, dtype=torch.float64)

@@ -41,6 +41,7 @@ _CLEAR = 2.0  # lead of the best arm, in standard errors, from which rewards tha
 _DOUBTFUL = 0.5  # deviation of the best arm, in spreads of the posterior means, beyond which another arm is probably better
 _LEADERS = 5  # number of arms to pull again where the best arm is doubtful
 _EQUAL = 1e-9  # spread of the posterior means, as a fraction of their size, up to which they are equal
+_REPEATS = 10  # number of repeated pulls from which their scatter is the noise
 _MANY = 20  # number of further pulls of each of them above which less noise is the better advice
 
 
@@ -90,7 +91,9 @@ class Explanation:
         relevance: `d`, inverse squared lengthscales in units of the features' ranges, as fractions of their sum: the speed at
             which the reward changes along each feature. NaN for a kernel without lengthscales.
         names: Names of the features.
-        noise_std: Standard deviation of the rewards of the best arm around its mean, reward units.
+        noise_std: Standard deviation of the rewards of the best arm around its mean, reward units. Of `auto`, whose model does
+            not know the noise in these units, that of repeated pulls if there are ten: of those of the best arm, or else of
+            those of all arms.
         noise_share: Fraction of the variance over the pulled arms that is noise, under the model and in its units: for `auto`
             these are normal scores of the ranks.
         best: The recommended arm.
@@ -108,6 +111,7 @@ class Explanation:
             better: see `doubt`. NaN for fewer than five arms, and if all means are equal.
         repeats: Number of further pulls of the best arm that would lower its `uncertainty` to 0.5 if the means stayed the same.
         kernel_estimated, noise_estimated: Whether kernel and noise are estimated from the rewards, as by `auto`.
+        noise_repeated: Whether `noise_std` is that of repeated pulls.
         elsewhere: Number of distinct points that are none of the arms, such as a history of other points.
         failed, avoided: Number of pulls that failed, and of arms that are left out because the model expects them to
             fail.
@@ -131,6 +135,7 @@ class Explanation:
     repeats: int = 0
     kernel_estimated: bool = False
     noise_estimated: bool = False
+    noise_repeated: bool = False
     elsewhere: int = 0
     failed: int = 0
     avoided: int = 0
@@ -203,7 +208,8 @@ class Explanation:
 
     def _noise(self) -> str:
         said = self.words
-        noise = f"Noise: by the model, one more {said.given} of the best {said.arm} would be off by about {self.noise_std:.2g}"
+        by = f"repeated {said.pull}s" if self.noise_repeated else "the model"
+        noise = f"Noise: by {by}, one more {said.given} of the best {said.arm} would be off by about {self.noise_std:.2g}"
         if self.distinct < 2:
             return f"{noise}."
         share = f"noise is {self.noise_share:.0%} of the variance over the {said.arm}s {said.pulled}"
@@ -337,11 +343,12 @@ def explain(
         possible &= entries[place]
         upper = _largest_bound(policy, state, offered, arm, place)
     uncertainty, repeats = _uncertainty(state, variance, place)
+    noise = noise_of_repeats(state, place, arm)
     fitted = posterior.units is not None or policy.refit_every is not None
     return Explanation(
         relevance=relevance_of(state, place, pulled=here),
         names=own,
-        noise_std=noise_at(posterior, variance, place, float(pulled(state, place)[0].max())),
+        noise_std=noise_at(posterior, variance, place, float(pulled(state, place)[0].max())) if noise is None else noise,
         noise_share=share,
         best=known,
         upper=upper,
@@ -356,6 +363,7 @@ def explain(
         repeats=repeats,
         kernel_estimated=fitted,
         noise_estimated=posterior.units is not None,
+        noise_repeated=noise is not None,
         elsewhere=points_elsewhere(state, place),
     )
 
@@ -444,6 +452,19 @@ def _repeated(state: TableState, width: Tensor, noise: float, place: tuple[int, 
         return None
     sure = not bool(rivals(state, width, found[0], place).any())
     return (*found, reason_for_repeats(sure, noise))
+
+
+def noise_of_repeats(state: TableState, place: tuple[int, ...], arm: int = -1) -> float | None:
+    """Standard deviation of repeated pulls around their averages, reward units: of the pulls of `arm` if at least ten are
+    repeats, or else of those of all points. None if there are fewer, or the units are those of the model."""
+    posterior = state.posterior
+    if posterior.units is None:
+        return None
+    degrees, scatter = (t[place] for t in posterior.units.scatter(posterior.statistics))
+    own = (state.rows.arm_of_row[place][: len(degrees)] == arm).to(degrees.device)
+    own = own if arm >= 0 and float(degrees[own].sum()) >= _REPEATS else torch.ones_like(own)
+    more = float(degrees[own].sum())
+    return (float(scatter[own].sum()) / more) ** 0.5 if more >= _REPEATS else None
 
 
 def noise_at(posterior: GaussianProcess, variance: float, place: tuple[int, ...], at: float) -> float:

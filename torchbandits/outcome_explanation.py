@@ -20,6 +20,7 @@ from torchbandits.explanation import (
     failures_in_words,
     fastest,
     noise_at,
+    noise_of_repeats,
     points_elsewhere,
     pulled,
     relevance_of,
@@ -43,13 +44,14 @@ class OutcomeExplanation:
             kernel without lengthscales.
         names: Names of the features.
         noise_std: `k`, standard deviation of a reward of an average arm pulled around its mean, reward units; NaN before the
-            first reward of an outcome.
+            first reward of an outcome. Of `auto`, that of repeated pulls if there are ten.
         noise_share: `k`, fraction of the variance over the pulled arms that is noise, under the model; NaN for fewer than two
             arms.
         pulls, distinct: For each outcome the rewards told, and the distinct points among them.
         elsewhere: For each outcome the number of distinct points that are none of the arms.
         num_arms: Number of arms.
         noise_estimated: Whether the noise is estimated from the rewards, as by `auto`.
+        noise_repeated: For each outcome whether `noise_std` is that of repeated pulls.
         failed, avoided: As in `Explanation`.
         words: Words of the text.
     """
@@ -64,6 +66,7 @@ class OutcomeExplanation:
     elsewhere: tuple[int, ...]
     num_arms: int
     noise_estimated: bool = False
+    noise_repeated: tuple[bool, ...] = ()
     failed: int = 0
     avoided: int = 0
     words: Words = field(default_factory=Words)
@@ -94,8 +97,9 @@ class OutcomeExplanation:
         features = f"the model does not tell which {said.feature}s matter, because its kernel has no lengthscales"
         if bool(relevance.isfinite().all()):
             features = f"it changes fastest with {fastest(relevance, self.names)}"
+        by = f"repeated {said.pull}s" if any(self.noise_repeated[place : place + 1]) else "the model"
         noise = (
-            f"By the model, one more {said.given} would be off by about {float(self.noise_std[place]):.2g}; noise is "
+            f"By {by}, one more {said.given} would be off by about {float(self.noise_std[place]):.2g}; noise is "
             f"{float(self.noise_share[place]):.0%} of the variance over the {said.arm}s {said.pulled}"
             f"{by_rank(self.noise_estimated)}."
         )
@@ -122,14 +126,17 @@ def explain_outcomes(
     posterior, place = state.posterior, (row,) if isinstance(row, int) else row
     own = checked_names(names, posterior.statistics.points.shape[-1])
     check_row(place, posterior.batch_shape[:-1])
-    told, relevance, stds, shares, distinct = state.told[place].tolist(), [], [], [], []
+    told, relevance, stds, shares, distinct, repeated = state.told[place].tolist(), [], [], [], [], []
     for j, (std, lam) in enumerate(zip(policy.noise_stds, policy.regularizations, strict=True)):
         at = (*place, j)
         # A reward of outcome j has the weight λ₀/λ_j.
         variance = noise_share(std, lam) * posterior.regularization * lam / policy.regularizations[0]
         mean, _ = pulled(state, at)
         relevance.append(relevance_of(state, at))
-        stds.append(noise_at(posterior, variance, at, float(mean.mean())) if len(mean) else float("nan"))
+        noise = noise_of_repeats(state, at)
+        repeated.append(noise is not None)
+        model = noise_at(posterior, variance, at, float(mean.mean())) if len(mean) else float("nan")
+        stds.append(model if noise is None else noise)
         shares.append(share_of_noise(posterior, variance, at))
         distinct.append(int(posterior.statistics.num_rows[at]))
     return OutcomeExplanation(
@@ -143,4 +150,5 @@ def explain_outcomes(
         elsewhere=tuple(points_elsewhere(state, (*place, j)) for j in range(len(distinct))),
         num_arms=state.rows.num_arms,
         noise_estimated=posterior.units is not None,
+        noise_repeated=tuple(repeated),
     )

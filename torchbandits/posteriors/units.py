@@ -111,14 +111,21 @@ class Units(Buffered):
         """Average reward of each distinct point, `batch_shape x u`, reward units."""
         return self.totals[..., 0] / statistics.weights.clamp_min(1e-300)
 
+    def scatter(self, statistics: Statistics) -> tuple[Tensor, Tensor]:
+        """For each distinct point the number of pulls beyond the first, and the sum of squared deviations of its rewards from
+        their average, reward units squared; `batch_shape x u` each."""
+        n, told = statistics.weights, statistics.mask & (statistics.weights > 0)
+        squares = self.totals[..., 1]
+        scatter = squares - n * self.averages(statistics).square()
+        scatter = torch.where(told & (scatter > 64 * torch.finfo(n.dtype).eps * squares), scatter, 0.0)
+        return torch.where(told, n - 1, 0.0), scatter
+
     def repeats(self, statistics: Statistics) -> tuple[Tensor, Tensor]:
         """The number of repeated pulls, and the variance of rewards around the averages of their points as a share of the
         variance of the averages, `batch_shape` each."""
-        n, told = statistics.weights, statistics.mask & (statistics.weights > 0)
-        average, squares = self.averages(statistics), self.totals[..., 1]
-        scatter = squares - n * average.square()
-        scatter = torch.where(told & (scatter > 64 * torch.finfo(n.dtype).eps * squares), scatter, 0.0).sum(dim=-1)
-        distinct, more = told.sum(dim=-1), torch.where(told, n - 1, 0.0).sum(dim=-1)
+        n, told, average = statistics.weights, statistics.mask & (statistics.weights > 0), self.averages(statistics)
+        degrees, each = self.scatter(statistics)
+        distinct, more, scatter = told.sum(dim=-1), degrees.sum(dim=-1), each.sum(dim=-1)
         middle = torch.where(told, average, 0.0).sum(dim=-1) / distinct.clamp_min(1)
         apart = torch.where(told, (average - middle.unsqueeze(-1)).square(), 0.0).sum(dim=-1) / (distinct - 1).clamp_min(1)
         return more, scatter / more.clamp_min(1) / apart.clamp_min(torch.finfo(n.dtype).tiny)

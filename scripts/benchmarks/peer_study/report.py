@@ -147,7 +147,23 @@ def coverage(records: pd.DataFrame, budget: str) -> str:
     if len(rest):
         words += " These have too few runs and are left out of the next two tables: "
         words += ", ".join(f"`{m}` ({line['size']:.0f} runs, {line['mean']:.0f} s each)" for m, line in rest.iterrows()) + "."
-    return words + "\n"
+    return words + not_run(records, budget) + "\n"
+
+
+def not_run(records: pd.DataFrame, budget: str) -> str:
+    """The methods that were not run with this budget, with the mean time of a run with the budget before it."""
+    smaller = list(BUDGETS)[: list(BUDGETS).index(budget)]
+    if not smaller or "auto" not in set(records["method"][records["budget"] == budget]):
+        return ""
+    seconds = records.groupby(["budget", "method"])["seconds"].mean()
+    gone = sorted(set(seconds[smaller[-1]].index) - set(seconds[budget].index), key=lambda method: seconds[smaller[-1]][method])
+    if not gone:
+        return ""
+    each = ", ".join(f"`{method}` ({seconds[smaller[-1]][method]:.0f} s)" for method in gone)
+    return (
+        f" Not run here, with the time of a run of {BUDGETS[smaller[-1]].pulls:,} evaluations: {each}. A run of "
+        f"{BUDGETS[budget].pulls:,} takes `auto` {seconds[budget]['auto']:.1f} s."
+    )
 
 
 def write_page(records: pd.DataFrame, page: Path) -> Path:

@@ -71,6 +71,8 @@ def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         "    kernel = gpytorch.kernels.RBFKernel().double()\n"
         "    kernel.lengthscale = length\n"
         "    return kernel + gpytorch.kernels.LinearKernel().double()\n\n\n"
+        "def cautious(kernel: gpytorch.kernels.Kernel, noise_std: float = 0.1) -> tb.policies.Policy:\n"
+        "    return tb.gp_ucb(kernel, noise_std=noise_std, width=tb.widths.Constant(1.0))\n\n\n"
         "def nothing() -> None:\n"
         "    return None\n"
     )
@@ -382,6 +384,64 @@ def test_a_policy_may_have_another_kernel(lab: Path):
     assert float(other.variance) == pytest.approx(0.2)
 
 
+def test_a_policy_may_be_made_by_a_function(lab: Path):
+    mine = {"name": "my_laboratory:cautious", "options": {"noise_std": "environment"}}
+    theirs = {"name": "gp_ucb", "options": {"noise_std": "environment", "width": 1.0}}
+    kernel = {"name": "matern", "nu": 1.5}
+    environment = {"name": "my_laboratory:reactor"}
+    for together in (False, True):
+        made = run(
+            lab, "--quiet", environment=environment, kernel=kernel, together=together, repetitions=2, policies=[mine, theirs]
+        )
+        assert made.exit_code == 0, made.output
+        _, records = load_records(lab / "out")
+        assert {record.label for record in records} == {"my_laboratory:cautious", "gp_ucb"}
+        arms = [record.history.pulls["arm"].tolist() for record in records]
+        assert arms[:2] == arms[2:]
+
+
+@pytest.mark.parametrize(
+    ("policy", "said"),
+    [
+        ({"name": "my_laboratory:cautios"}, "has no function 'cautios'. Did you mean 'cautious'"),
+        ({"name": "my_laboratory:nothing"}, "must return a policy of torchbandits, got NoneType"),
+        (
+            {"name": "my_laboratory:cautious", "options": {"noise": 1.0}},
+            "cautious has no such option. Did you mean 'noise_std'",
+        ),
+        ({"name": "gp_ucbb"}, "module:function for a policy of your own. Did you mean 'gp_ucb'"),
+    ],
+)
+def test_a_function_that_makes_no_policy_is_refused(lab: Path, policy: dict[str, Any], said: str):
+    result = run(lab, policies=[policy])
+    assert result.exit_code == 2
+    assert len(result.stderr.splitlines()) == 1
+    assert said in result.stderr
+
+
+def test_resuming_makes_again_only_the_runs_whose_settings_changed(lab: Path):
+    assert "earlier runs" not in run(lab).stderr
+    before = {record.label: record.history for record in load_records(lab / "out")[1]}
+    changed = {"name": "gp_ucb", "options": {"noise_std": 0.2, "delta": 0.1}}
+    again = run(lab, "--resume", policies=[{"name": "epsilon_greedy"}, changed, *POLICIES[:1]])
+    assert "1 earlier run in out/records made again and replaced: they were made with other settings." in again.stderr
+    assert "uniform, seed 0" not in again.stderr
+    after = {record.label: record.history for record in load_records(lab / "out")[1]}
+    assert list(after) == ["epsilon_greedy", "gp_ucb", "uniform"]
+    assert after["uniform"] == before["uniform"]
+    assert "2 earlier runs" in run(lab, "--resume", horizon=11).stderr
+    assert "2 earlier runs in out/records made again and replaced: --resume keeps" in run(lab, horizon=11).stderr
+
+
+def test_records_with_the_hash_of_all_policies_are_still_found(lab: Path):
+    assert run(lab, "--quiet").exit_code == 0
+    config, records = load_records(lab / "out")
+    for record in records:
+        record.history.metadata |= {"fingerprint": config.fingerprint}
+        record.history.to_parquet(lab / "out" / "records" / config.policies[record.place].slug / str(record.seed))
+    assert len(load_records(lab / "out")[1]) == len(records)
+
+
 def test_repetitions_run_together_with_a_named_kernel(lab: Path):
     kernel = {"name": "PeriodicKernel", "options": {"period_length": 3.0}}
     gp = POLICIES[1]
@@ -408,9 +468,8 @@ BLOCKS = re.findall(r"^```yaml\n(.*?)^```", PAGE.read_text(), re.DOTALL | re.MUL
 @pytest.mark.parametrize("block", BLOCKS, ids=range(len(BLOCKS)))
 def test_the_files_of_the_page_run(lab: Path, block: str):
     frame().rename(columns={"price": "operator"}).drop(columns="second").to_csv("screen.csv", index=False)
-    code = re.search(r"^```python\n(.*?)^```", PAGE.read_text(), re.DOTALL | re.MULTILINE)
-    assert code is not None
-    (lab / "my_laboratory.py").write_text(code[1])
+    code = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(), re.DOTALL | re.MULTILINE)
+    (lab / "my_laboratory.py").write_text("\n".join(code))
     config = parse_config({"name": "page", **yaml.safe_load(block)}, "the page")
     environment = build_environment(config, 0)
     for place in range(len(config.policies)):

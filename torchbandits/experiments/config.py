@@ -45,6 +45,7 @@ from torchbandits.environments import registry as environments
 from torchbandits.errors import ConfigError, DataError, TorchBanditsError, nearest, require
 from torchbandits.experiments.printable import shortened
 from torchbandits.files import LONGEST_NAME, folder_name_fault, read_yaml
+from torchbandits.policies import Policy
 from torchbandits.policies import registry as policies
 from torchbandits.policies.composed import Composed
 from torchbandits.sources import ArmSource
@@ -460,6 +461,8 @@ def _yours(config: KernelConfig, like: Tensor, where: str) -> Kernel:
 
 # ------------------------------------------------------------------ the whole
 
+YOURS = ", or module:function for a policy of your own"
+"""What else may be the name of a policy, for error messages."""
 BASELINE = "uniform"
 """Name in the registry of the policy whose regret is the denominator of the regret ratio."""
 
@@ -497,7 +500,10 @@ class EnvironmentConfig(Section):
 
 
 class PolicyConfig(Section):
-    """A policy of `torchbandits.policies.registry`, its keyword arguments and its name in tables and figures.
+    """A policy, its keyword arguments and its name in tables and figures.
+
+    `name` is one of `torchbandits.policies.registry`, or `module:function`, a user's function that returns a policy. If the
+    function has an argument `kernel`, it is given the kernel.
 
     Strings stand for values that are known later: `horizon` and `1/horizon`, and `environment` for the environment's attribute
     of the option's name (`norm_bound`, `noise_std`, `neighbors`). `width` is a constant, or `{scaled: c}` for c times the
@@ -600,9 +606,17 @@ class ExperimentConfig(Section):
 
     @property
     def fingerprint(self) -> str:
-        """Short hash of all settings that affect a single record; numbers of repetitions are left out."""
+        """Short hash of all settings that affect the records; numbers of repetitions are left out."""
+        return self._hash(self.policies)
+
+    def fingerprint_of(self, place: int) -> str:
+        """Short hash of all settings that affect the records of the policy at a place of the list of policies."""
+        return self._hash([self.policies[place]])
+
+    def _hash(self, policies: Sequence[PolicyConfig]) -> str:
         left_out: dict[str, Any] = dict.fromkeys(("name", "output", "repetitions", "quick", "headline"), True)
-        deciding = self.model_dump(mode="json", exclude=left_out | {"policies": {"__all__": {"repetitions"}}})
+        chosen = self.model_copy(update={"policies": list(policies)})
+        deciding = chosen.model_dump(mode="json", exclude=left_out | {"policies": {"__all__": {"repetitions"}}})
         # Records of versions without this key are found as well.
         for kernel in (deciding["kernel"], *(policy["kernel"] for policy in deciding["policies"])):
             if not kernel["options"]:
@@ -673,7 +687,8 @@ def build_policy(config: ExperimentConfig, places: Sequence[int], environment: E
     """
     place, section = places[0], config.policies[places[0]]
     where = f"policies[{place}]"
-    factory = find_factory(section.name, policies, f"{where}.name")
+    own = ":" in section.name
+    factory = imported(section.name, f"{where}.name") if own else find_factory(section.name, policies, f"{where}.name", YOURS)
     scale = _width_scale(section.options.get("width"), where)
     given = {
         name: _resolve(name, value, config, environment, where)
@@ -681,12 +696,12 @@ def build_policy(config: ExperimentConfig, places: Sequence[int], environment: E
         if name != "width" or scale is None
     }
     options = check_options(factory, given, f"{where}.options", reserved=("kernel",))
-    takes_kernel = "kernel" in inspect.signature(factory).parameters
-    kernel: tuple[Kernel, ...] = ()
-    if takes_kernel:
+    if "kernel" in inspect.signature(factory).parameters:
         kernels = [merged(config.kernel, config.policies[p].kernel, where) for p in places]
-        kernel = (build_kernel(kernels[:1] if len(set(places)) == 1 else kernels, environment.arms),)
-    policy = _call(factory, kernel, options, f"{where}.options")
+        options["kernel"] = build_kernel(kernels[:1] if len(set(places)) == 1 else kernels, environment.arms)
+    policy = _call(factory, (), options, f"{where}.options")
+    message = f"{where}.name: {section.name} must return a policy of torchbandits, got {type(policy).__name__}."
+    require(isinstance(policy, Policy), message, ConfigError)
     if scale is None:
         return policy
     require(isinstance(policy, Composed), f"{where}.options.width: {section.name} has no width to be scaled.", ConfigError)

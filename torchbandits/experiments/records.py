@@ -53,7 +53,7 @@ def keep_record(config: ExperimentConfig, output: Path, place: int, seed: int, h
         "seed": seed,
         "horizon": config.horizon,
         "arms": num_arms,
-        "fingerprint": config.fingerprint,
+        "fingerprint": config.fingerprint_of(place),
         "table": table_digest(config.environment.name),
     }
     history.to_parquet(record_folder(output, section.slug, seed))
@@ -71,8 +71,9 @@ def find_record(config: ExperimentConfig, output: Path, place: int, seed: int) -
     if not os.path.isdir(source):
         return None
     history = History.from_parquet(source)
-    made_with = history.metadata.get("fingerprint")
-    return Record(place, section.label, seed, history) if made_with == config.fingerprint else None
+    # Earlier versions wrote the hash of all policies, so that another policy in the list made every record a stranger.
+    known = (config.fingerprint_of(place), config.fingerprint)
+    return Record(place, section.label, seed, history) if history.metadata.get("fingerprint") in known else None
 
 
 def ended_records(config: ExperimentConfig, output: Path) -> list[Record]:

@@ -36,6 +36,7 @@ from torch import Tensor
 
 from torchbandits.arms import warm_up
 from torchbandits.checks import as_path, check_flag, is_whole
+from torchbandits.display import count
 from torchbandits.environments import Environment, Table
 from torchbandits.errors import ConfigError, DataError, DiagnosticWarning, StateError, require
 from torchbandits.experiments.config import (
@@ -50,7 +51,7 @@ from torchbandits.experiments.config import (
 )
 from torchbandits.experiments.measures import regret_is_known
 from torchbandits.experiments.printable import plain, printable
-from torchbandits.experiments.records import CONFIG, RECORDS, Record, check_config, find_record, keep_record
+from torchbandits.experiments.records import CONFIG, RECORDS, Record, check_config, find_record, keep_record, record_folder
 from torchbandits.experiments.results import Result, write_results
 from torchbandits.files import prepare_folder, write_text
 from torchbandits.policies.repeats import RECENT
@@ -239,6 +240,7 @@ def _records(
     """All records, in the order of the configuration."""
     records: dict[Run, Record] = {}
     todo: list[list[Run]] = []
+    replaced = 0
     with _progress(console) as progress:
         total = sum(repetitions_of(config, place) for place in range(len(config.policies))) * config.horizon
         task = progress.add_task("", total=total)
@@ -248,6 +250,11 @@ def _records(
             missing = [run for run in job if run not in records]
             progress.advance(task, (len(job) - len(missing)) * config.horizon)
             todo += [missing] if missing else []
+            replaced += sum(_is_kept(config, folder, run) for run in missing)
+        if replaced:
+            why = "they were made with other settings" if resume else "--resume keeps those of the same settings"
+            what = f"{count(replaced, 'earlier run')} in {folder / RECORDS} made again and replaced: {why}."
+            progress.console.print(plain(what), soft_wrap=True)
         if workers == 1:
             for runs in todo:
                 advance = _Advance(progress, task, config, runs)
@@ -286,6 +293,11 @@ def _earlier(config: ExperimentConfig, folder: Path, run: Run, console: Console)
         console.print(plain(f"run again: {found.label}, seed {found.seed}: {config.environment.name} has changed since"))
         return None
     return found
+
+
+def _is_kept(config: ExperimentConfig, folder: Path, run: Run) -> bool:
+    """Whether there is a record of the policy's label and the seed, of whatever settings."""
+    return os.path.isdir(record_folder(folder, config.policies[run.place].slug, config.seed + run.repetition))
 
 
 class _Advance:

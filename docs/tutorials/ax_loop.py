@@ -2,7 +2,7 @@
 
     python docs/tutorials/ax_loop.py            needs pip install "torchbandits[ax]"
 
-Ax keeps the trials, the search space and the storage; the policy proposes. Three things to know:
+Ax keeps the trials, the search space and the storage; the policy proposes. Five things to know:
 
 - In a space of whole numbers and choices Ax's own optimisers never return to a combination that was tried or is under way
   (`X_avoid`). With noise that is wrong: one lucky trial can't be checked. `ax_generation_strategy` scores every combination,
@@ -11,6 +11,9 @@ Ax keeps the trials, the search space and the storage; the policy proposes. Thre
 - Above 10,000 combinations Ax searches locally. `ax_generation_strategy` scores all of them up to `max_arms` (10⁶).
 - Ax makes its arms as products of parameters and fits its model anew at every step. For a list of arms (molecules, networks),
   and for more than some 10⁴ arms or a few hundred trials, use `torchbandits.Bandit` with `ask` and `tell` instead.
+- Ax fits the kernel, so that no theorem holds for the width of a policy. `beta=4.0`, two deviations, explores far less: in
+  thirty trials of this program, with two seeds, it had less than half of the regret.
+- A new process calls `torchbandits.botorch.register_with_ax()` before it loads an experiment.
 """
 
 from __future__ import annotations
@@ -48,7 +51,7 @@ def main(rounds: int) -> None:
         ],
     )
     client.configure_optimization(objective="response")
-    client.set_generation_strategy(ax_generation_strategy("gp_bucb", num_initial=6, seed=0))
+    client.set_generation_strategy(ax_generation_strategy("gp_bucb", beta=4.0, num_initial=6, seed=0))
     noise, pulls = torch.Generator().manual_seed(0), collections.Counter()
     for _ in range(rounds):
         for index, parameters in client.get_next_trials(max_trials=3).items():  # each knows of the ones before it

@@ -55,7 +55,9 @@ def ax_generator_spec(
         policy: Name of a policy that scores points (`"gp_bucb"`; `torchbandits policies` lists all), which is made with the
             kernel, noise and λ of the fitted model; GP-UCB by default. Or a policy, which Ax can't store.
         policy_options: Keyword options of a named policy.
-        beta: β of BoTorch's μ + √β σ, which replaces the width of a named policy; 4 where no policy is named.
+        beta: β of BoTorch's μ + √β σ, which replaces the width of a named policy; 4 where no policy is named. Without it a
+            named policy has the width of its theorem, which explores far longer, although no theorem holds for a kernel that is
+            fitted: pass 4, or 1 for `thompson_sampling`, which then draws from the posterior.
         model_options: Keyword options of `BanditModel`, such as `dictionary="leverage"` or `kernel=`; a kernel can't be
             stored, `model_config_options={"covar_module_class": …}` can.
         model_config_options: Further arguments of Ax's `ModelConfig`.

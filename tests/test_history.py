@@ -227,6 +227,18 @@ def test_wrong_shapes_are_refused_and_nothing_is_recorded(field, value, message)
     assert repr(history) == "History(rows=2, pulls=0, batches=0)"
 
 
+@pytest.mark.parametrize("call", ["summary", "cumulative_regret", "best"])
+def test_a_history_of_several_rows_is_told_which(call):
+    history = History(2)
+    record(history, [[0, 1], [2, 3]])
+    with pytest.raises(ArgumentError, match=r"the history has 2 rows, each a run of its own: pass row=, from 0 to 1\."):
+        getattr(history, call)()
+    single = history.row(1)
+    np.testing.assert_equal(getattr(single, call)(), getattr(history, call)(1))
+    history.metadata["outcomes"] = ["yield", "cost"]  # two rows of one run
+    np.testing.assert_equal(getattr(history, call)(), getattr(history, call)(0))
+
+
 def test_rows_outside_are_refused():
     with pytest.raises(ArgumentError, match="whole number"):
         History(0)

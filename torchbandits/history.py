@@ -210,18 +210,18 @@ class History:
         """Number of pulls recorded in each row, `rows`."""
         return self._t.copy()
 
-    def cumulative_regret(self, row: int = 0) -> NDArray[np.float64]:
+    def cumulative_regret(self, row: int | None = None) -> NDArray[np.float64]:
         """Sum of the regret of the first t pulls of a row for t = 1, 2, …, reward units; NaN from the first unknown regret
-        on."""
-        self._check_row(row)
+        on. A history of several rows must be told which."""
+        row = self._row(row)
         pulls = self.pulls
         return np.cumsum(pulls["regret"][pulls["row"] == row])
 
-    def best(self, row: int = 0) -> dict[str, int | float]:
+    def best(self, row: int | None = None) -> dict[str, int | float]:
         """The arm that the policy recommends at the end of a row, its pulls, the mean of their rewards, and its regret.
 
         Args:
-            row: Batch row.
+            row: Batch row, which a history of several rows must be told.
 
         Returns:
             `arm` and `pulls` as integers; `mean` and `simple_regret` in reward units, the latter NaN where unknown. An arm
@@ -230,7 +230,7 @@ class History:
         Raises:
             StateError: If the row recommends no arm yet.
         """
-        self._check_row(row)
+        row = self._row(row)
         mine = np.flatnonzero(self.batches["row"] == row)
         arm = int(self.batches["recommended"][mine[-1]]) if len(mine) else -1
         require(arm >= 0, "the history recommends no arm yet: no batch was recorded, or the policy keeps no means.", StateError)
@@ -337,10 +337,10 @@ class History:
         rewards = np.stack(own, axis=-1)
         return [sign * np.array([point[name] for name in names]) for point in points.values()], sign * rewards
 
-    def summary(self, row: int = 0) -> dict[str, float]:
-        """Pulls, batches, distinct arms, dictionary size, regret, simple regret and seconds; failures and cost if there are
-        any."""
-        self._check_row(row)
+    def summary(self, row: int | None = None) -> dict[str, float]:
+        """Pulls, batches, distinct arms, dictionary size, regret, simple regret and seconds of a row; failures and cost if
+        there are any. A history of several rows must be told which."""
+        row = self._row(row)
         batches = self.batches
         mine = np.flatnonzero(batches["row"] == row)
         regret = self.cumulative_regret(row)
@@ -353,6 +353,15 @@ class History:
         failed = float(batches["failed"][mine].sum())
         summary |= {"failed": failed} if failed else {}
         return summary if np.isnan(cost) or not len(mine) else summary | {"cost": cost}
+
+    def _row(self, row: int | None) -> int:
+        """The row, which may be left out if there is one only (of several outcomes, the first)."""
+        if row is None:
+            rows = max(1, self.batch_size // max(1, len(self.metadata.get("outcomes", []))))
+            require(rows == 1, f"the history has {rows} rows, each a run of its own: pass row=, from 0 to {rows - 1}.")
+            return 0
+        self._check_row(row)
+        return row
 
     def _check_row(self, row: int) -> None:
         require(is_whole(row, 0) and row < self.batch_size, f"row must be from 0 to {self.batch_size - 1}, got {row}.")

@@ -42,6 +42,14 @@ def refuses(bandit: tb.Bandit, error: type[Exception], words: list[str], call: s
     assert isinstance(caught.value, errors.TorchBanditsError)
 
 
+def test_points_in_place_of_indices_name_the_call_for_them():
+    bandit = tb.Bandit(tb.gp_ucb(rbf(), noise_std=0.1), PROBLEM.tensor)
+    with pytest.raises(
+        errors.ShapeError, match=r"arm indices must be integers, got torch.float64. Results at points.* observe"
+    ):
+        bandit.tell(PROBLEM.tensor[:3], torch.zeros(3, dtype=torch.float64))
+
+
 # ------------------------------------------------------------------------- arms and construction
 
 

@@ -1463,3 +1463,20 @@ def test_rows_that_are_no_candidates_are_not_hopeful():
     assert said.rivals == int(hopeful.sum())
     cold[best] = True
     assert said.upper == pytest.approx(float((known.mean + reach)[cold].max()))
+
+
+def test_past_results_without_ids_are_refused_with_the_way_to_get_them():
+    candidates = pd.DataFrame({"heat": np.arange(30.0), "time": np.arange(30.0) ** 2})
+    past = candidates.sample(12, random_state=0).assign(gain=np.arange(12.0))
+    campaign = tb.Campaign(candidates, objective="gain")
+    # The index of the candidates counts from 0, and the numbers of the rows from 1: neither is taken for the other.
+    for measured in (past, past[["gain"]], past.reset_index(drop=True)):
+        with pytest.raises(
+            ArgumentError, match=r"has no column 'row' for the ids.*from 1 .an index of pandas is not.*by a merge"
+        ):
+            campaign.tell(measured)
+    campaign.tell(past.merge(candidates.assign(row=range(1, 31))))
+    assert campaign.best(1)["heat"].item() == past["heat"].iloc[-1]
+    named = past[["gain"]].set_index(pd.Index(past.index + 1, name="row"))
+    assert campaign.tell(named.assign(gain=20.0 + np.arange(12.0))).measured == 12
+    assert campaign.best(1)["heat"].item() == past["heat"].iloc[-1]

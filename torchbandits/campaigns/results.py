@@ -70,7 +70,8 @@ def read_results(measured: Any, ids: Ids, objectives: Sequence[str], noise_var: 
     """Read results from a file or a table.
 
     Args:
-        measured: A path, or a table of pandas, Polars or Arrow, with the columns below; pandas may have the ids for its index.
+        measured: A path, or a table of pandas, Polars or Arrow, with the columns below; pandas may have the ids for its index,
+            but not the numbers of the rows, unless the index has their name.
         ids: The ids of the candidates.
         objectives: The columns of the results: a number, or empty where nothing was measured. If there are several, missing
             columns were not measured; at least one must exist.
@@ -87,6 +88,9 @@ def read_results(measured: Any, ids: Ids, objectives: Sequence[str], noise_var: 
         frame, lines, decimal = read_texts(path)
         rows = [f"line {line}" for line in lines]
     else:
+        # Rows are numbered from 1, and an index without a name commonly counts from 0: it would be another row.
+        if ids.column is None and isinstance(measured, pd.DataFrame) and measured.index.names == [None]:
+            measured = measured.reset_index(drop=True)
         table = as_table("measured", measured, ids=id_name)
         frame = _frame(table)
         rows = [table.where(place) for place in range(len(frame))]
@@ -97,6 +101,11 @@ def read_results(measured: Any, ids: Ids, objectives: Sequence[str], noise_var: 
     for column, what in needed:
         other = closest(column, (own for own in names if own not in (id_name, *objectives)))
         mend = f"the column must be called {column!r}" if other is None else f"rename {other!r} to {column!r}"
+        if other is None and column == id_name:
+            mend += (
+                ", the number of the row among the candidates, from 1 (an index of pandas is not)" if ids.column is None else ""
+            )
+            mend += ". Past results get theirs by a merge with the candidates, on the columns that both have"
         message = f"{name} has no column {column!r} for {what}; it has {', '.join(names[:30])}: {mend}. Nothing was told."
         require(column in names, message)
     # An id may be a word that means an empty cell elsewhere, such as NA.

@@ -249,7 +249,8 @@ def check_picks(
         index = as_tensor("arm indices", selection, device=_device_of(selection, device))
         index = index.reshape(1) if not index.dim() and not batch_shape else index
     if index.is_floating_point() or index.is_complex() or index.dtype == torch.bool:
-        raise ShapeError(f"arm indices must be integers, got {index.dtype}.")
+        points = " Results at points, which need not be arms, are for observe()." if index.is_floating_point() else ""
+        raise ShapeError(f"arm indices must be integers, got {index.dtype}.{points}")
     check_device("indices", index, device)
     if index.dim() != len(batch_shape) + 1 or index.shape[:-1] != batch_shape:
         raise ShapeError(

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 import torchbandits as tb
 from torchbandits.cli import app
-from torchbandits.display import Shown, described, number, numbers
+from torchbandits.display import Shown, described, number, numbers, within
 from torchbandits.errors import StateError
 
 ARMS = torch.rand(40, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
@@ -29,6 +29,18 @@ def test_numbers_have_four_digits_and_long_tensors_end():
     assert [number(x) for x in (3.0, 0.123456, 20_000.0, float("nan"), 1e-9)] == ["3", "0.1235", "20,000", "–", "1e-09"]
     assert number(float("inf")) == "inf"
     assert numbers(torch.arange(8)) == "0, 1, 2, 3, 4, 5, …"
+
+
+def test_a_rounded_number_has_no_negative_zero():
+    assert within(-0.02, 2.8) == "0.0 ± 2.8"
+    assert within(-0.06, 2.8) == "-0.1 ± 2.8"
+
+
+def test_a_small_share_of_the_noise_is_not_called_none():
+    kernel = gpytorch.kernels.RBFKernel().double()
+    bandit = tb.Bandit(tb.gp_ucb(kernel, noise_std=0.01), torch.linspace(0, 3, 50, dtype=torch.float64).unsqueeze(-1))
+    bandit.tell(torch.arange(0, 50, 7), torch.linspace(-1, 1, 8, dtype=torch.float64))
+    assert "and noise is less than 1% of the variance" in str(bandit.explain())
 
 
 def test_a_bandit_says_what_it_is():

@@ -510,6 +510,54 @@ def test_resuming_repeats_only_what_came_after_the_checkpoint(tmp_path: Path, mo
     assert len(told) <= 5
 
 
+def test_slow_calls_are_in_a_checkpoint_however_few_they_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    def begun() -> tb.Bandit:
+        return tb.Bandit(CASES[0].policy(), PROBLEM.tensor, generator=generator(5), journal=tmp_path / "run")
+
+    checkpoint = tmp_path / "run.checkpoint"
+    bandit = begun()
+    step(bandit, 2)
+    bandit.journal.close()
+    assert not checkpoint.exists()
+    monkeypatch.setattr("torchbandits.journal.journal._REPEATED", 0.0)  # any call is slow now
+    bandit = begun()
+    bandit.ask()
+    assert checkpoint.exists()
+    bandit.journal.close()
+    monkeypatch.setattr(Loop, "learn_", None)  # repeating a tell would fail
+    assert int(begun().pulls) == 2
+
+
+@pytest.mark.parametrize("policy", [lambda: tb.gp_ucb(rbf(0.3), noise_std=0.1), tb.auto], ids=["gp_ucb", "auto"])
+def test_a_checkpoint_leaves_out_large_directions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, policy: Any):
+    arms = torch.rand(3_000, 2, generator=generator(0), dtype=torch.float64)
+
+    def begun(name: str) -> tb.Bandit:
+        return tb.Bandit(policy(), arms, generator=generator(5), journal=tb.Journal(tmp_path / name, every=1))
+
+    def told(bandit: tb.Bandit) -> None:
+        for number in range(12):
+            selection = bandit.ask()
+            reward = torch.full((1,), torch.nan) if number in (8, 9) else selection.points.sum(dim=-1)
+            bandit.tell(selection, reward, failures="forget")
+
+    whole, brief = begun("whole"), begun("brief")
+    told(whole)
+    monkeypatch.setattr("torchbandits.arms.directions._BRIEF_BYTES", 0)
+    told(brief)
+    size = (tmp_path / "brief.checkpoint").stat().st_size
+    assert size < (tmp_path / "whole.checkpoint").stat().st_size - 8 * 8 * len(arms)
+    brief.journal.close()
+    resumed = begun("brief")
+    mine, other = resumed.loop.state.table, whole.loop.state.table
+    torch.testing.assert_close(mine.leverage, other.leverage, rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(mine.channels, other.channels, rtol=1e-9, atol=1e-9)
+    assert torch.equal(resumed.ask().index, whole.ask().index)
+    # What a user saves is whole.
+    saved = resumed.state_dict()["state"]["table.directions._extra_state"]
+    assert saved["rows"].shape == (resumed.loop.state.table.directions.used, len(arms))
+
+
 def test_picks_that_come_out_otherwise_are_kept_as_they_were(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Recorded picks stay open if a replay picks other arms, as on a machine that breaks a tie differently."""
     path, case = tmp_path / "run.journal", Case("gp_ucb", "")

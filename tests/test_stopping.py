@@ -363,15 +363,42 @@ def test_asking_changes_nothing():
         (lambda: tb.gp_ucb(rbf(), refit_every=5, **COMMON), "not fitted to its own rewards"),
         (lambda: tb.rff_ucb(rbf(), num_features=40, **BOUNDED), "no theorem"),
         (lambda: tb.compressed_gp(rbf(), **COMMON), "no theorem"),
+        (
+            lambda: tb.robust(tb.igp_ucb(rbf(), **BOUNDED)),
+            r"this policy forgets rewards or weights them, .* take stopping\.ProbableRegret",
+        ),
+        (lambda: tb.forgetting.restart(tb.gp_ucb(rbf(), **COMMON), every=5), "no width has a theorem"),
         (lambda: tb.uniform(), "SameArm"),
         (lambda: tb.auto(), "SameArm"),
     ],
-    ids=["constant", "practical", "refit", "features", "compressed", "uniform", "auto"],
+    ids=["constant", "practical", "refit", "features", "compressed", "robust", "restart", "uniform", "auto"],
 )
 def test_what_certifies_nothing_is_refused(policy, match):
     bandit = tb.Bandit(policy(), PROBLEM.tensor)
     with pytest.raises(errors.UnsupportedError, match=match):
         bandit.should_stop(stopping.EpsilonOptimal(0.1))
+
+
+@pytest.mark.parametrize(
+    ("policy", "guarantee"),
+    [
+        (lambda: tb.gp_ucb(rbf(), **COMMON), "that of the policy"),
+        (
+            lambda: tb.gp_ucb(rbf(), width=tb.widths.Constant(2.0), **COMMON),
+            "none, since nothing is proved for the width Constant",
+        ),
+        (lambda: tb.batch_bkb(rbf(), **BOUNDED), "none, since nothing is proved for the width PracticalBBKB"),
+        (lambda: tb.robust(tb.gp_ucb(rbf(), **COMMON)), "none, since the policy forgets rewards or weights them"),
+        (lambda: tb.forgetting.discount(tb.gp_ucb(rbf(), **COMMON), factor=0.9), "none, since the policy forgets"),
+        (lambda: tb.gp_ucb(rbf(), refit_every=5, **COMMON), "none, since the kernel is estimated"),
+    ],
+    ids=["theorem", "constant", "practical", "robust", "discount", "refit"],
+)
+@pytest.mark.filterwarnings("ignore::torchbandits.errors.DiagnosticWarning")
+def test_an_explanation_promises_no_more_than_is_proved(policy, guarantee):
+    bandit = tb.Bandit(policy(), PROBLEM.tensor)
+    bandit.tell(torch.tensor([0, 3]), torch.tensor([0.0, 0.5]))
+    assert bandit.explain().guarantee.startswith(f"Guarantee: {guarantee}")
 
 
 def test_before_the_first_reward_no_rule_stops():

@@ -307,3 +307,39 @@ def test_a_checkpoint_that_can_not_be_written_costs_no_pick(tmp_path: Path, monk
     monkeypatch.setattr("torchbandits.journal.SharedStore.save", fail)
     with pytest.warns(errors.JournalWarning, match="no space left"):
         assert own.ask() is not None
+
+
+def test_a_saved_state_leaves_out_large_directions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # SQLite takes no value of more than 10⁹ bytes, so that the state of many arms could not be saved at all.
+    monkeypatch.setattr("torchbandits.arms.directions._BRIEF_BYTES", 0)
+    arms = torch.rand(3_000, 2, generator=generator(0), dtype=torch.float64)
+
+    def begun() -> tb.Worker:
+        policy = tb.gp_ucb(rbf(0.3), noise_std=0.1)
+        return tb.Worker(policy, arms, store=tmp_path / "run.db", generator=generator(5), every=1)
+
+    own = begun()
+    for _ in range(12):
+        lease = own.ask()
+        own.tell(lease, float(lease.points.sum()))
+    own.ask()
+    connection = sqlite3.connect(tmp_path / "run.db")
+    (size,) = connection.execute("SELECT length(content) FROM checkpoint").fetchone()
+    connection.close()
+    assert size < 7 * 8 * len(arms)
+    other = begun()
+    assert other.told == 12
+    torch.testing.assert_close(other.bandit.posterior(arms).mean, own.bandit.posterior(arms).mean, rtol=1e-9, atol=1e-9)
+
+
+def test_a_full_disk_is_named(tmp_path: Path) -> None:
+    own = worker(tmp_path / "run.db")
+    connection = own._store._connected()
+    connection.execute(f"PRAGMA max_page_count = {connection.execute('PRAGMA page_count').fetchone()[0]}")
+
+    def go_on() -> None:
+        for _ in range(200):
+            own.tell(own.ask(), 0.5)
+
+    with pytest.raises(errors.DataError, match=r"is full\. Nothing was changed by this call\. Free space on the disk"):
+        go_on()

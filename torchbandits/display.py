@@ -105,7 +105,8 @@ def rounded(value: float, deviation: float, otherwise: str = ".6g") -> str:
         otherwise: The format if the deviation is unknown or 0, or its digits are more than six places from the decimal point.
     """
     places = 1 - math.floor(math.log10(deviation)) if 0 < deviation < math.inf else 99
-    return f"{round(value, places):.{max(0, places)}f}" if -6 <= places <= 6 else f"{value:{otherwise}}"
+    # Adding 0 turns −0 into 0.
+    return f"{round(value, places) + 0.0:.{max(0, places)}f}" if -6 <= places <= 6 else f"{value:{otherwise}}"
 
 
 def table(title: str, mask: Tensor, columns: dict[str, Tensor], points: Tensor) -> Shown:

@@ -30,6 +30,7 @@ from torchbandits.policies.state import RECENT, TableState
 from torchbandits.posteriors import GaussianProcess
 from torchbandits.sources import ArmSource
 from torchbandits.types import Marginals, Recommendation
+from torchbandits.widths import Constant, Explored, PracticalBBKB, PracticalBKB, Scaled
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -212,7 +213,8 @@ class Explanation:
         noise = f"Noise: by {by}, one more {said.given} of the best {said.arm} would be off by about {self.noise_std:.2g}"
         if self.distinct < 2:
             return f"{noise}."
-        share = f"noise is {self.noise_share:.0%} of the variance over the {said.arm}s {said.pulled}"
+        part = "less than 1%" if 0 < self.noise_share < 0.005 else f"{self.noise_share:.0%}"
+        share = f"noise is {part} of the variance over the {said.arm}s {said.pulled}"
         noise += f", and {share}{by_rank(self.noise_estimated)}."
         if self.noise_estimated and self.pulls == self.distinct and self.distinct >= FEW:
             noise += (
@@ -356,7 +358,7 @@ def explain(
         pulls=float(state.told[place]),
         distinct=int(posterior.statistics.num_rows[place]),
         num_arms=state.rows.num_arms,
-        guarantee=_guarantee(fitted),
+        guarantee=_guarantee(policy, fitted),
         lead=_lead(state, variance, place),
         repeated=_repeated(state, policy.width(state), share, place),
         uncertainty=uncertainty,
@@ -502,7 +504,14 @@ def _spread(arms: ArmSource) -> Tensor:
     return arms.points(index.expand(*arms.shape[:-2], -1))
 
 
-def _guarantee(fitted: bool) -> str:
+def _guarantee(policy: Composed, fitted: bool) -> str:
+    width = policy.confidence
+    while isinstance(width, Scaled) and width.scale >= 1:
+        width = width.base
+    if not fitted and policy.reweighting is not None:
+        return "Guarantee: none, since the policy forgets rewards or weights them, for which no bound here is proved."
+    if not fitted and isinstance(width, Constant | Explored | PracticalBBKB | PracticalBKB | Scaled):
+        return f"Guarantee: none, since nothing is proved for the width {type(width).__name__} of the policy."
     if not fitted:
         return "Guarantee: that of the policy (see its documentation), while the kernel is the one it was given."
     return (

@@ -13,7 +13,7 @@ from torch import Tensor
 from torchbandits.fitting.standardized import Priors
 from torchbandits.gradients import without_gradients
 from torchbandits.policies.auto import auto
-from torchbandits.policies.learning import complete_
+from torchbandits.policies.learning import complete_, saved_briefly
 from torchbandits.policies.state import TableState
 from torchbandits.sources import ArmSet, ArmSource
 from torchbandits.types import PickMask, Picks, Pulls
@@ -125,9 +125,10 @@ class Failures:
 
         return restore
 
-    def state_dict(self) -> dict[str, Any]:
-        """The state, which `load_` of a new model restores."""
-        return self._state.state_dict()
+    def state_dict(self, *, brief: bool) -> dict[str, Any]:
+        """The state, which `load_` of a new model restores; for `brief`, see `saved_briefly`."""
+        with saved_briefly(self._state, brief):
+            return self._state.state_dict()
 
     def load_(self, state_dict: dict[str, Any]) -> None:
         """Load the result of `state_dict`."""

@@ -20,7 +20,7 @@ from torchbandits.errors import NumericalError, StateError, TorchBanditsError, U
 from torchbandits.failures import Failures
 from torchbandits.gradients import without_gradients
 from torchbandits.policies import Policy, State
-from torchbandits.policies.learning import complete_
+from torchbandits.policies.learning import complete_, saved_briefly
 from torchbandits.policies.state import TableState
 from torchbandits.posteriors import GaussianProcess, PartitionedProcess
 from torchbandits.precision import full_precision
@@ -504,16 +504,22 @@ class Loop:
 
     # ------------------------------------------------------------------ saving and moving
 
-    def state_dict(self) -> dict[str, Any]:
-        """The state, including the generators, and the open picks, as copied tensors, numbers and strings."""
+    def state_dict(self, *, brief: bool = False) -> dict[str, Any]:
+        """The state, including the generators, and the open picks, as copied tensors, numbers and strings.
+
+        Args:
+            brief: Whether to leave out the directions of an exact posterior if they take more than 256 MiB. `load_` then
+                computes them anew by a sweep, up to rounding.
+        """
         # On several ranks the state is saved without syncing the open picks, because a rank may have been lost.
         if not self.state.rows.sharded:
             self.sync_()
-        saved: dict[str, Any] = {"state": self.state.state_dict(), "open": None}
+        with saved_briefly(self.state, brief):
+            saved: dict[str, Any] = {"state": self.state.state_dict(), "open": None}
         if self.open is not None:
             saved["open"] = {"index": self.open.index, "mask": self.open.mask}
         if self.failures is not None:
-            saved["failures"] = self.failures.state_dict()
+            saved["failures"] = self.failures.state_dict(brief=brief)
         return copy.deepcopy(saved)
 
     def load_(self, state_dict: dict[str, Any], do: Callable[..., Any] | None = None) -> None:

@@ -239,8 +239,14 @@ def proved_width(
     proved: tuple[type[Width], ...] = _SPARSE if state.posterior.sparse else (*_EXACT, SketchedOFUL)
     proved = proved if state.posterior.sketch is None else (SketchedOFUL,)
     fits = isinstance(base, proved) and not policy.memory.selective and isinstance(policy.features, Identity | None)
-    fits = fits and policy.reweighting is None and state.posterior.prior_mean != "estimate"
+    fits = fits and state.posterior.prior_mean != "estimate"
     names = ", ".join(kind.__name__ for kind in proved)
+    require(
+        policy.reweighting is None,
+        "this policy forgets rewards or weights them, and no width has a theorem for such a posterior: take "
+        "stopping.ProbableRegret, which asks the model, or a policy without tb.forgetting and tb.robust.",
+        UnsupportedError,
+    )
     require(
         fits and policy.refit_every is None and _as_given(policy, state),
         f"the bounds of {type(base).__name__} under this posterior have no theorem, so that they certify nothing: pass width= "

@@ -414,7 +414,7 @@ class Worker:
             self._saved = self._store.saved_event()  # perhaps another worker's
         if not self._stale and self._seen - self._saved >= self._every:
             try:
-                self._store.save(self._seen, {"state": self._bandit.state_dict()})
+                self._store.save(self._seen, {"state": self._bandit.recorder.state_dict(brief=True)})
             except (DataError, OSError) as error:
                 # The caller already has the pick; a checkpoint only saves time for later workers.
                 message = f"the checkpoint of {self._store.path} was not written ({error}); it is tried again."

@@ -23,6 +23,8 @@ Leaders = Callable[[int], Tensor]
 _SPARE = 64
 # Largest size of the spare rows that a sweep allocates.
 _SPARE_BYTES = 256 << 20
+# A brief saved state leaves out a T that is larger than this.
+_BRIEF_BYTES = 256 << 20
 # Up to this number of arms the whole A x A covariance is kept, and directions are subtracted from it in blocks.
 _DENSE_ARMS = 1024
 # Size limit of the dense covariances of all batch rows together.
@@ -74,8 +76,8 @@ class Directions(Buffered):
         # On a CPU untouched rows take no memory, and growing later would copy all of T.
         self._spare = _SPARE_BYTES // max(1, self._row_bytes) if source.device.type == "cpu" else 0
         self._most = None if self._budget is None else self._budget // self._row_bytes
-        # Whether the loaded state was saved without T.
-        self.incomplete = False
+        # Whether saved states leave out a large T, and whether the loaded state was saved without T.
+        self.brief = self.incomplete = False
         self.register_buffer("block", empty, persistent=False)
         self.register_buffer("covariance", empty, persistent=False)
         self._forget_ahead()
@@ -322,8 +324,10 @@ class Directions(Buffered):
 
     def get_extra_state(self) -> dict[str, Any]:
         """The used rows without spare capacity, the kept covariance, and the number of pulls since the last sweep. For streamed
-        arms T is left out (None), because it may fill the memory, and is recomputed by a sweep."""
-        rows = self.rows_used.clone() if self._budget is None or self.dense or not self.used else None
+        arms T is left out (None), because it may fill the memory, and is recomputed by a sweep. So is a large T of a `brief`
+        state."""
+        large = self._budget is not None or (self.brief and self.used * self._row_bytes > _BRIEF_BYTES)
+        rows = None if large and self.used and not self.dense else self.rows_used.clone()
         return {"rows": rows, "covariance": self.covariance, "pulls": self._pulls}
 
     def set_extra_state(self, state: dict[str, Any]) -> None:

@@ -41,6 +41,7 @@ from torchbandits.types import Selection
 Beside = Callable[[dict[str, Any]], dict[str, Any]]  # from a record to its additional entries
 FORMAT = 1
 _PATIENCE = 20  # checkpoints take at most a fraction of 1 over this number of the time
+_REPEATED = 10.0  # seconds of computing since the last checkpoint after which one is written, whatever the number of records
 
 
 class Journal:
@@ -49,7 +50,8 @@ class Journal:
     Every ask, tell, observe, forget, fit and change of arms is appended, checked and (by `fsync`) on the disk before its call
     returns; a call whose record cannot be written has no effect. `PATH.checkpoint` holds the state after some line, so that
     resuming repeats only the later lines; without it all lines are repeated, with the same picks. Factors are not part of a
-    checkpoint and are computed anew from its sums, so that means and variances may differ by rounding.
+    checkpoint, and neither are the directions of an exact posterior if they take more than 256 MiB. Both are computed anew from
+    its sums, so that means and variances may differ by rounding.
 
     A last line that was being written when the process or the machine died is dropped, with a `JournalWarning`: it has no
     newline and is the beginning of an incomplete record. A complete record that lacks only its newline is kept. Any other
@@ -63,8 +65,8 @@ class Journal:
     Args:
         path: The file; created if it does not exist, otherwise the run is resumed. A relative path refers to the working
             directory at this call, also if the working directory changes later.
-        every: Number of records after which a checkpoint is written (later if checkpoints would take more than a twentieth of
-            the time).
+        every: Number of records after which a checkpoint is written. One is also written once the calls since the last one
+            have taken ten seconds. (Both later if checkpoints would take more than a twentieth of the time.)
         durable: Whether to wait for the disk; see `Lines`.
 
     Raises:
@@ -84,6 +86,7 @@ class Journal:
         self._replayed: dict[str, Any] | None = None
         self._repeating = False
         self._written, self._began, self._lasted = Mark(), time.monotonic(), 0.0  # of the last checkpoint
+        self._spent = 0.0  # seconds that the calls after it took
         self._saved: dict[str, Any] | None = None
         # The checkpoint that this journal wrote or resumed from; any other file at its path is never overwritten.
         self._stamp: Stamp | None = None
@@ -302,6 +305,7 @@ class Journal:
         Raises:
             DataError: If one of them can't be repeated; the message names its line.
         """
+        began = time.monotonic()
         for before, text in self._open().read(start):
             if not before.records:
                 continue
@@ -313,6 +317,7 @@ class Journal:
                 raise DataError(f"{line}: {record['kind']!r} can't be repeated: {printable(str(error))}") from error
             finally:
                 self._replayed = None
+        self._spent += time.monotonic() - began
 
     def agreed(self, selection: Selection, points_of: Callable[[Tensor], Tensor]) -> Selection:
         """The picks to open: if a record is being repeated, its picks, even if the policy selects others now.
@@ -369,13 +374,21 @@ class Journal:
             if "drawn" in record:
                 self._riders.follow(record["drawn"])
 
-    def checkpoint(self, content: Callable[[], dict[str, Any]], *, urgent: bool = False) -> None:
-        """Write a checkpoint of the result of `content`, if one is due or if it is urgent. A failure is a `JournalWarning`."""
+    def checkpoint(self, content: Callable[[], dict[str, Any]], *, took: float = 0.0, urgent: bool = False) -> None:
+        """Write a checkpoint of the result of `content`, if one is due or if it is urgent. A failure is a `JournalWarning`.
+
+        Args:
+            content: Returns the state.
+            took: Seconds that the last call took.
+            urgent: Whether to write one in any case.
+        """
         lines = self._open()
         if self._repeating:
             return
+        self._spent += took
         began, spared = time.monotonic(), lines.end.records - self._written.records
-        if not urgent and (spared < self.every or began - self._began < _PATIENCE * self._lasted):
+        due = spared >= self.every or (spared and self._spent >= _REPEATED)
+        if not urgent and (not due or began - self._began < _PATIENCE * self._lasted):
             return
         try:
             if not self.durable:
@@ -387,7 +400,7 @@ class Journal:
                 self._warn(f"{self.checkpoint_path} was not written by this journal: it was moved to {aside}.")
         except OSError as error:
             self._warn(f"{error} The journal itself is whole; resuming repeats more of it.")
-        self._written, self._began = lines.end, time.monotonic()
+        self._written, self._began, self._spent = lines.end, time.monotonic(), 0.0
         self._lasted = self._began - began
 
     def resume_from(self, mark: Mark) -> None:

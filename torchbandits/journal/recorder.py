@@ -4,6 +4,7 @@ journal."""
 from __future__ import annotations
 
 import copy
+import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
@@ -374,7 +375,7 @@ class Recorder:
         if journal is None or note is None:
             return loop.all_or_nothing(work, draws=draws, restore=restore, take_back=take_back)
         loop.recover_()
-        mark, urgent = journal.mark(), False
+        mark, urgent, began = journal.mark(), False, time.monotonic()
 
         def recorded() -> Result:
             nonlocal urgent
@@ -390,7 +391,7 @@ class Recorder:
             journal.rewind_(mark)
 
         result = loop.all_or_nothing(recorded, draws=draws, restore=restore, take_back=rewound)
-        journal.checkpoint(self._checkpointed, urgent=urgent)
+        journal.checkpoint(self._checkpointed, took=time.monotonic() - began, urgent=urgent)
         return result
 
     def settle(self) -> None:
@@ -399,15 +400,18 @@ class Recorder:
         if self.journal is not None and self.journal.behind:
             self.journal.checkpoint(self._checkpointed, urgent=True)
 
-    def state_dict(self) -> dict[str, Any]:
-        """Everything needed to resume exactly: state, open picks and generators, and the description of the policy."""
-        return self.loop.state_dict() | {"policy": dict(self.described)}
+    def state_dict(self, *, brief: bool = False) -> dict[str, Any]:
+        """Everything needed to resume exactly: state, open picks and generators, and the description of the policy. `brief` is
+        that of `Loop.state_dict`."""
+        return self.loop.state_dict(brief=brief) | {"policy": dict(self.described)}
 
     def _checkpointed(self) -> dict[str, Any]:
         """The content of a checkpoint: the state, and the arms if they differ from those at the start."""
         rows = self.loop.state.rows
         moved = self.journal is not None and self.journal.moved and self.loop.state.box is None
-        own = {"state": self.state_dict(), "arms": rows.arms if moved else None, "costs": rows.costs if moved else None}
+        own: dict[str, Any] = {"state": self.state_dict(brief=True), "arms": None, "costs": None}
+        if moved:
+            own |= {"arms": rows.arms, "costs": rows.costs}
         return own | {name: copy.deepcopy(part.state_dict()) for name, part in self.besides.items()}
 
     # ------------------------------------------------------------------ resuming

@@ -152,7 +152,11 @@ class SharedStore:
         try:
             yield
         except (sqlite3.Error, json.JSONDecodeError) as error:
-            raise DataError(f"the store {self.path} can't be used: {error}. Nothing was changed by this call.") from error
+            full = getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL
+            remedy = " Free space on the disk, and repeat the call." if full else ""
+            raise DataError(
+                f"the store {self.path} can't be used: {error}. Nothing was changed by this call.{remedy}"
+            ) from error
 
     # ------------------------------------------------------------------ the connection
 

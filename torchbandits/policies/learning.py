@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -231,6 +232,19 @@ def learn_sparsely(state: GaussianState) -> None:
     state.forget_derived_()
     state.table.keep_dictionary_()
     _swept(state, True)
+
+
+@contextmanager
+def saved_briefly(state: State, brief: bool) -> Iterator[None]:
+    """If `brief`, `state_dict` within this context omits directions of more than 256 MiB, which `complete_` computes."""
+    directions = state.table.directions if isinstance(state, TableState) else None
+    if directions is not None:
+        directions.brief = brief
+    try:
+        yield
+    finally:
+        if directions is not None:
+            directions.brief = False
 
 
 def complete_(state: State) -> None:

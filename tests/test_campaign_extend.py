@@ -169,7 +169,6 @@ def changed(**cells: Any) -> pd.DataFrame:
         (changed(temp=np.inf), "column 'temp' is infinite in row 1"),
         (changed(temp=1e200), "column 'temp' holds 1e[+]200"),
         (NEW.assign(dry=3), "column 'dry', which is taken as 'boolean', has numbers from 3 to 3"),
-        (NEW.assign(dry=1), "does not have the types of the table"),
         (NEW.drop(columns="temp"), "has no column 'temp', and new rows need those of the candidates"),
         (NEW.assign(colour="red"), "has a column 'colour', which the candidates lack: leave it out"),
         (NEW.assign(**{"yield": "high"}), "column 'yield' holds 'high' in .*, which is not a number"),
@@ -266,3 +265,35 @@ def test_on_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     assert "candidates.csv has 40 rows" in run("new", "candidates.csv", "--objective", "yield").stdout
     with pytest.raises(TorchBanditsError, match="not one of the categories"):
         tb.Campaign(Path("campaign/candidates.parquet"), journal="campaign/journal", policy=policy()).extend("more.csv")
+
+
+@pytest.mark.parametrize("later", ["pandas", "csv", "parquet", "numbers"])
+@pytest.mark.parametrize("first", ["pandas", "csv", "parquet", "numbers"])
+def test_dates_and_booleans_may_come_from_another_kind_of_file(first: str, later: str, tmp_path: Path):
+    """pandas has dates with a time of midnight, and text files without one; other programs write true and false as 1 and 0."""
+    rng = np.random.default_rng(0)
+    days = pd.Timestamp("2024-01-01") + pd.to_timedelta(rng.integers(0, 90, 40), unit="D")
+    table = pd.DataFrame({"id": [f"a{i}" for i in range(40)], "made": days, "dry": rng.random(40) < 0.5, "x": rng.random(40)})
+    new = table.head(6).assign(id=[f"b{i}" for i in range(6)])
+
+    def given(rows: pd.DataFrame, form: str, name: str) -> Any:
+        path = tmp_path / f"{name}.{'parquet' if form == 'parquet' else 'csv'}"
+        if form == "parquet":
+            rows.to_parquet(path, index=False)
+        elif form != "pandas":
+            (rows.assign(dry=rows["dry"].astype(int)) if form == "numbers" else rows).to_csv(path, index=False)
+        return rows if form == "pandas" else path
+
+    c = tb.Campaign(given(table, first, "table"), objective="yield")
+    c.extend(given(new, later, "new"))
+    assert torch.equal(c.bandit.arms[40:], c.bandit.arms[:6])
+
+
+def test_a_time_of_day_is_not_dropped(tmp_path: Path):
+    table = pd.DataFrame({"id": ["a", "b", "c"], "made": ["2024-01-01", "2024-01-05", "2024-02-01"], "x": [0.1, 0.4, 0.2]})
+    table.to_csv(tmp_path / "table.csv", index=False)
+    c = tb.Campaign(tmp_path / "table.csv", objective="yield")
+    with pytest.raises(
+        ArgumentError, match=r"does not have the types of .* incompatible types.* Write its cells as they are there"
+    ):
+        c.extend(pd.DataFrame({"id": ["d"], "made": [pd.Timestamp("2024-01-03 15:00")], "x": [0.3]}))

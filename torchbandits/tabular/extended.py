@@ -36,15 +36,26 @@ def joined(table: Table, new: Table) -> InMemory:
                 rows = rows.set_column(place, name, _as_before(rows.column(place), whole.schema.field(name).type))
         both = pa.concat_tables([whole, rows], promote_options="permissive")
     except pa.ArrowException as error:
-        raise ArgumentError(f"{new.name} does not have the types of {table.name}: {error}.") from error
+        message = f"{new.name} does not have the types of {table.name}: {error}. Write its cells as they are there."
+        raise ArgumentError(message) from error
     both = both.combine_chunks().replace_schema_metadata(table.schema.metadata)
     return InMemory(both, table.path, index=table.index)
 
 
 def _as_before(cells: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray | pa.Array:
-    """Cells of a column that had this type before: as texts if it had texts, and as whole numbers if it had these."""
+    """Cells of a column that had this type before: as texts if it had texts, and as whole numbers if it had these. Dates may
+    come with or without a time of midnight, and true and false as 1 and 0, depending on the kind of file."""
     if is_text(kind):
         return as_texts(cells.combine_chunks())
+    dates = pa.types.is_temporal(kind) and pa.types.is_temporal(cells.type)
+    if dates and pa.types.is_date(cells.type) != pa.types.is_date(kind):
+        found = cells.cast(kind)
+        # A time of day is not dropped.
+        return cells if pc.all(pc.equal(found.cast(cells.type), cells)).as_py() is False else found
+    if pa.types.is_boolean(cells.type) and pa.types.is_integer(kind):
+        return cells.cast(kind)
+    if pa.types.is_boolean(kind) and pa.types.is_integer(cells.type):
+        return cells.cast(kind) if pc.all(pc.is_in(cells, pa.array([0, 1, None], cells.type))).as_py() else cells
     # pandas stores whole numbers as floats where a cell is empty, or was. An id has to remain the number 40, and not 40.0.
     floats = pa.types.is_integer(kind) and pa.types.is_floating(cells.type)
     whole = floats and pc.all(pc.and_(pc.is_finite(cells), pc.equal(pc.floor(cells), cells))).as_py()
@@ -106,7 +117,8 @@ def _check_cells(s: Survey, new: Table, decision: Decision) -> None:
     if decision.kind in ("category", "ordered"):
         unknown = next((text for text in texts if text is not None and text not in decision.categories), None)
         if unknown is not None:
-            known = ", ".join(map(repr, decision.categories[:8]))
+            more = ", …" if len(decision.categories) > 8 else ""
+            known = ", ".join(map(repr, decision.categories[:8])) + more
             raise ArgumentError(
                 f"{new.name}, {new.where(texts.index(unknown))}, column {s.column!r}: {unknown!r} is not one of the categories "
                 f"of the beginning, {known}. Correct it; or, to add a category, {ANOTHER}."

@@ -969,6 +969,24 @@ def test_predictions_of_auto_on_the_page_are_in_the_units_of_the_objective():
     assert f"Of {len(left.mean)} rows, each predicted from all others, {inside} lie" in predicted.words[0]
 
 
+@pytest.mark.filterwarnings("ignore::torchbandits.errors.DiagnosticWarning")
+def test_the_page_advises_no_fit_where_the_kernel_is_fitted():
+    kernel = gpytorch.kernels.ScaleKernel(gpytorch.kernels.RBFKernel()).double()
+    own = campaign(policy=tb.gp_ucb(kernel, noise_std=0.5, prior_mean="estimate"))
+    auto = campaign(policy=tb.auto())
+    for c in (own, auto):
+        c.tell(measured(c.ask(12)))
+    left = leave_one_out(auto.bandit)
+    wide = replace(left, coverage=left.upper + 0.1, warnings=("they are too wide: fit the kernel",))
+    narrow = replace(left, coverage=left.lower - 0.1, warnings=("they are too narrow: fit the kernel",))
+    assert own._verdicts(wide) == wide.warnings
+    assert auto._verdicts(replace(left, warnings=())) == ()
+    (said,) = auto._verdicts(wide)
+    assert said.endswith("close to the predictions: the deviations on this page are larger than they need to be.")
+    (said,) = auto._verdicts(narrow)
+    assert said.endswith("far from the predictions: the deviations on this page are too small. Repeat the best rows.")
+
+
 def test_very_few_rows_are_not_predicted():
     c = campaign()
     c.tell(measured(c.ask(3)))

@@ -51,7 +51,7 @@ from torchbandits.checks import (
     positive,
 )
 from torchbandits.constraints import Constraint, Distinct, check_within
-from torchbandits.diagnostics import leave_one_out
+from torchbandits.diagnostics import Calibration, leave_one_out
 from torchbandits.display import Readable, Shown, count, pairs
 from torchbandits.errors import ArgumentError, DiagnosticWarning, StateError, UnsupportedError, require
 from torchbandits.explanation import Explanation, Words
@@ -949,7 +949,19 @@ class Campaign(Readable):
             f"Of {len(known):,} rows, each predicted from all others, {inside:,} lie within two standard deviations of the "
             "prediction; about 19 of 20 should."
         )
-        return page.Predicted(averages, low, middle, high, (words, *left.warnings))
+        return page.Predicted(averages, low, middle, high, (words, *self._verdicts(left)))
+
+    def _verdicts(self, left: Calibration) -> tuple[str, ...]:
+        """Sentences on predictions that hold less or more often than chance explains. The advice of the diagnostics, to fit the
+        kernel, is for policies that do not fit it themselves."""
+        policy, posterior = self._bandit.policy, getattr(self._bandit.loop.state, "posterior", None)
+        fits = getattr(posterior, "units", None) is not None or getattr(policy, "refit_every", None) is not None
+        if not fits or not left.warnings:
+            return left.warnings
+        found, far = "More rows than chance explains lie", bool((left.coverage < left.lower).any())
+        small = f"{found} far from the predictions: the deviations on this page are too small. Repeat the best rows."
+        large = f"{found} close to the predictions: the deviations on this page are larger than they need to be."
+        return (*([small] if far else []), *([large] if bool((left.coverage > left.upper).any()) else []))
 
     def _repeated(self, found: Explanation) -> tuple[int, int, str] | None:
         """The row that took most of the last evaluations by the record, which outlives the process, the number of these

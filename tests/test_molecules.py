@@ -395,6 +395,9 @@ def test_ids_and_smiles_come_back_with_the_picks(tmp_path: Path):
     selection = bandit.ask(limit=2)
     names = source.ids(selection)
     assert source.smiles(selection) == [DRUGS[name] for name in names]
+    bandit.tell(selection, torch.linspace(0.5, 0.2, len(names)))
+    assert source.ids(bandit.best(5)) == list(names), "no id stands for the arms that are missing"
+    assert source.smiles(bandit.best()) == [DRUGS[names[0]]]
     for stored in (source, source.save(tmp_path / "drugs.parquet"), Fingerprints(tmp_path / "drugs.parquet")):
         assert stored.ids([4, 0]) == ["benzene", "aspirin"]
         assert stored.smiles(torch.tensor([[1]])) == [DRUGS["caffeine"]]

@@ -331,7 +331,8 @@ class Bandit:
         Raises:
             ShapeError, NonFiniteError: For arms that this bandit can't take.
             StateError: If picks are open at arms that are removed: tell or forget these picks first.
-            UnsupportedError: For a policy whose state is bound to its arms.
+            UnsupportedError: For a policy whose state is bound to its arms; and, with a journal, for a source, whose arms a
+                journal can't store.
 
         After an error the bandit is unchanged.
 

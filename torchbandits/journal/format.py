@@ -102,8 +102,8 @@ class Lines:
             self.close()
             raise StateError(
                 f"the journal {self.path} is in use by another process, or by another bandit of this process. Two "
-                "writers would overwrite each other: close the other one (bandit.journal.close()), choose another "
-                "path, or share picks among workers by tb.Worker."
+                "writers would overwrite each other: close the other one (bandit.journal.close(), or campaign.close()), choose "
+                "another path, or share picks among workers by tb.Worker."
             ) from error
         except OSError as error:
             self.close()

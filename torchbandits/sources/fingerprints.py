@@ -17,7 +17,7 @@ from torchbandits.sources.ahead import sent_ahead
 from torchbandits.sources.base import check_index, check_part, parts
 from torchbandits.sources.byte_rows import ID, SMILES, ByteRows, ColumnRows, MappedRows, pq, schema, table
 from torchbandits.sources.packed import PackedArms
-from torchbandits.types import Picks, Selection
+from torchbandits.types import Picks, Recommendation, Selection
 
 # Fingerprints that are written or checked together.
 _STEP = 1 << 16
@@ -174,14 +174,15 @@ class Fingerprints(PackedArms):
         words = self._packing.words(torch.from_numpy(rows)).to(self._device)
         return words.reshape(*index.shape, words.shape[-1])
 
-    def ids(self, picks: Selection | Sequence[int] | Tensor) -> list[Any]:
-        """The id of each pick, or of each arm of an index, in order; the index itself where no ids are known."""
+    def ids(self, picks: Selection | Recommendation | Sequence[int] | Tensor) -> list[Any]:
+        """The id of each pick, of each recommended arm, or of each arm of an index, in order; the index itself where no ids are
+        known."""
         index = self._index(picks)
         found = self._looked_up(ID, index)
         return index if found is None else found
 
-    def smiles(self, picks: Selection | Sequence[int] | Tensor) -> list[str]:
-        """The SMILES of each pick, or of each arm of an index, in order.
+    def smiles(self, picks: Selection | Recommendation | Sequence[int] | Tensor) -> list[str]:
+        """The SMILES of each pick, of each recommended arm, or of each arm of an index, in order.
 
         Raises:
             DataError: If no SMILES are known.
@@ -201,6 +202,8 @@ class Fingerprints(PackedArms):
     def _index(self, picks: Any) -> list[int]:
         if isinstance(picks, Selection):
             picks = picks.index[picks.mask]
+        if isinstance(picks, Recommendation):
+            picks = picks.index[picks.index >= 0]
         index: list[int] = as_tensor("picks", [*picks] if isinstance(picks, range) else picks).reshape(-1).tolist()
         # A mask is not an index: its True would be read as arm 1.
         wrong = [row for row in index if isinstance(row, bool) or not isinstance(row, int) or not 0 <= row < self.num_arms]

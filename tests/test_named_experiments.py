@@ -424,13 +424,13 @@ def test_resuming_makes_again_only_the_runs_whose_settings_changed(lab: Path):
     before = {record.label: record.history for record in load_records(lab / "out")[1]}
     changed = {"name": "gp_ucb", "options": {"noise_std": 0.2, "delta": 0.1}}
     again = run(lab, "--resume", policies=[{"name": "epsilon_greedy"}, changed, *POLICIES[:1]])
-    assert "1 earlier run in out/records made again and replaced: they were made with other settings." in again.stderr
+    assert "1 earlier run in out/records will be replaced, because settings have changed." in again.stderr
     assert "uniform, seed 0" not in again.stderr
     after = {record.label: record.history for record in load_records(lab / "out")[1]}
     assert list(after) == ["epsilon_greedy", "gp_ucb", "uniform"]
     assert after["uniform"] == before["uniform"]
     assert "2 earlier runs" in run(lab, "--resume", horizon=11).stderr
-    assert "2 earlier runs in out/records made again and replaced: --resume keeps" in run(lab, horizon=11).stderr
+    assert "2 earlier runs in out/records will be replaced; --resume keeps those" in run(lab, horizon=11).stderr
 
 
 def test_records_with_the_hash_of_all_policies_are_still_found(lab: Path):

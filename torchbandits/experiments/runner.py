@@ -252,8 +252,8 @@ def _records(
             todo += [missing] if missing else []
             replaced += sum(_is_kept(config, folder, run) for run in missing)
         if replaced:
-            why = "they were made with other settings" if resume else "--resume keeps those of the same settings"
-            what = f"{count(replaced, 'earlier run')} in {folder / RECORDS} made again and replaced: {why}."
+            why = ", because settings have changed" if resume else "; --resume keeps those of the same settings"
+            what = f"{count(replaced, 'earlier run')} in {folder / RECORDS} will be replaced{why}."
             progress.console.print(plain(what), soft_wrap=True)
         if workers == 1:
             for runs in todo:

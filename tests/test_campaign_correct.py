@@ -138,6 +138,7 @@ def test_one_of_several_results_is_named(tmp_path: Path):
     assert c.best(1, where="id == '008'")["measured"].tolist() == [13.0]
 
 
+@pytest.mark.usefixtures("annotations_not_enforced")
 def test_what_cannot_be_corrected_leaves_the_campaign_as_it_was(tmp_path: Path):
     c = campaign(journal=tmp_path / "lab")
     name, _ = played(c, 0)
@@ -215,6 +216,7 @@ def test_a_kill_leaves_the_journal_before_or_after_the_correction(step: str, tmp
 # ---------------------------------------------------------------------- several outcomes
 
 
+@pytest.mark.usefixtures("annotations_not_enforced")
 def test_outcomes_are_corrected_one_by_one(tmp_path: Path):
     c, other = outcome_campaign(journal=tmp_path / "lab"), outcome_campaign()
     for k in range(3):

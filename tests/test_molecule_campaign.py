@@ -76,10 +76,6 @@ def test_fingerprints_of_another_campaign_are_not_taken(tmp_path: Path, monkeypa
 def test_molecules_stand_alone():
     weights = np.arange(len(SMILES))
     names = [f"name {i}" for i in range(len(SMILES))]
-    with pytest.raises(
-        ArgumentError, match=r"'smiles' holds molecules.*\(here 'name', 'weight'\).*columns={'smiles': 'molecule'}"
-    ):
-        tb.Campaign(frame(weight=weights, name=names), objective="value")
     table = frame(weight=weights, name=names, cost=1.0)
     c = tb.Campaign(table, objective="value", columns={"smiles": "molecule"}, noise_std=0.1, cost="cost")
     assert c.columns.to_pandas()["taken as"].tolist() == ["id", "molecule", "ignore", "ignore", "cost"]
@@ -113,7 +109,7 @@ def test_what_is_no_molecule_is_refused(cell: Any, told: str | None, words: str)
 
 def test_without_rdkit_smiles_are_texts(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("torchbandits.sources.smiles.chem", Later("no_such_package", "fingerprints of SMILES", "chem"))
-    with pytest.raises(ArgumentError, match=r"holds text .* or SMILES of molecules \('molecule'\)"):
+    with pytest.raises(ArgumentError, match=r"holds text .* or SMILES of molecules \('substance', 'molecule'\)"):
         tb.Campaign(frame(), objective="value")
 
 

@@ -268,8 +268,16 @@ def by_rank(estimated: bool) -> str:
     return ", by rank" if estimated else ""
 
 
+def by_name(relevance: Tensor, names: Sequence[str]) -> tuple[Tensor, list[str]]:
+    """The relevances of features with equal names, such as the coordinates of one substance, added up."""
+    different = list(dict.fromkeys(names))
+    place = torch.tensor([different.index(name) for name in names])
+    return torch.zeros(len(different), dtype=relevance.dtype).index_add(0, place, relevance.cpu()), different
+
+
 def fastest(relevance: Tensor, names: Sequence[str]) -> str:
     """The features of the largest relevance with their percentages, in words; at most five."""
+    relevance, names = by_name(relevance, names)
     order = relevance.argsort(descending=True).tolist()[:_SHOWN]
     return ", ".join(f"{names[j]} ({float(relevance[j]):.0%})" for j in order)
 
@@ -287,7 +295,8 @@ def bars(panels: Mapping[str, tuple[Tensor, str]], names: Sequence[str]) -> Figu
         from matplotlib.figure import Figure  # noqa: PLC0415
     except ImportError as error:
         raise UnsupportedError("figures need Matplotlib: pip install 'torchbandits[experiments]'.") from error
-    known = {title: own for title, own in panels.items() if bool(own[0].isfinite().all())}
+    known = {title: (by_name(own, names)[0], along) for title, (own, along) in panels.items() if bool(own.isfinite().all())}
+    names = list(dict.fromkeys(names))
     require(bool(known), "the kernel has no lengthscales: there is nothing to draw.", UnsupportedError)
     largest = torch.stack([relevance for relevance, _ in known.values()]).amax(dim=0)
     order = largest.argsort(descending=True)[:_DRAWN].tolist()

@@ -104,9 +104,10 @@ class Campaign(Readable):
     Columns are encoded as features by rules that `columns` shows: numbers as they are or, where they spread over decades, by
     their logarithm; booleans; dates as days; columns with few different texts as categories, one feature per category. Numbers
     are standardised to mean 0 and standard deviation 1. An empty number is replaced by the median, and the column has a further
-    feature "is empty"; empty cells of a category form a separate category. A column of SMILES becomes Morgan fingerprints,
-    compared by Tanimoto similarity (extra `chem`), if it is the only feature or `columns` declares it as `"molecule"`. Other
-    text is refused. The decisions are saved beside the journal and hold for the whole campaign.
+    feature "is empty"; empty cells of a category form a separate category. A column of SMILES (extra `chem`) of at most 1,000
+    different molecules becomes a substance, points whose distances come from the similarity of their Morgan fingerprints. If it
+    is the only feature, or `columns` declares it as `"molecule"`, its fingerprints are compared as a whole. Other text is
+    refused. The decisions are saved beside the journal and hold for the whole campaign.
 
     If the table has the column of the objective, its filled cells are told at the beginning, as history.
 
@@ -128,7 +129,8 @@ class Campaign(Readable):
             policy is then GP-UCB with this noise and a kernel that is fitted repeatedly to the results. It supports results
             with individual noise variances (`tell(noise_var=)`) and more rules of `should_stop`.
         columns: Kinds of columns that replace those chosen by the rules: `"number"`, `"log"`, `"count"` (the logarithm of one
-            more), `"boolean"`, `"date"`, `"category"`, `"molecule"` (SMILES; all other columns are then ignored), `"ignore"`,
+            more), `"boolean"`, `"date"`, `"category"`, `"substance"` (SMILES), `"molecule"` (SMILES; all other columns are then
+            ignored), `"ignore"`,
             or the list of its categories in order, lowest first.
         candidates: The rows on offer: the name of a column of booleans, or a comparison of columns, such as
             `"temp < 80 and solvent != 'DMF'"`. Results of other rows may be told as well. A resumed campaign may have another

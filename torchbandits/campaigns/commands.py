@@ -72,7 +72,8 @@ def new(
     column: Annotated[
         list[str] | None,
         typer.Option(
-            help="Type of a column: conc=log, solvent=category, smiles=molecule, name=ignore, size=S<M<L. Repeatable."
+            help="Type of a column: conc=log, solvent=category, ligand=substance, smiles=molecule, name=ignore, size=S<M<L. "
+            "Repeatable."
         ),
     ] = None,
     only: Annotated[

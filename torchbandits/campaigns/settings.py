@@ -127,10 +127,16 @@ def read_settings(path: Path) -> Settings:
         require(
             known, f"{path} has format {form!r}, this version reads {FORMAT} and {SEVERAL}: use a later version.", DataError
         )
-        columns = tuple(Decision(**{**one, "categories": tuple(one["categories"])}) for one in saved.pop("columns"))
+        columns = tuple(_decision(one) for one in saved.pop("columns"))
         return Settings(**saved, columns=columns)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise DataError(f"{path} does not hold the settings of a campaign: {error!r}. Restore it from a copy.") from error
+
+
+def _decision(saved: dict[str, Any]) -> Decision:
+    # Campaigns of earlier versions have no coordinates.
+    rows = tuple(tuple(row) for row in saved.get("coordinates", ()))
+    return Decision(**saved | {"categories": tuple(saved["categories"]), "coordinates": rows})
 
 
 # ---------------------------------------------------------------------- beginning and resuming

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from torchbandits.errors import ArgumentError, nearest, require
 from torchbandits.sources.smiles import all_smiles
+from torchbandits.tabular.substances import are_substances, coordinates_of
 from torchbandits.tabular.tables import Table
 
 if TYPE_CHECKING:
@@ -26,8 +27,8 @@ else:
     from torchbandits.tabular.extras import pyarrow as pa
     from torchbandits.tabular.extras import sklearn_preprocessing as preprocessing
 
-MOLECULE = "molecule"
-KINDS = ("number", "log", "count", "boolean", "date", "category", "ordered", MOLECULE, "ignore")
+MOLECULE, SUBSTANCE = "molecule", "substance"
+KINDS = ("number", "log", "count", "boolean", "date", "category", "ordered", SUBSTANCE, MOLECULE, "ignore")
 """Kinds of columns."""
 FINGERPRINT_BITS = 2048
 """Bits of the fingerprint of a molecule."""
@@ -45,6 +46,7 @@ LARGEST = 1e100
 ROUNDING = 64 * float(np.finfo(np.float64).eps)
 """Spread of the numbers of a column, as a fraction of their size, up to which they differ by rounding errors."""
 _DAY = 86_400e6  # microseconds
+_SIMILAR = "SMILES: similar ones are close to each other"
 _LIKE_A_DATE = re.compile(r"\d{1,4}[-./]\d{1,2}[-./]\d{1,4}\b")
 
 
@@ -218,9 +220,10 @@ class Decision:
         kind: One of `KINDS`, or a role: `id`, `objective`, `cost`, `candidates`.
         why: The reason in words.
         missing: Number of empty cells.
-        categories: Values of a category or an ordered column, in order.
+        categories: Values of a category, an ordered column or substances, in order.
         fill: Number that replaces an empty cell, after the logarithm if there is one.
         center, scale: A number x becomes (x − center) / scale, after the logarithm if there is one.
+        coordinates: The features of each substance.
     """
 
     column: str
@@ -231,15 +234,18 @@ class Decision:
     fill: float = 0.0
     center: float = 0.0
     scale: float = 1.0
+    coordinates: tuple[tuple[float, ...], ...] = ()
 
     @property
     def features(self) -> int:
-        """Number of features: one per category, one per bit of a molecule's fingerprint, or one per number and one more for "is
-        empty" where cells are empty."""
+        """Number of features: one per category, one per bit of a molecule's fingerprint, the coordinates of a substance, or one
+        per number; for the last two, one more for "is empty" where cells are empty."""
         if self.kind == "category":
             return len(self.categories) + bool(self.missing)
         if self.kind == MOLECULE:
             return FINGERPRINT_BITS
+        if self.kind == SUBSTANCE:
+            return len(self.coordinates[0]) + bool(self.missing)
         return 1 + bool(self.missing) if self.kind in (*NUMBERS, "boolean") else 0
 
 
@@ -283,15 +289,16 @@ def decide(table: Table, roles: Mapping[str, str], overruled: Mapping[str, Any],
     Numbers stay numbers, unless they are positive and spread over decades (`log`; of whole numbers from 0 on `count`, the
     logarithm of one more). Texts are categories if there are at most 50 different ones, and each is in more than one row on
     average. A column whose cells are all equal is ignored. Empty cells of numbers are replaced by the median, with a feature
-    "is empty"; empty cells of categories form a separate category. Other texts are molecules if RDKit reads the first thousand
-    as SMILES. Molecules are compared by their fingerprints, which cannot be combined with other features: if a column is
+    "is empty"; empty cells of categories form a separate category. Texts that RDKit reads as SMILES are substances, points
+    whose distances come from the similarity of their fingerprints, if at most 1,000 differ and there are other features.
+    A column of SMILES that is the only feature holds molecules, which are compared by their whole fingerprints: if a column is
     declared to hold molecules, all other columns are ignored.
 
     Args:
         table: The candidates.
         roles: Role of each column that is not a feature.
         overruled: Kind of a column by its name, one of `KINDS`, or the list of its categories in order.
-        molecules: Whether a column may hold molecules.
+        molecules: Whether a column may hold molecules or substances.
 
     Raises:
         ArgumentError: If a column holds texts, infinities or other cells that are not numbers, or contradicts `overruled`; one
@@ -303,7 +310,7 @@ def decide(table: Table, roles: Mapping[str, str], overruled: Mapping[str, Any],
     for column, kind in overruled.items():
         require(column in names, f"columns: {table.name} has no column {column!r}.{nearest(str(column), names)}")
         require(column not in roles, f"columns: {column!r} is the {roles.get(column)} and can't be a feature as well.")
-        kinds = [own for own in KINDS if molecules or own != MOLECULE]
+        kinds = [own for own in KINDS if molecules or own not in (MOLECULE, SUBSTANCE)]
         known = kind in kinds if isinstance(kind, str) else isinstance(kind, Sequence) and len(kind) > 1
         message = (
             f"columns: {column!r} must be one of {', '.join(kinds)}, or the list of its categories in order, got {kind!r}."
@@ -330,13 +337,19 @@ def decide(table: Table, roles: Mapping[str, str], overruled: Mapping[str, Any],
             except ArgumentError as error:
                 wrong.append(str(error))
                 refused.append(name)
+    guessed = [place for place, d in enumerate(decided) if d.kind == MOLECULE and alone is None]
     others = refused + [d.column for d in decided if d.features and d.kind != MOLECULE]
-    for d in decided:
-        if d.kind == MOLECULE and others and alone is None:
+    for place in guessed:
+        column = decided[place].column
+        beside = others + [decided[other].column for other in guessed if other != place]
+        if beside and not found[column].too_many:
+            decided[place] = _substances(found[column], _SIMILAR)
+        elif beside:
             raise ArgumentError(
-                f"column {d.column!r} holds molecules, whose fingerprints leave no room for other features (here "
-                f"{', '.join(map(repr, others[:5]))}): to learn from the molecules alone, say columns={{{d.column!r}: "
-                f"'molecule'}} (--column {d.column}=molecule); to learn from the others alone, {{{d.column!r}: 'ignore'}}."
+                f"column {column!r} holds more than {MOST_CATEGORIES:,} different molecules, whose fingerprints leave no room "
+                f"for other features (here {', '.join(map(repr, beside[:5]))}): to learn from the molecules alone, say "
+                f"columns={{{column!r}: 'molecule'}} (--column {column}=molecule); to learn from the others alone, "
+                f"{{{column!r}: 'ignore'}}."
             )
     if "id" not in roles.values():
         wrong += [_may_be_ids(name) for name in refused if found[name].may_name_rows][:1]
@@ -386,6 +399,8 @@ def _decided(s: Survey, told: Any, molecules: bool) -> Decision:
         raise ArgumentError(
             f"columns: give the order of the texts of {s.column!r}, lowest first, such as {list(s.categories)[:4]}."
         )
+    if kind == SUBSTANCE:
+        return _substances(s, why)
     if kind == MOLECULE:
         require(s.text, f"columns: {s.column!r} holds {s.type} and can't be 'molecule': SMILES are texts.")
         lacks = f"column {s.column!r} lacks the SMILES of {s.missing:,} rows: fill them in, or leave these rows out."
@@ -402,6 +417,18 @@ def _decided(s: Survey, told: Any, molecules: bool) -> Decision:
     require(least, f"columns: {s.column!r} can't be {kind!r}, since its least value is {s.low:g}: use {instead!r}.")
     require(kind != "date" or s.date, f"columns: {s.column!r} holds no dates, but {s.type}: use 'number'.")
     return _scaled(Decision(s.column, kind, why, s.missing), transformed(kind, s.sample))
+
+
+def _substances(s: Survey, why: str) -> Decision:
+    require(s.text or s.dictionary, f"columns: {s.column!r} holds {s.type} and can't be {SUBSTANCE!r}: SMILES are texts.")
+    _check_categories(s)
+    try:
+        found = coordinates_of(s.categories)
+    except ArgumentError as error:
+        raise ArgumentError(f"column {s.column!r}: {error} Correct it, or make the column a 'category'.") from error
+    rows = tuple(tuple(row) for row in found.tolist())
+    require(bool(rows[0]), f"column {s.column!r}: all its molecules have the same fingerprint. Make the column a 'category'.")
+    return Decision(s.column, SUBSTANCE, why, s.missing, s.categories, coordinates=rows)
 
 
 def transformed(kind: str, values: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -468,6 +495,8 @@ def _guess(s: Survey, molecules: bool) -> tuple[Any, str]:
     most_rare = not s.too_many and len(s.categories) <= FEW_CATEGORIES and 2 * len(s.categories) <= s.count - s.missing
     if molecules and not (most_rare or s.dictionary) and all_smiles(s.categories):
         return MOLECULE, "SMILES: Morgan fingerprints"
+    if molecules and s.text and not s.dictionary and are_substances(s.categories):
+        return SUBSTANCE, _SIMILAR
     require(most_rare or s.dictionary, _no_category(s, molecules))
     return "category", f"{len(s.categories)} different texts" if len(s.categories) > 1 else "the same text, or empty"
 
@@ -475,7 +504,7 @@ def _guess(s: Survey, molecules: bool) -> tuple[Any, str]:
 def _no_category(s: Survey, molecules: bool) -> str:
     if s.mostly_numbers:
         return no_number(s)
-    also = ", or SMILES of molecules ('molecule')" if molecules else ""
+    also = ", or SMILES of molecules ('substance', 'molecule')" if molecules else ""
     dates = (
         " Dates are written like 2026-08-31 in a file, and have the type of dates in a table of pandas (pandas.to_datetime)."
         if _LIKE_A_DATE.match(s.first_text)

@@ -17,6 +17,7 @@ from torchbandits.errors import ArgumentError, DataError, StateError, require
 from torchbandits.sources import NpyFile, npy
 from torchbandits.tabular.columns import (
     MOLECULE,
+    SUBSTANCE,
     Decision,
     Decisions,
     as_numbers,
@@ -80,23 +81,33 @@ def _parts(place: int, decision: Decision) -> list[tuple[str, Any, list[str]]]:
         known = [*decision.categories, *([EMPTY] if decision.missing else [])]
         return [(name, preprocessing.OneHotEncoder(categories=[known], sparse_output=False), column)]
     steps: list[Any] = []
-    if decision.kind == "ordered":
-        order = [[*decision.categories, EMPTY]]
+    order = [[*decision.categories, EMPTY]]
+    if decision.kind in ("ordered", SUBSTANCE):
         steps.append(preprocessing.OrdinalEncoder(categories=order, dtype=np.float64))
+    if decision.kind == SUBSTANCE:
+        steps.append(preprocessing.FunctionTransformer(partial(_placed, coordinates=decision.coordinates)))
+    elif decision.kind == "ordered":
         steps.append(impute.SimpleImputer(missing_values=len(order[0]) - 1.0, strategy="constant", fill_value=decision.fill))
     else:
         steps.append(preprocessing.FunctionTransformer(partial(_as_kind, kind=decision.kind)))
         steps.append(impute.SimpleImputer(strategy="constant", fill_value=decision.fill, keep_empty_features=True))
-    steps.append(preprocessing.FunctionTransformer(partial(_standard, center=decision.center, scale=decision.scale)))
+    if decision.kind != SUBSTANCE:
+        steps.append(preprocessing.FunctionTransformer(partial(_standard, center=decision.center, scale=decision.scale)))
     parts = [(name, pipeline.make_pipeline(*steps), column)]
     if decision.missing:
-        empty = EMPTY if decision.kind == "ordered" else np.nan
+        empty = EMPTY if decision.kind in ("ordered", SUBSTANCE) else np.nan
         parts.append((f"{name} empty", impute.MissingIndicator(missing_values=empty, features="all"), column))
     return parts
 
 
 def _as_kind(values: Any, kind: str) -> NDArray[np.float64]:
     return transformed(kind, np.asarray(values, np.float64))
+
+
+def _placed(values: Any, coordinates: Sequence[Sequence[float]]) -> NDArray[np.float64]:
+    """The coordinates of substances from their places; those of an empty cell are 0, the mean."""
+    rows = np.array([*coordinates, [0.0] * len(coordinates[0])])
+    return rows[np.asarray(values).astype(np.int64).ravel()]
 
 
 def _standard(values: Any, center: float, scale: float) -> NDArray[np.float64]:
@@ -106,7 +117,7 @@ def _standard(values: Any, center: float, scale: float) -> NDArray[np.float64]:
 def _cells(decision: Decision, values: Any) -> Any:
     """Cells of a column in the form that its transformer takes."""
     values = values.combine_chunks() if hasattr(values, "combine_chunks") else values
-    if decision.kind in ("category", "ordered"):
+    if decision.kind in ("category", "ordered", SUBSTANCE):
         return as_texts(values).fill_null(EMPTY).to_numpy(zero_copy_only=False)
     return as_numbers(values)
 
@@ -189,13 +200,16 @@ def costs(table: Table, column: str) -> Tensor:
 
 
 def feature_names(decisions: Sequence[Decision]) -> list[str]:
-    """Names of the features, in order."""
+    """Names of the features, in order; those of one substance have the same name."""
     names: list[str] = []
     for d in decisions:
         if d.kind == "category":
             names += [f"{d.column} = {category}" for category in (*d.categories, *([EMPTY] if d.missing else []))]
         elif d.kind == MOLECULE:
             names += [f"{d.column} bit {place}" for place in range(d.features)]
+        elif d.kind == SUBSTANCE:
+            # One name for all coordinates, so that their shares are added up.
+            names += [d.column] * len(d.coordinates[0]) + ([f"{d.column} is empty"] if d.missing else [])
         elif d.features:
             names += [d.column, *([f"{d.column} is empty"] if d.missing else [])]
     return names

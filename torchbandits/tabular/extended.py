@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from torchbandits.errors import ArgumentError, issue, nearest, require
-from torchbandits.tabular.columns import Decision, Survey, as_texts, check_size, is_text, survey
+from torchbandits.tabular.columns import SUBSTANCE, Decision, Survey, as_texts, check_size, is_text, survey
 from torchbandits.tabular.ids import Ids
 from torchbandits.tabular.tables import InMemory, Table
 
@@ -114,7 +114,7 @@ def _check_cells(s: Survey, new: Table, decision: Decision) -> None:
     if s.missing and not decision.missing:
         place = f"{new.name}, {new.where(texts.index(None))}, column {s.column!r}"
         raise ArgumentError(f"{place} is empty, and no cell of the column was at the beginning: fill it in.")
-    if decision.kind in ("category", "ordered"):
+    if decision.kind in ("category", "ordered", SUBSTANCE):
         unknown = next((text for text in texts if text is not None and text not in decision.categories), None)
         if unknown is not None:
             more = ", …" if len(decision.categories) > 8 else ""

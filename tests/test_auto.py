@@ -16,7 +16,7 @@ from torch import Tensor
 
 import torchbandits as tb
 from torchbandits import errors
-from torchbandits.explanation import Words
+from torchbandits.explanation import Words, unsettled
 from torchbandits.fitting.climb import Climb
 from torchbandits.fitting.standardized import Priors
 from torchbandits.policies.from_data import FromData
@@ -562,7 +562,12 @@ def test_it_explains_itself_in_five_lines(tmp_path):
         bandit.explain()
     play(bandit, f, 3)
     assert "5 distinct arms" in str(bandit.explain())
-    play(bandit, f, 40)
+    play(bandit, f, 7)
+    early = "With fewer than 24 distinct arms this order often changes."
+    assert str(bandit.explain()).splitlines()[1].endswith(early)
+    play(bandit, f, 33)
+    assert bandit.explain().distinct >= 24
+    assert early not in str(bandit.explain())
     said = bandit.explain(names=["dose", "heat", "time"])
     lines = str(said).splitlines()
     assert [line.partition(":")[0] for line in lines] == ["Best so far", "Features", "Noise", "How sure", "Guarantee"]
@@ -580,6 +585,14 @@ def test_it_explains_itself_in_five_lines(tmp_path):
     other.tell(torch.tensor([1]), torch.ones(1))
     with pytest.raises(errors.UnsupportedError, match="Gaussian process"):
         other.explain()
+
+
+@pytest.mark.parametrize(
+    ("distinct", "features", "needed"), [(23, 2, 24), (24, 2, None), (29, 10, 30), (30, 10, None), (5, 1, None)]
+)
+def test_an_order_of_features_from_few_arms_is_said_to_change(distinct: int, features: int, needed: int | None):
+    said = unsettled(distinct, ["feature"] * (features - 1) + ["other"], Words())
+    assert said == ("" if needed is None else f" With fewer than {needed} distinct arms this order often changes.")
 
 
 def noisy_run(signal: float, noise_std: float, seed: int, pulls: int) -> tb.Bandit:

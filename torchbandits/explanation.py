@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _SHOWN = 5  # features that are named
+# Number of distinct arms, and of those per feature, below which the order of the features usually changes with more rewards.
+_SETTLED, _SETTLED_EACH = 24, 3
 _DRAWN = 30  # features in a figure
 FEW = 5  # with fewer distinct arms, fitted lengthscales carry no information
 _CLEAR = 2.0  # lead of the best arm, in standard errors, from which rewards that are mostly noise show a difference
@@ -237,7 +239,8 @@ class Explanation:
             return f"{title} the model does not tell which {said.feature}s matter, because its kernel has no lengthscales."
         if not self.tells_features:
             return f"{title} {FEW} distinct {said.arm}s must be {said.pulled} before it shows which {said.feature}s matter."
-        return f"{title} {said.reward} changes fastest with {fastest(relevance, self.names)}."
+        order = unsettled(self.distinct, self.names, said) if self.noise_estimated else ""
+        return f"{title} {said.reward} changes fastest with {fastest(relevance, self.names)}.{order}"
 
     def figure(self) -> Figure:
         """Horizontal bars of the relevance of each feature, the largest first; at most thirty.
@@ -280,6 +283,16 @@ def fastest(relevance: Tensor, names: Sequence[str]) -> str:
     relevance, names = by_name(relevance, names)
     order = relevance.argsort(descending=True).tolist()[:_SHOWN]
     return ", ".join(f"{names[j]} ({float(relevance[j]):.0%})" for j in order)
+
+
+def unsettled(distinct: int, names: Sequence[str], said: Words) -> str:
+    """A sentence if so few distinct arms were pulled that the order of fitted relevances often changes; else an empty text."""
+    needed = max(_SETTLED, _SETTLED_EACH * len(names))
+    return (
+        f" With fewer than {needed} distinct {said.arm}s this order often changes."
+        if distinct < needed and len(names) > 1
+        else ""
+    )
 
 
 def bars(panels: Mapping[str, tuple[Tensor, str]], names: Sequence[str]) -> Figure:

@@ -24,6 +24,7 @@ from torchbandits.explanation import (
     points_elsewhere,
     pulled,
     relevance_of,
+    unsettled,
 )
 from torchbandits.policies.composed import noise_share
 from torchbandits.policies.joint import Joint
@@ -105,7 +106,9 @@ class OutcomeExplanation:
         )
         if self.noise_estimated and pulls == distinct:
             noise += f" No {said.arm} was {said.pulled} twice yet, so that the noise may be larger than that."
-        return f"{start}, {features}. {noise}"
+        known = self.noise_estimated and bool(relevance.isfinite().all())
+        order = unsettled(distinct, self.names, said) if known else ""
+        return f"{start}, {features}.{order} {noise}"
 
     def figure(self) -> Figure:
         """Horizontal bars of the relevance of each feature, one panel per outcome with lengthscales; at most thirty features.

@@ -823,8 +823,14 @@ def test_arms_that_are_not_on_offer_are_not_hopeful(estimated: bool, rows: int |
     assert 0 < said.rivals < everything.rivals
     counted = offered | (torch.arange(len(x)) == best)
     top = (mean + reach)[counted].max()
-    if state.posterior.units is not None:
-        top = state.posterior.units.to_rewards(top.expand(*bandit.loop.batch_shape, 1))[place]
+    if (units := state.posterior.units) is not None:
+        # As far above the best mean as a deviation of this size would be reported to be.
+        start, scale = float(mean[best]), float(units.scale[place])
+        wide = max(float(top) - start, 1.5 * scale)
+        ends = torch.tensor([start - wide, start + wide], dtype=torch.float64).expand(*bandit.loop.batch_shape, 2)
+        low, high = units.to_rewards(ends)[place].tolist()
+        top = float(said.best.mean[0]) + (high - low) / (2 * wide) * (float(top) - start)
+        assert float(top) > float(said.best.mean[0]) + float(said.best.variance[0]) ** 0.5
     assert said.upper == pytest.approx(float(top))
     assert said.upper <= everything.upper
     whole = bandit.explain(row=place, available=torch.ones(len(x), dtype=torch.bool))

@@ -365,7 +365,8 @@ def explain(
         entries = state.rows.offered(offered)
         assert entries is not None
         possible &= entries[place]
-        upper = _largest_bound(policy, state, offered, arm, place)
+    if offered is not None or posterior.units is not None:
+        upper = _largest_bound(policy, state, offered, known, place)
     uncertainty, repeats = _uncertainty(state, variance, place)
     noise = noise_of_repeats(state, place, arm)
     fitted = posterior.units is not None or policy.refit_every is not None
@@ -408,15 +409,27 @@ def check_row(place: Any, batch_shape: torch.Size) -> None:
     require(inside, f"row must be one of the batch rows {tuple(batch_shape)}, got {place!r}.")
 
 
-def _largest_bound(policy: Composed, state: TableState, offered: Tensor, arm: int, place: tuple[int, ...]) -> float:
-    """The largest upper confidence bound over the arms on offer and `arm`, reward units."""
-    counted = offered[place].clone()
-    if arm >= 0:
-        counted[arm] = True
-    largest, units = upper_bounds(state, policy.width(state))[place][counted].max(), state.posterior.units
-    if units is not None:
-        largest = units.to_rewards(largest.expand(*state.posterior.batch_shape, 1))[place]
-    return float(largest)
+def _largest_bound(
+    policy: Composed, state: TableState, offered: Tensor | None, best: Recommendation, place: tuple[int, ...]
+) -> float:
+    """The largest upper confidence bound over the arms on offer (None for all) and the best one, reward units.
+
+    Where the model has units of its own, its distance from the mean of the best arm becomes rewards like a deviation there.
+    """
+    units, shape, arm = state.posterior.units, state.posterior.batch_shape, int(best.index[0])
+    bounds = upper_bounds(state, policy.width(state))[place]
+    if offered is not None:
+        counted = offered[place].clone()
+        if arm >= 0:
+            counted[arm] = True
+        bounds = bounds.masked_fill(~counted, -torch.inf)
+    largest = bounds.max()
+    if units is None:
+        return float(largest)
+    mean = units.to_model(best.mean[:1].expand(*shape, 1))
+    above = largest - mean
+    apart = units.marginals(Marginals(mean, above.square())).variance.sqrt()
+    return float(best.mean[0] + (apart * above.sign())[place])
 
 
 def _lead(state: TableState, noise_variance: float, place: tuple[int, ...]) -> float:

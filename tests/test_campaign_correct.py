@@ -109,6 +109,35 @@ def test_a_corrected_value_of_the_history_is_not_told_again(tmp_path: Path):
     assert c.best(9).set_index("id")["measured"]["004"] == 44.0
 
 
+@pytest.mark.parametrize("policy", [None, tb.auto()], ids=["given kernel", "auto"])
+def test_results_that_were_all_taken_back_are_not_told_again(policy: Any, tmp_path: Path):
+    """Neither those of the table, when the campaign is resumed, nor those of a file."""
+    options = {} if policy is None else {"policy": policy}
+    table = frame()
+    table["yield"] = yields(table).where(table.index < 2)
+    table.loc[[2]].assign(**{"yield": WRONG}).to_csv(tmp_path / "one.csv", index=False)
+    c = campaign(table, journal=tmp_path / "lab", **options)
+    c.tell(tmp_path / "one.csv")
+    for name in ("000", "001", "002"):
+        c.correct(name, None)
+    for _ in range(2):
+        assert c.bandit.pulls == 0
+        assert c.tell(tmp_path / "one.csv").known == 1
+        c.close()
+        (tmp_path / "lab.checkpoint").unlink(missing_ok=True)
+        c = campaign(table, journal=tmp_path / "lab", **options)
+    c.tell(measured(c.ask(3)))
+    assert c.bandit.pulls == 3
+
+
+def test_the_new_journal_has_the_permissions_of_the_earlier_one(tmp_path: Path):
+    c = campaign(journal=tmp_path / "lab")
+    name, _ = played(c, 0)
+    (tmp_path / "lab").chmod(0o664)
+    c.correct(name, 41.0, was=WRONG)
+    assert (tmp_path / "lab").stat().st_mode & 0o777 == 0o664
+
+
 def test_added_rows_and_failures_are_kept(tmp_path: Path):
     c = campaign(frame()[:40], journal=tmp_path / "lab", policy=tb.auto())
     c.tell(measured(c.ask(6)))
@@ -132,6 +161,12 @@ def test_one_of_several_results_is_named(tmp_path: Path):
         c.correct("007", 31.0, was=31.0)
     c.correct("007", 31.0, was=500.0)
     assert c.best(1, where="id == '007'")["measured"].tolist() == [30.5]
+    # A value may be given as the message shows it.
+    c.tell(pd.DataFrame({"id": ["009", "009"], "yield": [100 / 3, 5.0]}))
+    with pytest.raises(ArgumentError, match=r"'009' has several results, 33\.33333333, 5: say"):
+        c.correct("009", 34.0)
+    c.correct("009", 34.0, was=33.33333333)
+    assert c.best(1, where="id == '009'")["measured"].tolist() == [19.5]
     # Of equal results one is corrected.
     c.tell(pd.DataFrame({"id": ["008"], "yield": [12.0]}))
     c.correct("008", 14.0)

@@ -63,10 +63,7 @@ class Correction:
     def edit(self, lines: Sequence[Line]) -> list[Line]:
         """The journal as if the right value had been told. Rows that were selected later stay selected."""
         at, place = self._find(lines)
-        edited = self._corrected(lines[at], place)
-        # A tell without any result is left out: its rows wait for results again.
-        kept = [edited] if bool((held(edited["index"]) >= 0).any()) else []
-        return [*lines[:at], *kept, *map(_as_selected, lines[at + 1 :])]
+        return [*lines[:at], self._corrected(lines[at], place), *map(_as_selected, lines[at + 1 :])]
 
     def _find(self, lines: Sequence[Line]) -> tuple[int, int]:
         """The record that holds the result, and its place there; of equal results the last one."""
@@ -116,4 +113,5 @@ def _or_nan(value: float | None) -> float:
 
 
 def _same(one: float, other: float) -> bool:
-    return one == other or (math.isnan(one) and math.isnan(other))
+    # Messages show ten digits, which may be given as `was`.
+    return math.isclose(one, other, rel_tol=1e-9) or (math.isnan(one) and math.isnan(other))

@@ -46,6 +46,7 @@ def rewrite(path: Path, edit: Callable[[list[Record]], list[Record]]) -> Path:
             new.sync()
         finally:
             new.close()
+        shutil.copymode(path, temporary)
         kept = _beside(path)
         Journal(path).checkpoint_path.unlink(missing_ok=True)
         os.replace(temporary, path)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import time
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from test_outcome_campaign import campaign as outcome_campaign
 from test_outcome_campaign import fast, truth  # noqa: F401 - a fixture
 
 import torchbandits as tb
-from torchbandits.campaigns.results import record_of
+from torchbandits.campaigns.results import far_off, record_of
 from torchbandits.errors import ArgumentError, NumericalError, StateError, UnsupportedError
 from torchbandits.journal import Journal
 
@@ -317,6 +318,16 @@ def test_decades_constants_and_few_values_are_not_far_off(values: Any):
     c = campaign()
     told = c.tell(pd.DataFrame({"id": frame()["id"][: len(values)], "yield": values}))
     assert not any("if this is an error" in note for note in told.notes)
+
+
+@pytest.mark.parametrize("told", [0, 50_000])
+def test_many_values_are_compared_in_one_pass(told: int):
+    values = np.linspace(1.0, 2.0, 50_000)
+    values[7] = 90.0
+    began = time.monotonic()
+    (note,) = far_off(np.linspace(1.0, 2.0, told).tolist(), values, [str(place) for place in range(len(values))])
+    assert note.startswith("'7' is 90, and all others are between 1 and 2: if this")
+    assert time.monotonic() - began < 5, "a pass over all values for each of them took half a minute"
 
 
 # ---------------------------------------------------------------------- the command

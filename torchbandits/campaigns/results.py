@@ -314,15 +314,23 @@ def far_off(told: Sequence[float], values: NDArray[np.float64], ids: Sequence[st
         ids: The id of the row of each.
         outcome: The outcome, if there are several.
     """
+    new = values[~np.isnan(values)]
+    before = len(told) >= _ENOUGH
+    others = np.sort(told if before else [*told, *new])
+    if len(others) < _ENOUGH + (not before):
+        return []
     found = []
     for place in np.flatnonzero(~np.isnan(values)).tolist():
-        value, rest = float(values[place]), np.delete(values, place)
-        others = np.array(told) if len(told) >= _ENOUGH else np.concatenate([told, rest[~np.isnan(rest)]])
-        far = len(others) >= _ENOUGH and _beyond(others, value) > 2
-        if far and others.min() > 0 and value > 0:
-            far = _beyond(np.log(others), math.log(value)) > 1
+        value = float(values[place])
+        # A new value is not one of its own others.
+        low, high = float(others[0]), float(others[-1])
+        if not before:
+            low, high = float(others[int(value == low)]), float(others[-1 - int(value == high)])
+        far = _beyond(low, high, value) > 2
+        if far and low > 0 and value > 0:
+            far = _beyond(math.log(low), math.log(high), math.log(value)) > 1
         if far:
-            ends = f"all others are between {others.min():.6g} and {others.max():.6g}"
+            ends = f"all others are between {low:.6g} and {high:.6g}"
             found.append(f"{outcome and f'{outcome!r} of '}{ids[place]!r} is {value:.6g}, and {ends}")
     if not found:
         return []
@@ -330,10 +338,9 @@ def far_off(told: Sequence[float], values: NDArray[np.float64], ids: Sequence[st
     return [f"{found[0]}{more}: if this is an error, correct it (Campaign.correct, torchbandits campaign correct)."]
 
 
-def _beyond(others: NDArray[np.float64], value: float) -> float:
-    """The distance of a value from the range of the others, in lengths of this range; 0 within it, or if it has no length."""
-    low, high = others.min(), others.max()
-    return float(max(low - value, value - high, 0.0) / (high - low)) if high > low else 0.0
+def _beyond(low: float, high: float, value: float) -> float:
+    """The distance of a value from a range, in lengths of this range; 0 within it, or if it has no length."""
+    return max(low - value, value - high, 0.0) / (high - low) if high > low else 0.0
 
 
 def _count(number: int, what: str) -> str:

@@ -17,7 +17,7 @@ from rdkit.Chem import rdFingerprintGenerator
 
 import torchbandits as tb
 from torchbandits.errors import ArgumentError
-from torchbandits.explanation import by_name, fastest
+from torchbandits.explanation import Words, by_name, fastest, unsettled
 from torchbandits.extras import Later
 from torchbandits.tabular import columns
 from torchbandits.tabular.substances import MOST_COORDINATES, are_substances, coordinates_of
@@ -61,6 +61,17 @@ def test_many_molecules_have_the_coordinates_of_the_largest_spread():
     assert (squared <= expected + 1e-9).all()
     with pytest.raises(ArgumentError, match=r"'C1' is not a valid SMILES \(1 such texts\)"):
         coordinates_of(["CO", "C1"])
+
+
+@pytest.mark.parametrize(
+    "pair", [("C[C@H](N)C(=O)O", "C[C@@H](N)C(=O)O"), ("F/C=C/C#N", "F/C=C\\C#N")], ids=["R and S", "E and Z"]
+)
+def test_stereoisomers_are_different_points(pair: tuple[str, str]):
+    for others in ((), SOLVENTS):
+        found = coordinates_of([*pair, *others])
+        assert np.linalg.norm(found[0] - found[1]) > 0.3
+    table = frame().assign(ligand=[*pair, LIGANDS[0]] * 15)
+    assert tb.Campaign(table, objective="yield").columns["ligand"].features == 2
 
 
 def test_smiles_beside_other_features_are_substances_and_the_campaign_resumes(tmp_path: Path):
@@ -162,3 +173,5 @@ def test_shares_of_one_name_are_added_up():
     relevance, names = by_name(torch.tensor([0.2, 0.5, 0.3]), ["a", "b", "a"])
     assert (relevance.tolist(), names) == ([0.5, 0.5], ["a", "b"])
     assert fastest(torch.tensor([0.3, 0.2, 0.5]), ["a", "b", "a"]) == "a (80%), b (20%)"
+    assert "this order often changes" in unsettled(10, ["a", "b", "a"], Words())
+    assert unsettled(10, ["a", "a"], Words()) == "", "a single column has no order"

@@ -290,7 +290,7 @@ def unsettled(distinct: int, names: Sequence[str], said: Words) -> str:
     needed = max(_SETTLED, _SETTLED_EACH * len(names))
     return (
         f" With fewer than {needed} distinct {said.arm}s this order often changes."
-        if distinct < needed and len(names) > 1
+        if distinct < needed and len(set(names)) > 1
         else ""
     )
 

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import re
-import warnings
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
-from torchbandits.errors import ArgumentError, DiagnosticWarning
-from torchbandits.sources import from_smiles
-from torchbandits.sources.smiles import all_smiles
+from torchbandits.errors import ArgumentError
+from torchbandits.sources.smiles import all_smiles, chem, generators, rdbase
 from torchbandits.tanimoto import TanimotoKernel
 
 MOST_COORDINATES = 32
@@ -31,7 +31,7 @@ def are_substances(texts: Sequence[str]) -> bool:
 
 def coordinates_of(smiles: Sequence[str]) -> NDArray[np.float64]:
     r"""Points of molecules with squared distances :math:`2 (1 - s)`, s the Tanimoto similarity of their counted Morgan
-    fingerprints.
+    fingerprints. If some of these are equal, as those of stereoisomers are, the fingerprints contain the chirality as well.
 
     Args:
         smiles: `u` different SMILES.
@@ -47,15 +47,22 @@ def coordinates_of(smiles: Sequence[str]) -> NDArray[np.float64]:
 
     Cost: O(u³). Source: classical scaling, Torgerson 1952; Rogers & Hahn 2010 for the fingerprints.
     """
-    with warnings.catch_warnings():
-        # A text that does not parse is an error here.
-        warnings.simplefilter("ignore", DiagnosticWarning)
-        found = from_smiles(smiles, num_bits=_BITS, counts=True, distinct=True)
-    if found.left_out:
-        raise ArgumentError(f"{found.left_out[0][1]!r} is not a valid SMILES ({len(found.left_out):,} such texts).")
-    fingerprints = found.chunk(slice(0, len(smiles)))
-    similarity = TanimotoKernel()(fingerprints).to_dense().numpy()
+    chem.need()
+    with rdbase.BlockLogs():
+        molecules = [chem.MolFromSmiles(text) for text in smiles]
+    wrong = [text for text, own in zip(smiles, molecules, strict=True) if own is None or not own.GetNumAtoms()]
+    if wrong:
+        raise ArgumentError(f"{wrong[0]!r} is not a valid SMILES ({len(wrong):,} such texts).")
+    fingerprints = _fingerprints(molecules, chirality=False)
+    if len(np.unique(fingerprints, axis=0)) < len(smiles):
+        fingerprints = _fingerprints(molecules, chirality=True)
+    similarity = TanimotoKernel()(torch.from_numpy(fingerprints)).to_dense().numpy()
     centered = similarity - similarity.mean(axis=0) - similarity.mean(axis=1, keepdims=True) + similarity.mean()
     spread, axes = np.linalg.eigh((centered + centered.T) / 2)
     kept = [place for place in np.argsort(-spread)[:MOST_COORDINATES] if spread[place] > _ZERO]
     return np.asarray(axes[:, kept] * np.sqrt(spread[kept]), np.float64)
+
+
+def _fingerprints(molecules: Sequence[Any], *, chirality: bool) -> NDArray[np.float64]:
+    maker = generators.GetMorganGenerator(radius=2, fpSize=_BITS, includeChirality=chirality)
+    return np.array([maker.GetCountFingerprintAsNumPy(own) for own in molecules], np.float64)

@@ -223,6 +223,29 @@ def test_a_correction_that_fails_half_way_is_undone(error: BaseException, tmp_pa
     assert 41.0 in c._record.values
 
 
+def test_a_journal_that_another_process_opened_meanwhile_is_not_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    c = campaign(journal=tmp_path / "lab")
+    name, _ = played(c, 0)
+    made, others = tb.Campaign._made, []
+
+    def opened_before(self: tb.Campaign, *args: Any) -> Any:
+        if self is c and not others:
+            others.append(campaign(journal=tmp_path / "lab"))
+        return made(self, *args)
+
+    monkeypatch.setattr(tb.Campaign, "_made", opened_before)
+    with pytest.raises(StateError, match="is in use by another process"):
+        c.correct(name, 41.0, was=WRONG)
+    (other,) = others
+    assert 41.0 in other._record.values
+    other.tell(pd.DataFrame({"id": ["059"], "yield": [12.5]}))
+    with pytest.raises(StateError, match="closed"):
+        c.tell(pd.DataFrame({"id": ["058"], "yield": [12.5]}))
+    other.close()
+    values = campaign(journal=tmp_path / "lab")._record.values
+    assert (41.0 in values, WRONG in values, values[-1]) == (True, False, 12.5)
+
+
 @pytest.mark.parametrize("step", ["link", "unlink", "replace"])
 def test_a_kill_leaves_the_journal_before_or_after_the_correction(step: str, tmp_path: Path):
     """A child process is killed before each step that touches the files."""
@@ -290,6 +313,8 @@ def test_one_of_several_results_of_outcomes_is_named(tmp_path: Path):
     with pytest.raises(ArgumentError, match="'003' has several results, cost=9, cost=90"):
         c.correct("003", {"cost": 9.5})
     c.correct("003", {"cost": 9.5}, was={"cost": 90.0})
+    with pytest.raises(ArgumentError, match=r"cost=9 toxicity=none, cost=9\.5 toxicity=none, cost=none tox"):
+        c.correct("003", {"cost": 8.0, "toxicity": 51.0})
     c.correct("003", {"toxicity": 51.0})
     values = c._results.values
     np.testing.assert_array_equal(values[:, 1], [9.0, 9.5, 9.0, np.nan])

@@ -477,6 +477,7 @@ class Campaign(Readable):
             UnsupportedError: If the campaign has no journal.
             DataError, NumericalError: If the journal cannot be replaced, or the results not be learned. The campaign is then
                 as before.
+            StateError: If another process opened the journal meanwhile. The correction then stays, and this object is closed.
 
         `bandit` is another object afterwards. Cost: that of resuming the campaign without a checkpoint.
         """
@@ -512,6 +513,7 @@ class Campaign(Readable):
                 made = True
             finally:
                 if not made:
+                    self._journal.close()
                     restore(kept, journal.path)
         finally:
             if not made:

@@ -88,9 +88,12 @@ class Correction:
         return found[-1][:2]
 
     def _in_words(self, values: Sequence[float]) -> str:
-        said = ["failed" if math.isnan(value) else f"{self.sign * value:.10g}" for value in values]
+        alone = len(self.outcomes) == 1
+        # One of several outcomes may not have been measured.
+        nothing = "failed" if alone else "none"
+        said = [nothing if math.isnan(value) else f"{self.sign * value:.10g}" for value in values]
         names = [self.outcomes[j] for j in sorted(self.values)]
-        return said[0] if len(self.outcomes) == 1 else " ".join(f"{n}={s}" for n, s in zip(names, said, strict=True))
+        return said[0] if alone else " ".join(f"{n}={s}" for n, s in zip(names, said, strict=True))
 
     def _corrected(self, line: Line, place: int) -> Line:
         index, rewards = held(line["index"]).clone(), held(line["rewards"]).double().clone()

@@ -60,13 +60,21 @@ def rewrite(path: Path, edit: Callable[[list[Record]], list[Record]]) -> Path:
 
 
 def restore(kept: Path, path: Path) -> None:
-    """Undo `rewrite`, which returned the path `kept`."""
+    """Undo `rewrite`, which returned the path `kept`.
+
+    Raises:
+        StateError: If another process has opened the new journal, which then stays.
+        DataError: If a file cannot be moved.
+    """
+    lines = Lines(path, durable=True)
     try:
         Journal(path).checkpoint_path.unlink(missing_ok=True)
         os.replace(kept, path)
         sync_folder(path.parent)
     except OSError as error:
         raise DataError(f"the journal {path} can't be restored: {error}. Move {kept} there.") from error
+    finally:
+        lines.close()
 
 
 def _beside(path: Path) -> Path:

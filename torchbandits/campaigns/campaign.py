@@ -513,6 +513,7 @@ class Campaign(Readable):
                 made = True
             finally:
                 if not made:
+                    assert self._journal is not None
                     self._journal.close()
                     restore(kept, journal.path)
         finally:
@@ -524,7 +525,6 @@ class Campaign(Readable):
         """Learn the journal anew."""
         assert self._journal is not None
         own, old, rows = self._journal, self._bandit, self._settings.rows
-        own.close()  # if an earlier attempt failed
         self._journal = Journal(own.path, every=own.every, durable=own.durable)
         if self._table.count > rows:
             assert isinstance(self._table, InMemory)

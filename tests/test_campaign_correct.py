@@ -20,7 +20,7 @@ from test_outcome_campaign import fast, truth  # noqa: F401 - a fixture
 
 import torchbandits as tb
 from torchbandits.campaigns.results import far_off, record_of
-from torchbandits.errors import ArgumentError, NumericalError, StateError, UnsupportedError
+from torchbandits.errors import ArgumentError, DataError, NumericalError, StateError, UnsupportedError
 from torchbandits.journal import Journal
 
 pytestmark = OFF_SCALE
@@ -221,6 +221,24 @@ def test_a_correction_that_fails_half_way_is_undone(error: BaseException, tmp_pa
     c.correct(name, 41.0, was=WRONG)
     assert WRONG not in c._record.values
     assert 41.0 in c._record.values
+
+
+def test_a_folder_that_cannot_be_synced_keeps_the_earlier_journal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    c = campaign(journal=tmp_path / "lab")
+    name, _ = played(c, 0)
+    before = (tmp_path / "lab").read_bytes()
+
+    def fails(folder: Path) -> None:
+        raise OSError("no sync")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("torchbandits.journal.rewriting.sync_folder", fails)
+        with pytest.raises(DataError, match="can't be replaced: no sync"):
+            c.correct(name, 41.0, was=WRONG)
+    assert (tmp_path / "lab").read_bytes() == before
+    assert WRONG in c._record.values
+    assert not (tmp_path / "lab.before-1").exists()
+    assert c.correct(name, 41.0, was=WRONG).name == "lab.before-1"
 
 
 def test_a_journal_that_another_process_opened_meanwhile_is_not_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -48,9 +48,15 @@ def rewrite(path: Path, edit: Callable[[list[Record]], list[Record]]) -> Path:
             new.close()
         shutil.copymode(path, temporary)
         kept = _beside(path)
-        Journal(path).checkpoint_path.unlink(missing_ok=True)
-        os.replace(temporary, path)
-        sync_folder(path.parent)
+        try:
+            Journal(path).checkpoint_path.unlink(missing_ok=True)
+            os.replace(temporary, path)
+            sync_folder(path.parent)
+        except OSError:
+            os.replace(kept, path)
+            # It is still there if both names are those of one file.
+            kept.unlink(missing_ok=True)
+            raise
     except OSError as error:
         raise DataError(f"the journal {path} can't be replaced: {error}.") from error
     finally:

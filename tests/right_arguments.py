@@ -55,18 +55,19 @@ def bandit() -> tb.Bandit:
     return learned
 
 
-def campaign() -> tb.Campaign:
+def campaign(folder: Path) -> tb.Campaign:
     """Make a campaign with two rows measured and one pending."""
-    made = tb.Campaign(pandas.DataFrame({"id": range(30), "a": ARMS[:, 0], "b": ARMS[:, 1]}), "yield", policy=gp_ucb())
+    rows = pandas.DataFrame({"id": range(30), "a": ARMS[:, 0], "b": ARMS[:, 1]})
+    made = tb.Campaign(rows, "yield", tb.Journal(folder / "lab", durable=False), policy=gp_ucb())
     made.tell({"id": [3, 4], "yield": [1.0, 2.0]})
     made.ask(1)
     return made
 
 
-def outcome_campaign() -> tb.OutcomeCampaign:
+def outcome_campaign(folder: Path) -> tb.OutcomeCampaign:
     rows = pandas.DataFrame({"id": range(30), "a": ARMS[:, 0], "b": ARMS[:, 1]})
     policy = tb.outcomes.pareto(outcome_models())
-    made = tb.OutcomeCampaign(rows, ["yield", "cost"], policy=policy)
+    made = tb.OutcomeCampaign(rows, ["yield", "cost"], tb.Journal(folder / "labs", durable=False), policy=policy)
     made.tell({"id": [3, 4], "yield": [1.0, 2.0], "cost": [2.0, 1.5]})
     made.ask(1)
     return made
@@ -276,6 +277,7 @@ BY_FUNCTION: dict[str, dict[str, Make]] = {  # includes optional arguments that 
         "cost": given("c"),
     },
     "ingredients.PerCost": {"base": given(tb.ingredients.UCB())},
+    "Campaign.correct": {"id": given(3), "value": given(1.0)},
     "Campaign.extend": {"table": given({"id": [30], "a": [0.5], "b": [0.25]})},
     "Campaign.forget": {},
     "Campaign.report": {"path": lambda folder: folder / "page.html"},
@@ -287,6 +289,7 @@ BY_FUNCTION: dict[str, dict[str, Make]] = {  # includes optional arguments that 
         "minimize": given(["cost"]),
         "id": given("id"),
     },
+    "OutcomeCampaign.correct": {"id": given(3), "values": given({"yield": 1.0})},
     "OutcomeCampaign.extend": {"table": given({"id": [30], "a": [0.5], "b": [0.25]})},
     "OutcomeCampaign.forget": {},
     "OutcomeCampaign.report": {"path": lambda folder: folder / "page.html"},
@@ -384,12 +387,12 @@ BY_FUNCTION: dict[str, dict[str, Make]] = {  # includes optional arguments that 
 
 OBJECTS: dict[str, Make] = {  # objects whose methods are called
     "Bandit": lambda _: bandit(),
-    "Campaign": lambda _: campaign(),
+    "Campaign": campaign,
     "ContextualBandit": lambda _: contextual(),
     "GroupNoise": lambda _: tb.GroupNoise({"a": 0.1, "b": 0.2}),
     "History": lambda _: history(),
     "OutcomeBandit": lambda _: outcome_bandit(),
-    "OutcomeCampaign": lambda _: outcome_campaign(),
+    "OutcomeCampaign": outcome_campaign,
     "Journal": journal,
     "Shard": lambda _: tb.Shard(ARMS),
     "Worker": worker,

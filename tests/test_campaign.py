@@ -1444,7 +1444,12 @@ def test_what_an_explanation_is_without_lengthscales_few_results_and_a_model():
     c.tell(measured(c.ask(2)))
     said = c.explain()
     assert said.lines()[1] == "Columns: 5 distinct rows must be measured before it shows which columns matter."
-    assert said.guarantee.startswith("Guarantee: that of the policy"), "its kernel is given"
+    assert said.guarantee == "Guarantee: none, since nothing is proved for the width Constant of the policy."
+    proved = campaign(policy=tb.igp_ucb(gpytorch.kernels.RBFKernel().double(), noise_std=0.1, norm_bound=1.0))
+    proved.tell(measured(frame().head(8)))
+    assert proved.explain().guarantee.startswith("Guarantee: that of the policy"), (
+        "its kernel is given, its width has a theorem"
+    )
     assert "2 measurements of 2 of 60 rows" in said.lines()[0]
     flat = campaign(policy=tb.gp_ucb(gpytorch.kernels.LinearKernel().double(), noise_std=0.1))
     flat.tell(measured(frame().head(8)))

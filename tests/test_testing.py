@@ -196,8 +196,8 @@ def recorded(learn: Any, loop: Loop, pulls: Any, *args: Any) -> Any:
     return learn(loop, pulls, *args)
 
 
-def with_the_diary(state_dict: Any, loop: Loop) -> dict[str, Any]:
-    return state_dict(loop) | {"diary": getattr(loop, "diary", [])}
+def with_the_diary(state_dict: Any, loop: Loop, **options: Any) -> dict[str, Any]:
+    return state_dict(loop, **options) | {"diary": getattr(loop, "diary", [])}
 
 
 def both(*breaks: Break) -> Break:

@@ -69,7 +69,7 @@ REASONS: dict[str, tuple[str, ...]] = {
         *("TanimotoKernel", "TanimotoKernel.forward", "TaskKernel.forward", "SphericalLinearKernel.forward"),
     ),
     "Pydantic checks it and names the key; load_config makes that a ConfigError": (
-        *("experiments.ExperimentConfig", "experiments.ReproductionConfig"),
+        *("experiments.ExperimentConfig", "experiments.ReproductionConfig", "experiments.ExperimentConfig.fingerprint_of"),
         *("experiments.ReproductionConfig.measures_of", "experiments.ReproductionConfig.times_of"),
     ),
     "called by the package that it plugs into": (
@@ -88,12 +88,15 @@ REASONS: dict[str, tuple[str, ...]] = {
 LEFT_OUT = {name for names in REASONS.values() for name in names}
 FINE: dict[str, tuple[Any, ...]] = {  # values among those tried below that are valid
     "History.record.seconds": (math.nan,),
+    "Campaign.correct.value": (math.nan,),  # a failed evaluation
     # the name of a column
     **dict.fromkeys((f"constraints.{name}.labels" for name in ("AtMost", "Groups", "Same")), ("nonsense",)),
     "constraints.Total.values": ("nonsense",),
     "environments.BlackBox.noise_std": (math.nan,),
 }
 NEGATIVE = {
+    "Campaign.correct.value",
+    "Campaign.correct.was",
     "constraints.Total.at_most",
     "History.record.seconds",
     "baseline",

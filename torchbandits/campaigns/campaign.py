@@ -489,14 +489,14 @@ class Campaign(Readable):
     def _correct(self, id: Any, values: Wanted, was: Wanted | None) -> Path:
         """Correct values by the place of their outcome, in units of the user."""
         self._check_not_closed()
+        (text,) = self._ids.texts([id])
+        found = self._ids.find([text])
+        require(text in found, f"id: {text!r} is not among the candidates.")
         if (journal := self._journal) is None:
             raise UnsupportedError(
                 "results can be corrected in a campaign with a journal only: begin another campaign (journal=...), and tell it "
                 "the right results."
             )
-        (text,) = self._ids.texts([id])
-        found = self._ids.find([text])
-        require(text in found, f"id: {text!r} is not among the candidates.")
         turned, before = (
             None if given is None else {j: None if value is None else self._sign * value for j, value in given.items()}
             for given in (values, was)

@@ -51,6 +51,7 @@ def same(one: tb.Campaign, other: tb.Campaign) -> None:
     assert one.bandit.pulls.tolist() == other.bandit.pulls.tolist()
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("policy", [None, tb.auto()], ids=["given kernel", "auto"])
 @pytest.mark.parametrize("at", [0, PLATES - 1])
 @pytest.mark.parametrize("right", [41.25, math.nan, None])

@@ -130,8 +130,7 @@ class Campaign(Readable):
             with individual noise variances (`tell(noise_var=)`) and more rules of `should_stop`.
         columns: Kinds of columns that replace those chosen by the rules: `"number"`, `"log"`, `"count"` (the logarithm of one
             more), `"boolean"`, `"date"`, `"category"`, `"substance"` (SMILES), `"molecule"` (SMILES; all other columns are then
-            ignored), `"ignore"`,
-            or the list of its categories in order, lowest first.
+            ignored), `"ignore"`, or the list of its categories in order, lowest first.
         candidates: The rows on offer: the name of a column of booleans, or a comparison of columns, such as
             `"temp < 80 and solvent != 'DMF'"`. Results of other rows may be told as well. A resumed campaign may have another
             condition.

@@ -30,7 +30,7 @@ from torchbandits.campaigns.campaign import (
     overruled_by,
 )
 from torchbandits.campaigns.corrections import Wanted, check_result, versions_of
-from torchbandits.campaigns.results import Record, Results, Told, far_off, noise_variances
+from torchbandits.campaigns.results import Call, Record, Results, Told, far_off, noise_variances
 from torchbandits.campaigns.settings import Settings, history
 from torchbandits.checks import (
     as_device,
@@ -290,7 +290,7 @@ class OutcomeCampaign(Campaign):
                 keep their values. If no value is left, the evaluation has failed (NaN), or the result is taken back (None).
             was: The wrong value of each of these outcomes, if the row has several results; NaN where it was not measured.
 
-        Returns, Raises, Warns, Cost: As `Campaign.correct`.
+        Returns, Raises, Cost: As `Campaign.correct`.
         """
         return self._correct(id, self._by_place("values", values), None if was is None else self._by_place("was", was, values))
 
@@ -566,12 +566,7 @@ class OutcomeRecord:
         """Results `n x k` in the order told."""
         return np.array(self.told).reshape(-1, len(self.outcomes))
 
-    def add(
-        self,
-        rows: Sequence[int],
-        values: NDArray[np.float64],
-        earlier: Sequence[tuple[Sequence[int], NDArray[np.float64]]] = (),
-    ) -> None:
+    def add(self, rows: Sequence[int], values: NDArray[np.float64], earlier: Sequence[Call] = ()) -> None:
         """Add the results of one call, `n x k`, and what they were before each correction."""
         parts = [(given, self._parts(told)) for given, told in ((rows, values), *earlier)]
         for j, record in enumerate((*self.outcomes, self.failures)):

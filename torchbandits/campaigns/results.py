@@ -33,6 +33,8 @@ Key = tuple[int, float | None]
 
 _ENOUGH = 8
 """Number of values from which on another one may be called far from them."""
+Call = tuple[Sequence[int], NDArray[np.float64]]
+"""The rows of the results of one call, and the results."""
 FAILURES = 2
 """Number of failed evaluations after which a row that was never measured is left out while there are others."""
 
@@ -362,12 +364,7 @@ class Record:
     values: list[float] = field(default_factory=list)
     calls: set[frozenset[tuple[Key, int]]] = field(default_factory=set)
 
-    def add(
-        self,
-        rows: Sequence[int],
-        values: NDArray[np.float64],
-        earlier: Sequence[tuple[Sequence[int], NDArray[np.float64]]] = (),
-    ) -> None:
+    def add(self, rows: Sequence[int], values: NDArray[np.float64], earlier: Sequence[Call] = ()) -> None:
         """Add the results of one call, and what they were before each correction: a file with these is known as well."""
         versions = [Counter(_keys(*version)) for version in (*earlier, (rows, values))]
         self.counts += functools.reduce(operator.or_, versions)

@@ -591,7 +591,7 @@ def test_it_explains_itself_in_five_lines(tmp_path):
     ("distinct", "features", "needed"), [(23, 2, 24), (24, 2, None), (29, 10, 30), (30, 10, None), (5, 1, None)]
 )
 def test_an_order_of_features_from_few_arms_is_said_to_change(distinct: int, features: int, needed: int | None):
-    said = unsettled(distinct, ["feature"] * (features - 1) + ["other"], Words())
+    said = unsettled(distinct, [f"feature {j}" for j in range(features)], Words())
     assert said == ("" if needed is None else f" With fewer than {needed} distinct arms this order often changes.")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import time
 from pathlib import Path
 from typing import Any
@@ -61,7 +62,7 @@ def test_a_corrected_campaign_is_one_to_which_the_right_value_was_told(at: int, 
     name, plates = played(c, at)
     c.ask(2)
     opened = c.open
-    kept = c.correct(name, right, was=WRONG)
+    kept = c.correct(name, right, was=WRONG).kept
     other = campaign(**options)
     for k, plate in enumerate(plates):
         told = measured(plate)
@@ -138,6 +139,57 @@ def test_the_new_journal_has_the_permissions_of_the_earlier_one(tmp_path: Path):
     (tmp_path / "lab").chmod(0o664)
     c.correct(name, 41.0, was=WRONG)
     assert (tmp_path / "lab").stat().st_mode & 0o777 == 0o664
+
+
+def test_a_journal_that_is_a_symbolic_link_stays_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "lab").symlink_to(tmp_path / "disk" / "file")
+    c = campaign(journal=tmp_path / "lab")
+    name, _ = played(c, 0)
+    made, calls = tb.Campaign._made, []
+
+    def fails_once(self: tb.Campaign, *args: Any) -> Any:
+        calls.append(1)
+        if len(calls) == 1:
+            raise NumericalError("broken")
+        return made(self, *args)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(tb.Campaign, "_made", fails_once)
+        with pytest.raises(NumericalError):
+            c.correct(name, 41.0, was=WRONG)
+    assert (tmp_path / "lab").is_symlink()
+    kept = c.correct(name, 41.0, was=WRONG).kept
+    assert (tmp_path / "lab").is_symlink()
+    assert kept == tmp_path / "disk" / "file.before-1"
+    assert not kept.is_symlink()
+    c.close()
+    values = campaign(journal=tmp_path / "lab")._record.values
+    assert (41.0 in values, WRONG in values) == (True, False)
+    assert WRONG in record_of(Journal(kept), 1.0).values
+
+
+def test_a_result_before_a_loaded_state_cannot_be_corrected(tmp_path: Path):
+    """The state holds what was learned from the wrong result."""
+    c = campaign(journal=tmp_path / "lab")
+    name, _ = played(c, 0)
+    c.bandit.load_state_dict(c.bandit.state_dict())
+    before = (tmp_path / "lab").read_bytes()
+    with pytest.raises(UnsupportedError, match=f"'{name}' was told before a state was loaded .* begin another campaign"):
+        c.correct(name, 41.0, was=WRONG)
+    assert (tmp_path / "lab").read_bytes() == before
+    c.tell(pd.DataFrame({"id": ["059"], "yield": [WRONG + 1]}))
+    c.correct("059", 12.5, was=WRONG + 1)
+    assert 12.5 in c._record.values
+
+
+def test_a_correction_prints_both_results(tmp_path: Path):
+    c = campaign(journal=tmp_path / "lab", minimize=True)
+    c.tell(pd.DataFrame({"id": ["007", "008"], "yield": [30.25, 0.0]}))
+    kept = f"The journal as it was is kept in {tmp_path / 'lab.before-'}"
+    assert str(c.correct("007", math.nan)) == f"007 is corrected: 30.25 before, failed now. {kept}1."
+    assert str(c.correct("008", None)) == f"008 is corrected: 0 before, none now. {kept}2."
+    assert str(c.correct("007", -1.5)) == f"007 is corrected: failed before, -1.5 now. {kept}3."
 
 
 def test_added_rows_and_failures_are_kept(tmp_path: Path):
@@ -239,7 +291,7 @@ def test_a_folder_that_cannot_be_synced_keeps_the_earlier_journal(tmp_path: Path
     assert (tmp_path / "lab").read_bytes() == before
     assert WRONG in c._record.values
     assert not (tmp_path / "lab.before-1").exists()
-    assert c.correct(name, 41.0, was=WRONG).name == "lab.before-1"
+    assert c.correct(name, 41.0, was=WRONG).kept.name == "lab.before-1"
 
 
 def test_a_journal_that_another_process_opened_meanwhile_is_not_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -387,12 +439,13 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     assert "a result takes a number, such as 83.4, `failed` or `none`, got 'four'" in refused("correct", "003", "four")
     assert "give one value" in refused("correct", "003", "4", "5")
     assert "give a value, got 'yield=4'" in refused("correct", "003", "yield=4")
+    for text in ("nan", "inf"):
+        assert f"a result takes a number, such as 83.4, `failed` or `none`, got '{text}'" in refused("correct", "003", text)
     said = run("correct", "003", "-40.5")
-    assert said == "003 is corrected. The journal as it was is kept in campaign/journal.before-1.\n".replace(
-        "campaign/", f"{tmp_path}/campaign/"
-    )
-    run("correct", "004", "none")
-    run("correct", "005", "failed", "--was", "5")
+    kept = f"The journal as it was is kept in {tmp_path}/campaign/journal.before-1.\n"
+    assert said == f"003 is corrected: 3 before, -40.5 now. {kept}"
+    assert run("correct", "004", "none").startswith("004 is corrected: 4 before, none now. The")
+    assert run("correct", "005", "failed", "--was", "5").startswith("005 is corrected: 5 before, failed now. The")
     c = tb.Campaign(journal="campaign/journal")
     assert c._record.measured() == {0: [0.0], 1: [1.0], 2: [2.0], 3: [-40.5], 6: [6.0], 7: [7.0], 8: [8.0], 9: [9.0]}
     assert c._record.failed() == [5]
@@ -406,6 +459,7 @@ def test_the_command_for_outcomes(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     truth(frame()[:8])[["id", "yield", "cost"]].to_csv("results.csv", index=False)
     run("tell", "results.csv")
     assert "give NAME=VALUE for an outcome, got '4'" in refused("correct", "003", "4")
-    run("correct", "003", "cost=4", "yield=none")
+    said = run("correct", "003", "cost=4", "yield=none")
+    assert re.match(r"003 is corrected: yield=[\d.]+ cost=[\d.]+ before, yield=none cost=4 now\. The", said)
     c = tb.OutcomeCampaign(journal="campaign/journal")
     np.testing.assert_array_equal(c._results.values[3], [np.nan, 4.0])

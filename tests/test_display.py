@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import gpytorch
 import pytest
 import torch
@@ -174,7 +176,19 @@ def test_sets_of_arms_are_tables():
     front = several.front()
     assert repr(front).splitlines()[0].startswith("Front of ")
     assert len(repr(front).splitlines()) >= 3
+    assert repr(front).splitlines()[1].split("  ")[1:] == ["arm", "mean yield", "mean purity", "on the front", "features"]
     assert "undecided" in several.pareto_set({"yield": 0.1, "purity": 0.1})._repr_html_()
+
+
+def test_a_recommendation_of_several_outcomes_names_them():
+    models = {name: tb.gp_ucb(gpytorch.kernels.RBFKernel().double(), noise_std=0.1) for name in ("mean strength", "cost")}
+    bandit = tb.OutcomeBandit(tb.outcomes.constrained(models, maximize="mean strength", at_most={"cost": 1.0}), ARMS)
+    bandit.tell(torch.tensor([3]), {"mean strength": torch.ones(1), "cost": torch.zeros(1)})
+    best = bandit.best()
+    *names, _ = re.split(r"\s{2,}", repr(best).splitlines()[1].strip())
+    assert names == ["arm", "mean mean strength", "± deviation mean strength", "mean cost", "± deviation cost"]
+    unnamed = repr(tb.Recommendation(best.points, best.index, best.mean, best.variance))
+    assert "mean 0  ± deviation 0  mean 1  ± deviation 1" in unnamed
 
 
 def test_a_campaign_says_what_was_measured_and_what_is_waited_for():

@@ -175,3 +175,6 @@ def test_shares_of_one_name_are_added_up():
     assert fastest(torch.tensor([0.3, 0.2, 0.5]), ["a", "b", "a"]) == "a (80%), b (20%)"
     assert "this order often changes" in unsettled(10, ["a", "b", "a"], Words())
     assert unsettled(10, ["a", "a"], Words()) == "", "a single column has no order"
+    # Twenty coordinates of one substance are one feature.
+    assert "fewer than 24 distinct" in unsettled(23, ["a"] * 20 + ["b"], Words())
+    assert unsettled(24, ["a"] * 20 + ["b"], Words()) == ""

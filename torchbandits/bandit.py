@@ -18,6 +18,7 @@ from torchbandits.checks import (
     check_available,
     check_box,
     check_count,
+    check_draws,
     check_fit,
     check_generators,
     check_history,
@@ -32,10 +33,8 @@ from torchbandits.checks import (
     check_rewards,
     check_state,
     check_told,
-    check_whole,
     explains_keywords,
     is_finite,
-    is_whole,
     own_copy,
     picks_on_host,
     same_device,
@@ -385,10 +384,10 @@ class Bandit:
         Cost: O(A), O(r³ + r² draws) for r = k + 1,000 arms.
         """
         self.loop.recover_()
-        require(is_whole(seed, 0), f"seed must be a whole number ≥ 0, got {seed!r}.")
-        check_whole("draws", draws)
+        k = check_count(k)
+        check_draws(draws, seed)
         with self.loop.few_threads():
-            return top_k(self.loop, check_count(k), draws, seed)
+            return top_k(self.loop, k, draws, seed)
 
     @one_at_a_time
     def level_set(self, level: float, *, width: Width | None = None) -> LevelSet:

@@ -136,6 +136,11 @@ def classes(title: str, parts: dict[str, Any]) -> Shown:
     return pairs(title, sizes)
 
 
+def labels(outcomes: Sequence[str], k: int) -> Sequence[str]:
+    """The names of k outcomes; their numbers if the names are not known."""
+    return outcomes if len(outcomes) == k else [str(j) for j in range(k)]
+
+
 def fits(mask: Any, columns: Sequence[Any], points: Any) -> bool:
     """Whether these are valid inputs of `table`. The fields of a record made by a user may have any type."""
     if not all(isinstance(value, Tensor) for value in (mask, points, *columns)):

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _SHOWN = 5  # features that are named
-# Number of distinct arms, and of those per feature, below which the order of the features usually changes with more rewards.
+# Number of distinct arms, and of those per name of features, below which the order of features often changes with more rewards.
 _SETTLED, _SETTLED_EACH = 24, 3
 _DRAWN = 30  # features in a figure
 FEW = 5  # with fewer distinct arms, fitted lengthscales carry no information
@@ -286,13 +286,13 @@ def fastest(relevance: Tensor, names: Sequence[str]) -> str:
 
 
 def unsettled(distinct: int, names: Sequence[str], said: Words) -> str:
-    """A sentence if so few distinct arms were pulled that the order of fitted relevances often changes; else an empty text."""
-    needed = max(_SETTLED, _SETTLED_EACH * len(names))
-    return (
-        f" With fewer than {needed} distinct {said.arm}s this order often changes."
-        if distinct < needed and len(set(names)) > 1
-        else ""
-    )
+    """A sentence if so few distinct arms were pulled that the order of fitted relevances often changes; else an empty text.
+    Features with equal names count as one, as in `by_name`."""
+    named = len(set(names))
+    needed = max(_SETTLED, _SETTLED_EACH * named)
+    if distinct >= needed or named < 2:
+        return ""
+    return f" With fewer than {needed} distinct {said.arm}s this order often changes."
 
 
 def bars(panels: Mapping[str, tuple[Tensor, str]], names: Sequence[str]) -> Figure:

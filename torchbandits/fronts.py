@@ -10,7 +10,7 @@ from torch import Tensor
 
 from torchbandits.aims import classified, hypervolume, non_dominated
 from torchbandits.arms.joint import JointDraws
-from torchbandits.display import Readable, Shown, classes, count, fits, misfit, table
+from torchbandits.display import Readable, Shown, classes, count, fits, labels, misfit, table
 from torchbandits.gradients import without_gradients
 from torchbandits.loop import Loop
 from torchbandits.policies.joint import Joint
@@ -35,6 +35,7 @@ class Front(Readable):
         probability: `batch_shape x f`, probability under the model that no arm dominates it; 0 where padded.
         hypervolume: `batch_shape`, volume that is dominated by the means and bounded by the reference point, in the product of
             the outcomes' units; NaN without a reference point.
+        outcomes: Names of the outcomes, in the order of the last dimension of `mean`.
     """
 
     index: Tensor
@@ -43,12 +44,14 @@ class Front(Readable):
     variance: Tensor
     probability: Tensor
     hypervolume: Tensor
+    outcomes: tuple[str, ...] = ()
 
     def _shown(self) -> Shown:
         parts = (self.index, self.probability)
         if not all(isinstance(part, Tensor) for part in (*parts, self.mean)) or not fits(self.index >= 0, parts, self.points):
             return misfit(self)
-        means = {f"mean {place}": part for place, part in enumerate(self.mean.unbind(dim=-1))}
+        each = self.mean.unbind(dim=-1)
+        means = {f"mean {name}": part for name, part in zip(labels(self.outcomes, len(each)), each, strict=True)}
         columns = {"arm": self.index, **means, "on the front": self.probability}
         return table(f"Front of {count(int((self.index >= 0).sum()), 'arm')}", self.index >= 0, columns, self.points)
 
@@ -115,7 +118,8 @@ def front(
     means = told.mean.mT.masked_fill(gone, torch.nan)
     volume = _hypervolume(means, signs, reference)
     points = loop.points(at)[..., 0, :, :]
-    return Front(index, points, means, told.variance.mT.masked_fill(gone, torch.nan), probability.reshape(index.shape), volume)
+    variance, probability = told.variance.mT.masked_fill(gone, torch.nan), probability.reshape(index.shape)
+    return Front(index, points, means, variance, probability, volume, loop.policy.outcomes)
 
 
 def _rivals(signed: Tensor, spread: Tensor, index: Tensor, counted: Tensor) -> Tensor:

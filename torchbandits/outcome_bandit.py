@@ -18,6 +18,7 @@ from torchbandits.checks import (
     check_available,
     check_choice,
     check_count,
+    check_draws,
     check_flag,
     check_generators,
     check_instance,
@@ -27,7 +28,6 @@ from torchbandits.checks import (
     check_whole,
     explains_keywords,
     is_finite,
-    is_whole,
 )
 from torchbandits.constraints import Constraint
 from torchbandits.display import Shown, count, numbers, pairs
@@ -266,6 +266,7 @@ class OutcomeBandit(Bandit):
             grow(torch.where(known, top, -1), pad, value=-1),
             grow(told.mean.mT.masked_fill(gone, torch.nan), (0, 0, *pad), value=torch.nan),
             grow(told.variance.mT.masked_fill(gone, torch.nan), (0, 0, *pad), value=torch.nan),
+            self.outcomes,
         )
 
     @one_at_a_time
@@ -302,8 +303,7 @@ class OutcomeBandit(Bandit):
         """
         self.loop.recover_()
         check_flag("pulled", pulled)
-        check_whole("draws", draws)
-        require(is_whole(seed, 0), f"seed must be a whole number ≥ 0, got {seed!r}.")
+        check_draws(draws, seed)
         signs = self._signs(minimize)
         point = None if reference is None else self._of_all("reference", reference, signs)
         with self.loop.few_threads():
@@ -332,8 +332,7 @@ class OutcomeBandit(Bandit):
         Cost: O(A k) and a partial sort of the arms per draw.
         """
         check_whole("count", count)
-        check_whole("draws", draws)
-        require(is_whole(seed, 0), f"seed must be a whole number ≥ 0, got {seed!r}.")
+        check_draws(draws, seed)
         self.loop.recover_()
         state = table_of(self.loop, "leaders()")
         with self.loop.few_threads():

@@ -16,7 +16,7 @@ import torch
 from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
-from torchbandits.display import Shown, count, fits, misfit, numbers, pairs, table
+from torchbandits.display import Shown, count, fits, labels, misfit, numbers, pairs, table
 from torchbandits.transfers import to_device, to_host
 
 # One CPU generator per batch row, in row-major order.
@@ -90,27 +90,29 @@ class Recommendation:
     """The k best arms among the pulled arms, best first: `points` `batch_shape x k x d`, other fields `batch_shape x k`.
 
     `index` is −1 (and mean NaN) where a row has pulled fewer than k arms, or where a point is not one of the arms. For several
-    outcomes, mean and variance have a further dimension, the last one, with an entry per outcome.
+    outcomes, mean and variance have a further dimension, the last one, with an entry per outcome, in the order of `outcomes`.
     """
 
     points: Tensor
     index: Tensor
     mean: Tensor
     variance: Tensor
+    outcomes: tuple[str, ...] = ()
 
     def _shown(self) -> Shown:
         if not all(isinstance(part, Tensor) for part in (self.index, self.mean, self.variance)):
             return misfit(self)
         # One column per outcome, if there are several.
         several = self.mean.dim() > self.index.dim() and self.mean.shape == self.variance.shape
-        means = {f"mean {j}": part for j, part in enumerate(self.mean.unbind(dim=-1))} if several else {"mean": self.mean}
+        means = self.mean.unbind(dim=-1) if several else (self.mean,)
         spreads = self.variance.unbind(dim=-1) if several else (self.variance,)
-        known = ~next(iter(means.values())).isnan() if means else torch.zeros(0)
-        if not fits(known, (self.index, *means.values(), *spreads), self.points):
+        known = ~means[0].isnan() if means else torch.zeros(0)
+        if not fits(known, (self.index, *means, *spreads), self.points):
             return misfit(self)
         columns = {"arm": self.index}
-        for (name, mean), spread in zip(means.items(), spreads, strict=True):
-            columns |= {name: mean, name.replace("mean", "± deviation"): spread.sqrt()}
+        names = [f" {name}" for name in labels(self.outcomes, len(means))] if several else [""]
+        for name, mean, spread in zip(names, means, spreads, strict=True):
+            columns |= {f"mean{name}": mean, f"± deviation{name}": spread.sqrt()}
         title = f"Recommendation of {count(int(known.sum()), 'arm')}, best first"
         return table(title, known, columns, self.points)
 

@@ -26,7 +26,7 @@ from torchbandits.arms import stand_ins
 from torchbandits.bandit import Bandit
 from torchbandits.calls import one_at_a_time
 from torchbandits.campaigns.conditions import labels_of, on_offer, values_of
-from torchbandits.campaigns.corrections import Correction, Wanted, check_result
+from torchbandits.campaigns.corrections import Corrected, Correction, Wanted, check_result
 from torchbandits.campaigns.results import (
     FAILURES,
     Record,
@@ -458,7 +458,7 @@ class Campaign(Readable):
         columns = {d.column: 0.01 * d.scale if d.kind == "number" else 0.0 for d in compared}
         return results, rows, check_same_rows(results, truth, columns)
 
-    def correct(self, id: Any, value: float | None, *, was: float | None = None) -> Path:
+    def correct(self, id: Any, value: float | None, *, was: float | None = None) -> Corrected:
         """Correct a result that was told, as if the right value had been told. What was selected since then stays selected, and
         files with the wrong value or with the right one may be told again.
 
@@ -469,11 +469,12 @@ class Campaign(Readable):
             was: The wrong value, if the row has several results; NaN for a failed evaluation.
 
         Returns:
-            The path of the journal before the correction, which is kept.
+            The result before and after the correction, which print as a sentence, and `kept`, the path of the journal before
+            the correction.
 
         Raises:
             ArgumentError: If there is no such result, or the row has several different ones and `was` is missing.
-            UnsupportedError: If the campaign has no journal.
+            UnsupportedError: If the campaign has no journal, or a state was loaded into its bandit after the result was told.
             DataError, NumericalError: If the journal cannot be replaced, or the results not be learned. The campaign is then
                 as before.
             StateError: If another process opened the journal meanwhile. The correction then stays, and this object is closed.
@@ -485,7 +486,7 @@ class Campaign(Readable):
         return self._correct(id, {0: value}, None if was is None else {0: was})
 
     @one_at_a_time
-    def _correct(self, id: Any, values: Wanted, was: Wanted | None) -> Path:
+    def _correct(self, id: Any, values: Wanted, was: Wanted | None) -> Corrected:
         """Correct values by the place of their outcome, in units of the user."""
         self._check_not_closed()
         (text,) = self._ids.texts([id])
@@ -502,23 +503,22 @@ class Campaign(Readable):
         )
         assert turned is not None
         correction = Correction(found[text], repr(text), turned, before, self._settings.outcomes, self._sign)
-        correction.edit(list(journal.records()))  # raises an error before anything is closed
-        made = False
+        lines = list(journal.records())
+        correction.edit(lines)  # raises an error before anything is closed
+        kept = None
         journal.close()
         try:
             kept = rewrite(journal.path, correction.edit)
-            try:
-                self._reopen()
-                made = True
-            finally:
-                if not made:
-                    assert self._journal is not None
-                    self._journal.close()
-                    restore(kept, journal.path)
-        finally:
-            if not made:
-                self._reopen()
-        return kept
+            self._reopen()
+        except BaseException:
+            # After an interrupt, too, the campaign goes on with the journal as it was.
+            if kept is not None:
+                assert self._journal is not None
+                self._journal.close()
+                restore(kept, journal.path)
+            self._reopen()
+            raise
+        return Corrected(text, *correction.in_words(lines), kept)
 
     def _reopen(self) -> None:
         """Learn the journal anew."""

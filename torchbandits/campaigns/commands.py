@@ -338,10 +338,9 @@ def correct(
         alone = several or (len(right) == 1 and len(wrong) <= 1)
         require(alone, f"this campaign has one outcome: give one value for {id!r}.", ConfigError)
         if isinstance(campaign, OutcomeCampaign):
-            kept = campaign.correct(id, dict(right), was=wrong or None)
+            say(campaign.correct(id, dict(right), was=wrong or None))
         else:
-            kept = campaign.correct(id, right[0][1], was=wrong.get(""))
-        say(f"{id} is corrected. The journal as it was is kept in {kept}.")
+            say(campaign.correct(id, right[0][1], was=wrong.get("")))
 
 
 @contextmanager
@@ -448,7 +447,13 @@ def _result(text: str, *, several: bool) -> tuple[str, float | None]:
     good = bool(name and equals) if several else not equals
     require(good, f"give {'NAME=VALUE for an outcome' if several else 'a value'}, got {text!r}.", ConfigError)
     words: dict[str, float | None] = {"failed": math.nan, "none": None}
-    return name, words[value] if value in words else _number("a result", "83.4, `failed` or `none`", value)
+    if value in words:
+        return name, words[value]
+    # `nan` may mean either word.
+    expected = "83.4, `failed` or `none`"
+    number = _number("a result", expected, value)
+    require(math.isfinite(number), f"a result takes a number, such as {expected}, got {value!r}.", ConfigError)
+    return name, number
 
 
 def _kind(text: str) -> tuple[str, Any]:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from torchbandits.checks import is_finite
-from torchbandits.errors import require
+from torchbandits.errors import UnsupportedError, require
 from torchbandits.journal import held, pack
 
 Line = dict[str, Any]
@@ -22,6 +23,27 @@ Version = tuple[NDArray[np.int64], NDArray[np.float64]]
 """The rows of the results of one call, `n`, and the results, `n x k`, NaN where nothing was measured."""
 EARLIER = "before"
 """Entry of a record with the results of the call before each correction, oldest first."""
+
+
+@dataclass(frozen=True)
+class Corrected:
+    """Outcome of a correction, which prints as a sentence.
+
+    Attributes:
+        id: The id of the row.
+        was, now: The wrong and the right result in words: `failed` for a failed evaluation, `none` for no result or an outcome
+            that was not measured.
+        kept: The path of the journal before the correction, which is kept.
+    """
+
+    id: str
+    was: str
+    now: str
+    kept: Path
+
+    def __str__(self) -> str:
+        """The outcome in words."""
+        return f"{self.id} is corrected: {self.was} before, {self.now} now. The journal as it was is kept in {self.kept}."
 
 
 def check_result(name: str, value: Any) -> None:
@@ -62,11 +84,21 @@ class Correction:
 
     def edit(self, lines: Sequence[Line]) -> list[Line]:
         """The journal as if the right value had been told. Rows that were selected later stay selected."""
-        at, place = self._find(lines)
+        at, place, _ = self._find(lines)
+        require(
+            all(line["kind"] != "load" for line in lines[at + 1 :]),
+            f"{self.name} was told before a state was loaded (bandit.load_state_dict), which holds what was learned from the "
+            "wrong result, so that nothing would change: begin another campaign, and tell it the right results.",
+            UnsupportedError,
+        )
         return [*lines[:at], self._corrected(lines[at], place), *map(_as_selected, lines[at + 1 :])]
 
-    def _find(self, lines: Sequence[Line]) -> tuple[int, int]:
-        """The record that holds the result, and its place there; of equal results the last one."""
+    def in_words(self, lines: Sequence[Line]) -> tuple[str, str]:
+        """The wrong and the right result, in words."""
+        return self._in_words(self._find(lines)[2]), self._in_words([self.values[j] for j in sorted(self.values)])
+
+    def _find(self, lines: Sequence[Line]) -> tuple[int, int, list[float]]:
+        """The record that holds the result, its place there, and its values; of equal results the last one."""
         k, own = len(self.outcomes), sorted(self.values)
         told = [
             (at, place, held(line["rewards"]).reshape(k, -1)[own, place].tolist())
@@ -85,13 +117,16 @@ class Correction:
         every = ", ".join(dict.fromkeys(self._in_words(values) for _, _, values in told))
         require(bool(found), f"was: {self.name} has no such result, but {every}.")
         require(len(different) == 1, f"{self.name} has several results, {every}: say by was= (--was) which one is wrong.")
-        return found[-1][:2]
+        return found[-1]
 
-    def _in_words(self, values: Sequence[float]) -> str:
+    def _in_words(self, values: Sequence[float | None]) -> str:
         alone = len(self.outcomes) == 1
         # One of several outcomes may not have been measured.
-        nothing = "failed" if alone else "none"
-        said = [nothing if math.isnan(value) else f"{self.sign * value:.10g}" for value in values]
+        empty = "failed" if alone else "none"
+        # Adding 0 turns −0 into 0.
+        said = [
+            "none" if value is None else empty if math.isnan(value) else f"{self.sign * value + 0.0:.10g}" for value in values
+        ]
         names = [self.outcomes[j] for j in sorted(self.values)]
         return said[0] if alone else " ".join(f"{n}={s}" for n, s in zip(names, said, strict=True))
 

@@ -29,7 +29,7 @@ from torchbandits.campaigns.campaign import (
     of_measurements,
     overruled_by,
 )
-from torchbandits.campaigns.corrections import Wanted, check_result, versions_of
+from torchbandits.campaigns.corrections import Corrected, Wanted, check_result, versions_of
 from torchbandits.campaigns.results import Call, Record, Results, Told, far_off, noise_variances
 from torchbandits.campaigns.settings import Settings, history
 from torchbandits.checks import (
@@ -281,7 +281,7 @@ class OutcomeCampaign(Campaign):
 
     def correct(  # type: ignore[override]
         self, id: Any, values: Mapping[str, float | None], *, was: Mapping[str, float] | None = None
-    ) -> Path:
+    ) -> Corrected:
         """Correct a result that was told, as if the right values had been told.
 
         Args:

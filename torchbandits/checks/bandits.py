@@ -11,7 +11,7 @@ from gpytorch.priors import Prior
 from torch import Tensor
 
 from torchbandits.checks.tensors import as_features, as_tensor, own_copy, same_device
-from torchbandits.checks.values import ENDLESS, LARGEST, check_flag, is_whole
+from torchbandits.checks.values import ENDLESS, LARGEST, check_flag, check_whole, is_whole
 from torchbandits.errors import (
     ArgumentError,
     ArmIndexError,
@@ -437,6 +437,12 @@ def check_count(k: Any) -> int:
     """The number of arms to recommend."""
     require(is_whole(k) and k <= MOST_MORE, f"k must be at least 1, a whole number up to {MOST_MORE:,}, got {k!r}.")
     return int(k)
+
+
+def check_draws(draws: Any, seed: Any) -> None:
+    """Refuse a number of draws and a seed that are no whole numbers, or too small."""
+    check_whole("draws", draws)
+    require(is_whole(seed, 0), f"seed must be a whole number ≥ 0, got {seed!r}.")
 
 
 def check_told(pulls: Tensor) -> None:

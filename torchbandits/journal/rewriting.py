@@ -20,6 +20,7 @@ def rewrite(path: Path, edit: Callable[[list[Record]], list[Record]]) -> Path:
     """Replace a journal by an edited one, which is complete and on the disk before it takes the place of the earlier one.
 
     The checkpoint is removed, because its state is that of the earlier journal. A kill at any instruction leaves one of both.
+    If the path is a symbolic link, the file to which it leads is replaced, and the earlier one is kept beside that file.
 
     Args:
         path: The journal, which is not open.
@@ -33,7 +34,8 @@ def rewrite(path: Path, edit: Callable[[list[Record]], list[Record]]) -> Path:
         StateError: If the journal is in use.
         DataError: If it is damaged, or if a file cannot be written. The journal is then as before.
     """
-    temporary, lines = path.with_name(f".{path.name}.{os.getpid()}.edited"), Lines(path, durable=True)
+    lines, file = Lines(path, durable=True), path.resolve()
+    temporary = file.with_name(f".{file.name}.{os.getpid()}.edited")
     try:
         header, *records = [parsed(text, path, before) for before, text in lines.read()]
         edited = edit(records)
@@ -46,14 +48,14 @@ def rewrite(path: Path, edit: Callable[[list[Record]], list[Record]]) -> Path:
             new.sync()
         finally:
             new.close()
-        shutil.copymode(path, temporary)
-        kept = _beside(path)
+        shutil.copymode(file, temporary)
+        kept = _beside(file)
         try:
             Journal(path).checkpoint_path.unlink(missing_ok=True)
-            os.replace(temporary, path)
-            sync_folder(path.parent)
+            os.replace(temporary, file)
+            sync_folder(file.parent)
         except OSError:
-            os.replace(kept, path)
+            os.replace(kept, file)
             # It is still there if both names are those of one file.
             kept.unlink(missing_ok=True)
             raise
@@ -72,11 +74,11 @@ def restore(kept: Path, path: Path) -> None:
         StateError: If another process has opened the new journal, which then stays.
         DataError: If a file cannot be moved.
     """
-    lines = Lines(path, durable=True)
+    lines, file = Lines(path, durable=True), path.resolve()
     try:
         Journal(path).checkpoint_path.unlink(missing_ok=True)
-        os.replace(kept, path)
-        sync_folder(path.parent)
+        os.replace(kept, file)
+        sync_folder(file.parent)
     except OSError as error:
         raise DataError(f"the journal {path} can't be restored: {error}. Move {kept} there.") from error
     finally:

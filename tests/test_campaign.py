@@ -1468,6 +1468,33 @@ def test_what_an_explanation_is_without_lengthscales_few_results_and_a_model():
 
 
 @OFF_SCALE
+@pytest.mark.parametrize("minimize", [False, True])
+def test_an_explanation_of_rows_that_fulfil_a_condition(minimize: bool):
+    """As at a context: the best of these rows, and the number of the others that may be better."""
+    kernel = gpytorch.kernels.ScaleKernel(gpytorch.kernels.RBFKernel()).double()
+    kernel.outputscale = 100.0
+    own = tb.gp_ucb(kernel, noise_std=0.5, width=tb.widths.Constant(2.0), prior_mean="estimate")
+    c = campaign(policy=own, minimize=minimize)
+    c.tell(measured(frame().head(20)))
+    known = c.bandit.posterior(c.bandit.arms)
+    low, high = (known.mean + sign * 2 * known.variance.sqrt() for sign in (-1, 1))
+    for where, held in (({"solvent": "DMF"}, frame()["solvent"] == "DMF"), ("temp < 60", frame()["temp"] < 60)):
+        said, best = c.explain(where=where), c.best(1, where=where)
+        row = int(said.best.index[0])
+        assert said.words.names[row] == best["id"][0]
+        assert float(said.best.mean[0]) == pytest.approx(best["expected"][0])
+        hopeful = torch.tensor(held.to_numpy()) & (high > low[row])
+        assert said.rivals == int(hopeful.sum()) - 1
+        assert (1 - 2 * minimize) * said.upper == pytest.approx(float(high[torch.tensor(held.to_numpy())].max()))
+        assert (said.distinct, said.repeated, said.doubt()) == (20, None, "")
+        torch.testing.assert_close(said.relevance, c.explain().relevance)
+    with pytest.raises(StateError, match="no row that fulfils the condition was measured"):
+        c.explain(where="id == '050'")
+    with pytest.raises(ArgumentError, match="where"):
+        c.explain(where="temp < -900")
+
+
+@OFF_SCALE
 def test_rows_that_are_no_candidates_are_not_hopeful():
     kernel = gpytorch.kernels.ScaleKernel(gpytorch.kernels.RBFKernel()).double()
     kernel.outputscale = 100.0

@@ -191,12 +191,15 @@ def test_the_command_explains_in_the_same_lines(folder: Path):
     campaign.close()
     assert "solvent = DMF" in said
     assert f"Best so far: {plate(run('best', '-k', '1'))['id'].iloc[0]!r}, with yield expected at" in said
+    dry = plate(run("best", "-k", "1", "--where", "dry"))["id"]
+    assert f"Best so far: {dry.iloc[0]!r}, with yield" in run("explain", "--where", "dry") if len(dry) else True
     run("new", "candidates.csv", "--objective", "yield", "--objective", "cost:min", "--folder", "two")
     run("tell", "results.csv", "--folder", "two")
     said = run("explain", "--folder", "two").splitlines()
     assert [line.partition(":")[0] for line in said] == ["yield", "cost"]
     assert "after 6 measurements of 6 of" in said[0]
     assert said[1] == "cost: no measurement was told yet."
+    assert "--where is for one objective" in refused("explain", "--folder", "two", "--where", "dry")
 
 
 def test_names_that_the_terminal_lacks_are_written_all_the_same(folder: Path):

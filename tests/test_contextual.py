@@ -276,6 +276,82 @@ def test_an_explanation_at_a_context_is_that_of_the_pairs_at_it(most: int):
         heuristic.explain(context=cs[0])
 
 
+def at_one_context(policy: tb.Policy, c: int) -> tuple[tb.ContextualBandit, tb.Bandit]:
+    """A contextual bandit, and a plain one with the arms at context c that has learned the same at all contexts."""
+    # Nothing is known of the last context, whose upper bounds are the largest.
+    contexts = torch.cat([CONTEXTS[:3], torch.full((1, 1), 9.0)])
+    bandit, plain = tb.ContextualBandit(policy, ARMS, contexts), tb.Bandit(policy, joint(contexts))
+    every = torch.arange(len(ARMS))
+    for t, k in enumerate((0, 2, 1, c)):
+        # Rewards elsewhere are lower, since the plain bandit recommends the best of all pairs pulled.
+        y = reward(joint(CONTEXTS[k : k + 1]), 25 * t) - 2.0 * (k != c)
+        bandit.tell(every, y, context=CONTEXTS[k])
+        plain.tell(every + k * len(ARMS), y)
+    return bandit, plain.set_arms_(joint(CONTEXTS[c : c + 1]))
+
+
+PROVED = tb.widths.IGP(norm_bound=1.0, noise_std=COMMON["noise_std"], delta=0.1, regularization=COMMON["noise_std"] ** 2)
+RULES = {
+    "EpsilonOptimal": tb.stopping.EpsilonOptimal(1.0, width=PROVED),
+    "EpsilonOptimal, not yet": tb.stopping.EpsilonOptimal(1e-3, width=PROVED),
+    "TopKKnown": tb.stopping.TopKKnown(3, 1.0, width=PROVED),
+    "LevelSetKnown": tb.stopping.LevelSetKnown(0.5, 1.0, width=PROVED),
+    "ProbableRegret": tb.stopping.ProbableRegret(0.3),
+    "ImprovementPerCost": tb.stopping.ImprovementPerCost(0.5),
+    "SameArm": tb.stopping.SameArm(1),
+    "Budget": tb.stopping.Budget(pulls=100),
+}
+
+
+@pytest.mark.parametrize("name", RULES)
+@pytest.mark.parametrize("c", [0, 1])
+def test_rules_at_a_context_decide_by_its_arms(name: str, c: int):
+    bandit, plain = at_one_context(tb.gp_ucb(rbf(), **COMMON), c)
+    rule = RULES[name]
+    ours, theirs = bandit.should_stop(copy.copy(rule), context=CONTEXTS[c]), plain.should_stop(copy.copy(rule))
+    assert torch.equal(ours.stop, theirs.stop)
+    assert torch.equal(ours.arm, theirs.arm)
+    torch.testing.assert_close(ours.value, theirs.value, rtol=1e-6, atol=1e-9)
+    assert (bool(ours), ours.reason.count(f"arm {int(ours.arm)} ")) == (
+        bool(theirs),
+        theirs.reason.count(f"arm {int(theirs.arm)} "),
+    )
+
+
+def test_rules_at_a_context_without_rewards():
+    bandit = tb.ContextualBandit(tb.gp_ucb(rbf(), **COMMON), ARMS, CONTEXTS[:2])
+    for rule in RULES.values():
+        found = bandit.should_stop(copy.copy(rule), context=CONTEXTS[1])
+        assert (bool(found), int(found.arm)) == (False, -1)
+    # An arm that was pulled at another context only may be the best one here.
+    bandit.tell(torch.tensor([4]), torch.ones(1), context=CONTEXTS[0])
+    found = bandit.should_stop(tb.stopping.EpsilonOptimal(1.0, width=PROVED), context=CONTEXTS[1])
+    assert torch.equal(found.arm, bandit.best(1, context=CONTEXTS[1]).index.squeeze(-1))
+    with pytest.raises(errors.UnsupportedError, match=r"stop by stopping\.SameArm"):
+        tb.ContextualBandit(tb.uniform(), ARMS, CONTEXTS[:2]).should_stop(RULES["ImprovementPerCost"], context=CONTEXTS[1])
+
+
+def test_a_context_with_a_single_arm_needs_no_more_pulls():
+    bandit = tb.ContextualBandit(tb.gp_ucb(rbf(), **COMMON), ARMS[:1], CONTEXTS[:3])
+    bandit.tell(torch.tensor([0]), torch.ones(1), context=CONTEXTS[0])
+    assert bandit.should_stop(tb.stopping.ProbableRegret(1e-3), context=CONTEXTS[2])
+
+
+@pytest.mark.parametrize("c", [0, 2])
+def test_the_top_arms_at_a_context(c: int):
+    bandit, plain = at_one_context(tb.gp_ucb(rbf(), **COMMON), c)
+    ours, theirs = bandit.top_k(3, context=CONTEXTS[c], seed=5), plain.top_k(3, seed=5)
+    assert torch.equal(ours.index, theirs.index)
+    assert torch.equal(ours.index, bandit.best(3, context=CONTEXTS[c]).index)
+    torch.testing.assert_close(ours.points, theirs.points)
+    torch.testing.assert_close((ours.mean, ours.variance), (theirs.mean, theirs.variance))
+    torch.testing.assert_close(ours.probability, theirs.probability, rtol=0, atol=0.01)
+    with pytest.raises(errors.ArgumentError, match="k must be less than the number of distinct arms, 25, got 25"):
+        bandit.top_k(25, context=CONTEXTS[c])
+    with pytest.raises(errors.ArgumentError, match="seed must be"):
+        bandit.top_k(2, context=CONTEXTS[c], seed=-1)
+
+
 def test_explanations_of_rows_are_those_of_each_row():
     policy, rows = tb.gp_ucb(rbf(), noise_std=0.1), [generator(0), generator(1)]
     both = tb.ContextualBandit(policy, ARMS, CONTEXTS[:3], generator=rows)

@@ -20,6 +20,7 @@ from torchbandits.checks import (
     check_arms,
     check_available,
     check_count,
+    check_draws,
     check_fit,
     check_generators,
     check_history,
@@ -42,7 +43,9 @@ from torchbandits.loop import Loop
 from torchbandits.policies import Policy
 from torchbandits.posteriors import GaussianProcess, PartitionedProcess
 from torchbandits.selections import duplicate, joined, within
+from torchbandits.sets import TopK, top_k
 from torchbandits.shapes import broadcast_shapes
+from torchbandits.stopping import Decision, Rule, check_rules, decide
 from torchbandits.types import Arms, FitReport, PickMask, Picks, Points, Recommendation, Report, Selection
 
 
@@ -189,6 +192,23 @@ def check_contexts(contexts: Any, arms: Arms, batch_shape: torch.Size) -> Tensor
         raise ShapeError(f"contexts must be C x c or {(*batch_shape, 'C', 'c')}, at least one, got {tuple(known.shape)}.")
     require(bool(torch.isfinite(known).all()), "a context has a NaN or infinite feature.", NonFiniteError)
     return known.expand(*batch_shape, *known.shape[-2:])
+
+
+class LoopHere(Loop):
+    """A loop as stopping rules see it at one context.
+
+    Args:
+        loop: The loop over all pairs (context, arm).
+        arm: The pair that is recommended at the context, `batch_shape`.
+    """
+
+    def __init__(self, loop: Loop, arm: Tensor) -> None:
+        self.__dict__.update(loop.__dict__)
+        self._arm = arm
+
+    def best_arm(self) -> Tensor:
+        """The pair that is recommended at the context, `batch_shape`."""
+        return self._arm
 
 
 class ContextualBandit:
@@ -375,29 +395,50 @@ class ContextualBandit:
         k = check_count(k)
         check_told(self.pulls)
         self._enter(context)
-        state, own = self.loop.state, self._contexts.own
-        if state.tabulated:
-            lam = state.process.regularization
-            told = state.in_reward_units(own(state.arm_mean()), lam * own(state.arm_leverage()))
-            mean, variance = told.mean, told.variance
-        else:
-            counts, sums = self.counts, own(state.rows.counts(state.statistics.sums))
-            mean = torch.where(counts > 0, sums / counts, -torch.inf)
-            variance = torch.full_like(mean, torch.nan)
-        if (first := state.rows.first) is not None:  # exact duplicates count as one arm
-            copies = first != torch.arange(first.shape[-1], device=first.device)
-            mean = mean.masked_fill(own(copies.expand(state.rows.row_of_arm.shape)), -torch.inf)
-        top = mean.topk(min(k, mean.shape[-1]), dim=-1)
-        known = top.values > -torch.inf
-        index = torch.where(known, top.indices, -1)
-        points = state.rows.points(self._contexts.inward(index, self._contexts.current.unsqueeze(-1)))
-        pad, grow = (0, k - index.shape[-1]), torch.nn.functional.pad
-        return Recommendation(
-            grow(torch.where(known.unsqueeze(-1), points, torch.nan), (0, 0, *pad), value=torch.nan),
-            grow(index, pad, value=-1),
-            grow(torch.where(known, top.values, torch.nan), pad, value=torch.nan),
-            grow(torch.where(known, variance.gather(-1, top.indices), torch.nan), pad, value=torch.nan),
-        )
+        return self._best_here(k)
+
+    @one_at_a_time
+    def top_k(self, k: int, *, context: Tensor, draws: int = 1_000, seed: int = 0) -> TopK:
+        """The k arms with the highest posterior mean at a context, each with its probability of being among the k best there;
+        see `Bandit.top_k`. The context is then kept, as after `ask`."""
+        k = check_count(k)
+        check_draws(draws, seed)
+        self._enter(context)
+        with self.loop.few_threads():
+            found = top_k(self.loop, k, draws, seed)
+        return replace(found, index=self._contexts.outward(found.index))
+
+    @one_at_a_time
+    def should_stop(self, *rules: Rule, context: Tensor) -> Decision:
+        """Apply stopping rules to the arms at a context; see `Bandit.should_stop`. The context is then kept, as after `ask`.
+
+        Args:
+            rules: Rules of `torchbandits.stopping`. Bounds, levels and improvements are those of the arms at the context, pulls
+                and costs those of all contexts (without the costs of pulls at contexts that are not kept). `SameArm` needs an
+                object per context.
+            context: `c` or `batch_shape x c`. To stop at several contexts, apply the rules at each.
+
+        Returns:
+            The decision on the arm with the highest posterior mean at the context, whether it was pulled there or not.
+
+        Raises:
+            UnsupportedError: For a rule that does not support this policy; the message names rules that do.
+
+        Guarantee: at each context that of the rule. With the bounds of `EpsilonOptimal`, `TopKKnown` and `LevelSetKnown` it
+        holds at all contexts together, since a width that is valid is so for all pairs.
+        """
+        checked = check_rules(rules)
+        self._enter(context)
+        loop, contexts = self.loop, self._contexts
+        with loop.few_threads():
+            arm = torch.full(self.batch_shape, -1, device=self.device)
+            if bool((told := self.pulls > 0).any()):
+                arm = torch.where(told, self._best_here(1).index.squeeze(-1), arm)
+            here = contexts.inward(arm.unsqueeze(-1), contexts.current.unsqueeze(-1)).squeeze(-1)
+            found = decide(checked, LoopHere(loop, here))
+        pairs = zip(found.reasons, here.reshape(-1).tolist(), arm.reshape(-1).tolist(), strict=True)
+        reasons = tuple(reason.replace(f"arm {pair} ", f"arm {own} ") for reason, pair, own in pairs)
+        return replace(found, arm=arm, reasons=reasons)
 
     @one_at_a_time
     def explain(
@@ -580,6 +621,32 @@ class ContextualBandit:
     def _open_here(self) -> Selection | None:
         loop = self.loop
         return None if loop.open is None else within(loop.open, self._contexts.here(loop.open.index), loop.points)
+
+    def _best_here(self, k: int) -> Recommendation:
+        """The k best arms at the current context, see `best`."""
+        state, own = self.loop.state, self._contexts.own
+        if state.tabulated:
+            lam = state.process.regularization
+            told = state.in_reward_units(own(state.arm_mean()), lam * own(state.arm_leverage()))
+            mean, variance = told.mean, told.variance
+        else:
+            counts, sums = self.counts, own(state.rows.counts(state.statistics.sums))
+            mean = torch.where(counts > 0, sums / counts, -torch.inf)
+            variance = torch.full_like(mean, torch.nan)
+        if (first := state.rows.first) is not None:  # exact duplicates count as one arm
+            copies = first != torch.arange(first.shape[-1], device=first.device)
+            mean = mean.masked_fill(own(copies.expand(state.rows.row_of_arm.shape)), -torch.inf)
+        top = mean.topk(min(k, mean.shape[-1]), dim=-1)
+        known = top.values > -torch.inf
+        index = torch.where(known, top.indices, -1)
+        points = state.rows.points(self._contexts.inward(index, self._contexts.current.unsqueeze(-1)))
+        pad, grow = (0, k - index.shape[-1]), torch.nn.functional.pad
+        return Recommendation(
+            grow(torch.where(known.unsqueeze(-1), points, torch.nan), (0, 0, *pad), value=torch.nan),
+            grow(index, pad, value=-1),
+            grow(torch.where(known, top.values, torch.nan), pad, value=torch.nan),
+            grow(torch.where(known, variance.gather(-1, top.indices), torch.nan), pad, value=torch.nan),
+        )
 
     def _picks(self, selection: Selection | Tensor) -> tuple[Tensor, Tensor]:
         return check_picks(selection, self.batch_shape, self.arms.shape[-2], self.device)

@@ -213,7 +213,7 @@ class EpsilonOptimal(Rule):
         policy, state = table_state(loop, "EpsilonOptimal")
         own, width = proved_width(policy, state, self.width)
         arm, (mean, std) = loop.best_arm(), marginals(state)
-        upper = torch.addcmul(mean, std, width.unsqueeze(-1)).amax(dim=-1)
+        upper = only_entries(state.rows, torch.addcmul(mean, std, width.unsqueeze(-1))).amax(dim=-1)
         mean, std = (x.gather(-1, arm.clamp_min(0).unsqueeze(-1)).squeeze(-1) for x in (mean, std))
         gap = torch.where(arm >= 0, upper - (mean - width * std), torch.inf)
         sure = f"with probability {1 - own:.4g} no arm is better than arm {{arm}} by more than {{value}}"
@@ -350,18 +350,18 @@ class ProbableRegret(Rule):
         ahead = mean - mean.gather(-1, slot) - self.epsilon
         score = torch.where(spread > 0, ahead / spread.clamp_min(torch.finfo(spread.dtype).tiny), torch.sign(ahead) * torch.inf)
         score = score.scatter(-1, slot, -torch.inf)
-        if state.rows.first is not None:
-            own = state.rows.first == torch.arange(state.rows.num_arms, device=arm.device)
-            score = score.masked_fill(~own, -torch.inf)
+        score = only_entries(state.rows, score)
         if hopeful is not None:
             score = score.masked_fill(~hopeful, -torch.inf)
         leading = score.topk(min(self.leaders, score.shape[-1]), dim=-1)
+        # Where no other arm counts, the recommended arm is its own rival.
+        likely = torch.where(leading.values > -torch.inf, leading.indices, slot)
         rest = torch.special.ndtr(score.scatter(-1, leading.indices, -torch.inf)).sum(dim=-1, keepdim=True)
         own = torch.special.ndtr(leading.values)
         # With j arms drawn, the union bound covers the leaders from j on and all arms that are not leaders.
         left = rest + own.flip(-1).cumsum(dim=-1).flip(-1) - own
         size = (left > _NEGLECTED * self.delta).sum(dim=-1, keepdim=True).clamp_max(own.shape[-1] - 1)
-        return leading.indices, size.squeeze(-1) + 1, left.gather(-1, size).squeeze(-1)
+        return likely, size.squeeze(-1) + 1, left.gather(-1, size).squeeze(-1)
 
     def _row(self, joint: JointDraws, row: int, size: int, rest: float, told: float) -> tuple[bool, float]:
         """Whether one batch row stops, and the estimated probability of a larger regret."""
@@ -465,7 +465,7 @@ class LevelSetKnown(Rule):
         policy, state = table_state(loop, "LevelSetKnown")
         delta, width = proved_width(policy, state, self.width)
         mean, std = marginals(state)
-        ambiguity = Straddle(self.level)(mean, std, width, width).amax(dim=-1)
+        ambiguity = only_entries(state.rows, Straddle(self.level)(mean, std, width, width)).amax(dim=-1)
         told = f"with probability {1 - delta:.4g} every arm is known to be above or below {self.level:g} up to {{value}}"
         stop = (ambiguity <= self.epsilon) & (loop.best_arm() >= 0)
         return decision_of(loop, stop, ambiguity, f"{told}, and ε is {self.epsilon:g}")
@@ -555,7 +555,7 @@ class ImprovementPerCost(Rule):
         costs = state.rows.costs
         gain = gain if costs is None else gain - costs.log()
         hopeful = loop.likely(None)
-        gain = gain if hopeful is None else gain.masked_fill(~hopeful, -torch.inf)
+        gain = only_entries(state.rows, gain if hopeful is None else gain.masked_fill(~hopeful, -torch.inf))
         value = torch.where(loop.best_arm() >= 0, gain.amax(dim=-1).exp(), torch.inf)
         per = "" if costs is None else " per unit of cost"
         return decision_of(

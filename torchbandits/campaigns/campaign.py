@@ -53,8 +53,8 @@ from torchbandits.checks import (
 from torchbandits.constraints import Constraint, Distinct, check_within
 from torchbandits.diagnostics import Calibration, leave_one_out
 from torchbandits.display import Readable, Shown, count, pairs
-from torchbandits.errors import ArgumentError, DiagnosticWarning, StateError, UnsupportedError, require
-from torchbandits.explanation import Explanation, Words
+from torchbandits.errors import ArgumentError, DiagnosticWarning, StateError, UnsupportedError, issue, require
+from torchbandits.explanation import Explanation, Words, explain
 from torchbandits.journal import Journal, restore, rewrite
 from torchbandits.policies import Policy, auto, gp_ucb, per_cost
 from torchbandits.policies.repeats import most_repeated, reason_for_repeats
@@ -690,6 +690,12 @@ class Campaign(Readable):
         """Explain what the model has learned about the columns, the noise and the best row. `print` shows the result as five
         lines of text, and its method `figure()` plots the columns that matter.
 
+        Args:
+            where: A condition on the rows, as for `ask`, such as the current context, `{"machine": "B"}`. The best row is then
+                that of `best(where=)`, and only rows that fulfil the condition count as rows that may be better. The columns,
+                the noise and the numbers of measurements are those of all rows. There is no `doubt` about repeats, and no
+                `repeated` row.
+
         Returns:
             The explanation of `Bandit.explain`, in units of the objective and with its sign. Its features have the names of the
             columns; a column of categories has one feature for each, called `solvent = DMF`. `best.index` is the recommended
@@ -697,17 +703,23 @@ class Campaign(Readable):
             into account that were told by earlier processes.
 
         Raises:
+            ArgumentError: If no row of the table fulfils the condition, or it is none.
             UnsupportedError: For a policy without a single Gaussian process, such as `uniform`.
-            StateError: If nothing was measured yet.
+            StateError: If nothing was measured yet, or no row that fulfils the condition.
 
         Cost: O(A).
         """
         self._check_measured("nothing to explain")
+        features = feature_names(list(self.columns))
         try:
-            found = self._bandit.explain(names=feature_names(list(self.columns)), available=self._there(self._offer))
+            if where is None:
+                found = self._bandit.explain(names=features, available=self._there(self._offer))
+            else:
+                found = self._explained(features, where)
         except UnsupportedError as error:
             raise UnsupportedError(self._unexplained) from error
-        row, repeated = self._as_told(found.best.index, list(self._record.measured())), self._repeated(found)
+        row, _ = self._fulfilling(found.best.index, list(self._record.measured()), where)
+        repeated = self._repeated(found) if where is None else None
         named = np.unique(np.array([*row[row >= 0], *([] if repeated is None else [repeated[0]])], np.int64))
         best = replace(found.best, index=torch.from_numpy(row).to(found.best.index), mean=self._sign * found.best.mean)
         names = dict(zip(named.tolist(), self._ids.of(named, self._table.take(named)), strict=True))
@@ -717,6 +729,21 @@ class Campaign(Readable):
         if found.kernel_estimated:
             guarantee = "Guarantee: none, because these are estimates of a model that was fitted to the same measurements."
         return replace(found, best=best, upper=self._sign * found.upper, repeated=repeated, guarantee=guarantee, words=words)
+
+    def _explained(self, names: Sequence[str], where: Any) -> Explanation:
+        """The explanation of the best measured row that fulfils a condition."""
+        offer, loop = on_offer("where", self._table, where), self._bandit.loop
+        every = self._bandit.best(max(1, loop.state.statistics.size))
+        known = (every.index >= 0).nonzero().squeeze(-1)
+        _, kept = self._fulfilling(every.index[known], list(self._record.measured()), where)
+        place = known[torch.from_numpy(kept).to(known.device)][:1]
+        require(len(place) > 0, "no row that fulfils the condition was measured, so that there is no best one.", StateError)
+        best = Recommendation(every.points[place], every.index[place], every.mean[place], every.variance[place])
+        offered = offer if self._offer is None else offer & self._offer
+        with loop.few_threads():
+            found = explain(loop.policy, loop.state, names, (), loop.likely(self._there(offered)), best)
+            failed, avoided = loop.failed(())
+        return replace(found, failed=failed, avoided=avoided, uncertainty=math.nan, repeats=0)
 
     @one_at_a_time
     def doubt(self) -> str:

@@ -262,11 +262,20 @@ def stop(
 
 
 @campaign_app.command()
-def explain(folder: Folder = HERE, device: Device = "cpu") -> None:
+def explain(
+    where: Annotated[
+        str | None, typer.Option(help="The best row among those that fulfil a condition, such as 'price < 100'.")
+    ] = None,
+    folder: Folder = HERE,
+    device: Device = "cpu",
+) -> None:
     """Print what the model has learned: the best row, the columns that matter, the noise, and how sure it is. For several
     outcomes, the columns and the noise of each."""
     with _opened(folder, device) as campaign:
-        for line in campaign.explain().lines():
+        several = isinstance(campaign, OutcomeCampaign)
+        message = "--where is for one objective: of several outcomes, explain tells the columns and the noise only."
+        require(where is None or not several, message, ConfigError)
+        for line in (campaign.explain() if several else campaign.explain(where=where)).lines():
             say(line)
 
 

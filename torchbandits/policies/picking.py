@@ -116,10 +116,10 @@ def only_entries(rows: ArmRows, values: Tensor) -> Tensor:
 
 
 def incumbent(state: TableState | BoxState) -> Tensor:
-    """The highest posterior mean over the arms, `batch_shape`, reward units. In a box it is taken over the pulled points, and
-    is the prior mean before the first pull."""
+    """The highest posterior mean over the arms of the current context, `batch_shape`, reward units. In a box it is taken over
+    the pulled points, and is the prior mean before the first pull."""
     if isinstance(state, TableState):
-        return marginals(state)[0].amax(dim=-1)
+        return only_entries(state.rows, marginals(state)[0]).amax(dim=-1)
     prior = state.posterior.estimated_prior_mean
     if not state.statistics.size:
         return prior

@@ -467,6 +467,8 @@ def test_metrics_that_are_only_tracked_are_left_out():
     [
         ("gp_bucbb", {}, "Did you mean 'gp_bucb'"),
         ("uniform", {}, "does not score points"),
+        ("auto", {}, "leave the policy out, which is GP-UCB on the fitted model"),
+        (tb.auto(), {}, "leave the policy out, which is GP-UCB on the fitted model"),
         ("gp_bucb", {"policy_options": {"detla": 0.1}}, "Did you mean 'delta'"),
         ("gp_bucb", {"beta": -1.0}, "beta must be"),
     ],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pyarrow as pa
 import pytest
 import torch
 
+import torchbandits as tb
 from torchbandits.campaigns.settings import Settings, read_settings
 from torchbandits.errors import ArgumentError, StateError
 from torchbandits.tabular import columns as campaign_columns
@@ -79,6 +81,47 @@ def test_each_kind_is_found_and_encoded():
         np.testing.assert_allclose(found[name], values * scale, atol=1e-9, err_msg=name)
     for text in "xyz":
         np.testing.assert_array_equal(found[f"text = {text}"], frame["text"] == text)
+
+
+def test_doses_with_a_control_are_taken_by_their_logarithm(tmp_path: Path):
+    doses = np.tile([0.0, 0.01, 0.1, 1.0, 10.0, 100.0, 1e-16, 50.0], N // 8)
+    frame = table()[["number"]].assign(dose=doses)
+    decision = decided(frame)["dose"]
+    assert (decision.kind, decision.unit) == ("log", 0.01), "1e-16 is a zero with a rounding error"
+    assert decision.why == "from 0 to 100: the logarithm of 1 + x / 0.01"
+    np.testing.assert_allclose(features(frame, decided(frame))["dose"], standard(np.log1p(doses / 0.01)), atol=1e-9)
+    # Numbers within two decades, and many equal ones, stay numbers.
+    for other in (np.tile([0.0, 0.5, 1.0, 20.0], N // 4), np.array([0.0] * (N - 1) + [3.0])):
+        assert decided(frame.assign(dose=other))["dose"].kind == "number"
+        told = decided(frame.assign(dose=other), dose="log")["dose"]
+        assert (told.kind, told.unit) == ("log", other[other > 0].min())
+    # The unit is saved, and holds for rows that are added.
+    rows = frame.assign(id=[f"{i:02}" for i in range(N)])
+    c = tb.Campaign(rows, objective="yield", journal=tmp_path / "lab")
+    arms = c.bandit.arms.clone()
+    c.close()
+    again = tb.Campaign(rows, journal=tmp_path / "lab")
+    assert torch.equal(again.bandit.arms, arms)
+    assert again.extend(rows[:1].assign(id="new", dose=0.001)) == 1
+    expected = (np.log1p(0.1) - again.columns["dose"].center) / again.columns["dose"].scale
+    assert float(again.bandit.arms[-1, 1]) == pytest.approx(expected)
+    with pytest.raises(ArgumentError, match="'dose', which is taken as 'log', has numbers from -1 to -1"):
+        again.extend(rows[:1].assign(id="newer", dose=-1.0))
+
+
+def test_a_campaign_that_began_earlier_keeps_its_doses_as_numbers(tmp_path: Path):
+    rows = table()[["number"]].assign(id=[f"{i:02}" for i in range(N)], dose=np.tile([0.0, 0.01, 1.0, 100.0], N // 4))
+    c = tb.Campaign(rows, objective="yield", journal=tmp_path / "lab", columns={"dose": "number"})
+    arms = c.bandit.arms.clone()
+    c.close()
+    path = tmp_path / "lab.campaign.json"
+    settings = json.loads(path.read_text()) | {"overruled": {}}
+    for column in settings["columns"]:
+        del column["unit"]
+    path.write_text(json.dumps(settings))
+    again = tb.Campaign(rows, journal=tmp_path / "lab")
+    assert again.columns["dose"].kind == "number"
+    assert torch.equal(again.bandit.arms, arms)
 
 
 def test_empty_cells_count_as_the_median_and_are_marked():

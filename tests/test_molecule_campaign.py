@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 import torchbandits as tb
 from torchbandits.cli import app
-from torchbandits.errors import ArgumentError, StateError, UnsupportedError
+from torchbandits.errors import ArgumentError, DiagnosticWarning, StateError, UnsupportedError
 from torchbandits.extras import Later
 from torchbandits.tabular import molecules
 
@@ -71,6 +71,25 @@ def test_fingerprints_of_another_campaign_are_not_taken(tmp_path: Path, monkeypa
     with pytest.raises(UnsupportedError):
         tb.Campaign(frame(), **options, journal=tmp_path / "failed", policy=tb.lin_ucb(noise_std=0.1))
     assert not list(tmp_path.glob("failed*"))
+
+
+def test_rows_of_one_molecule_are_named_when_a_campaign_begins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    rows = frame()
+    rows.loc[5, "smiles"], rows.loc[9, "smiles"] = "OCC", SMILES[3]
+    words = (
+        r"column 'smiles': row 5 \('OCC'\) and row 6 \('CCO'\) hold the same molecule \(2 such pairs\); each is a "
+        r"candidate"
+    )
+    for kept in (molecules.KEPT, 10):
+        monkeypatch.setattr(molecules, "KEPT", kept)
+        with pytest.warns(DiagnosticWarning, match=words):
+            c = tb.Campaign(rows, objective="value", journal=tmp_path / f"lab{kept}")
+        assert c.bandit.loop.num_arms == len(rows)
+        c.close()
+        # It is said once, and a row with equal fingerprints may be another molecule.
+        tb.Campaign(rows, journal=tmp_path / f"lab{kept}").close()
+    rows.loc[[5, 9], "smiles"] = ["C" * 30, "C" * 31]
+    tb.Campaign(rows, objective="value")
 
 
 def test_molecules_stand_alone():

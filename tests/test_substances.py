@@ -74,6 +74,21 @@ def test_stereoisomers_are_different_points(pair: tuple[str, str]):
     assert tb.Campaign(table, objective="yield").columns["ligand"].features == 2
 
 
+def test_spellings_of_one_molecule_are_one_point_and_named():
+    spelled = ["OCC", "CCO", "C(O)C", *LIGANDS]
+    found = coordinates_of(spelled)
+    np.testing.assert_array_equal(found[0], found[1])
+    np.testing.assert_array_equal(found[0], found[2])
+    np.testing.assert_array_equal(found[2:], coordinates_of(spelled[2:]), "and change no other point")
+    rows = frame()
+    for row, text in ((0, "CCO"), (len(rows) - 1, "OCC")):
+        rows.loc[row, ["ligand", "solvent", "temperature"]] = [LIGANDS[0], text, 60]
+    c = tb.Campaign(rows, objective="yield", columns={"solvent": "substance"})
+    assert c.columns["solvent"].why == "as told; 'CCO' and 'OCC' are one molecule"
+    assert "molecule" not in c.columns["ligand"].why
+    assert int(c._entries([len(rows) - 1])) == 0, "rows that differ in the spelling alone are one arm"
+
+
 def test_smiles_beside_other_features_are_substances_and_the_campaign_resumes(tmp_path: Path):
     c = tb.Campaign(frame(), objective="yield", journal=tmp_path / "lab")
     assert {d.column: d.kind for d in c.columns} == {

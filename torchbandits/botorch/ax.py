@@ -67,7 +67,8 @@ def ax_generator_spec(
         max_arms: Combinations above this are left to Ax's own optimisers.
 
     Raises:
-        UnsupportedError: If Ax is not installed.
+        UnsupportedError: If Ax is not installed; for policies that do not score points, and for `auto`, which fits a model of
+            its own.
         ArgumentError: If the policy or one of its options is unknown, or options are given beside a policy.
     """
     options = {"policy_options": policy_options, "model_options": model_options, "model_config_options": model_config_options}

@@ -79,9 +79,15 @@ def check_named_policy(policy: Policy | str | None, policy_options: Mapping[str,
     Raises:
         ArgumentError: For an unknown policy, or options that are unknown, out of range, or given beside a policy; and for a
             width that depends on the number of arms, which is unknown here.
-        UnsupportedError: For a policy that does not score points.
+        UnsupportedError: For a policy that does not score points, and for `auto`, whose model is its own.
     """
     composed = check_scores(_made(policy, policy_options, beta, RBFKernel(), {}))
+    require(
+        composed.from_data is None,
+        "auto estimates kernel, noise and scales itself, and this model is fitted by Ax: leave the policy out, which is GP-UCB "
+        "on the fitted model, or name one, such as 'gp_bucb' with beta=4.0; or ask a Bandit, whose policy auto may be.",
+        UnsupportedError,
+    )
     require(
         not uses_width(composed) or "num_arms" not in composed.confidence.reads,
         f"the width {type(composed.confidence).__name__} counts the arms of a finite set, and their number is not known here: "

@@ -60,7 +60,7 @@ from torchbandits.policies import Policy, auto, gp_ucb, per_cost
 from torchbandits.policies.repeats import most_repeated, reason_for_repeats
 from torchbandits.policies.state import GaussianState
 from torchbandits.posteriors import GaussianProcess
-from torchbandits.sources import ArmSource
+from torchbandits.sources import ArmSource, Fingerprints
 from torchbandits.starts import Spread
 from torchbandits.stopping import Decision, ImprovementPerCost, LevelSetKnown, ProbableRegret, Rule, check_rules
 from torchbandits.tabular.columns import Decisions
@@ -68,10 +68,10 @@ from torchbandits.tabular.encoding import Encoder, costs, encode, encode_in_memo
 from torchbandits.tabular.extended import ANOTHER, check_rows, joined
 from torchbandits.tabular.ids import Ids, open_table
 from torchbandits.tabular.kept import origin_of
-from torchbandits.tabular.molecules import fingerprints
+from torchbandits.tabular.molecules import fingerprints, repeated
 from torchbandits.tabular.tables import InMemory, Table, as_table
 from torchbandits.tanimoto import TanimotoKernel
-from torchbandits.types import Marginals
+from torchbandits.types import Marginals, Recommendation
 from torchbandits.widths import Constant
 
 if TYPE_CHECKING:
@@ -102,12 +102,13 @@ class Campaign(Readable):
     """Choose the next rows of a table to evaluate, and learn from their results.
 
     Columns are encoded as features by rules that `columns` shows: numbers as they are or, where they spread over decades, by
-    their logarithm; booleans; dates as days; columns with few different texts as categories, one feature per category. Numbers
-    are standardised to mean 0 and standard deviation 1. An empty number is replaced by the median, and the column has a further
-    feature "is empty"; empty cells of a category form a separate category. A column of SMILES (extra `chem`) of at most 1,000
-    different molecules becomes a substance, points whose distances come from the similarity of their Morgan fingerprints. If it
-    is the only feature, or `columns` declares it as `"molecule"`, its fingerprints are compared as a whole. Other text is
-    refused. The decisions are saved beside the journal and hold for the whole campaign.
+    their logarithm (with zeros, that of 1 + x / u for the smallest positive number u); booleans; dates as days; columns with
+    few different texts as categories, one feature per category. Numbers are standardised to mean 0 and standard deviation 1.
+    An empty number is replaced by the median, and the column has a further feature "is empty"; empty cells of a category form
+    a separate category. A column of SMILES (extra `chem`) of at most 1,000 different molecules becomes a substance, points
+    whose distances come from the similarity of their Morgan fingerprints. If it is the only feature, or `columns` declares it
+    as `"molecule"`, its fingerprints are compared as a whole. Other text is refused. The decisions are saved beside the journal
+    and hold for the whole campaign.
 
     If the table has the column of the objective, its filled cells are told at the beginning, as history.
 
@@ -128,9 +129,9 @@ class Campaign(Readable):
         noise_std: Standard deviation of the noise of a measurement, in units of the objective, where it is known. The default
             policy is then GP-UCB with this noise and a kernel that is fitted repeatedly to the results. It supports results
             with individual noise variances (`tell(noise_var=)`) and more rules of `should_stop`.
-        columns: Kinds of columns that replace those chosen by the rules: `"number"`, `"log"`, `"count"` (the logarithm of one
-            more), `"boolean"`, `"date"`, `"category"`, `"substance"` (SMILES), `"molecule"` (SMILES; all other columns are then
-            ignored), `"ignore"`, or the list of its categories in order, lowest first.
+        columns: Kinds of columns that replace those chosen by the rules: `"number"`, `"log"` (also with zeros), `"count"` (the
+            logarithm of one more), `"boolean"`, `"date"`, `"category"`, `"substance"` (SMILES), `"molecule"` (SMILES; all other
+            columns are then ignored), `"ignore"`, or the list of its categories in order, lowest first.
         candidates: The rows on offer: the name of a column of booleans, or a comparison of columns, such as
             `"temp < 80 and solvent != 'DMF'"`. Results of other rows may be told as well. A resumed campaign may have another
             condition.
@@ -144,6 +145,8 @@ class Campaign(Readable):
         ArgumentError: If ids are empty or repeated, or a column cannot be used: names row and column. Nothing is written then.
         DataError: If a file cannot be read or written, or a package of `torchbandits[experiments]` is missing.
         StateError: If the journal belongs to another campaign: other ids, objective or columns.
+
+    Warns (`DiagnosticWarning`): If a new campaign of molecules has the same one in several rows, in whatever spelling.
 
     Cost: two passes over the table, one if the campaign is resumed; then as `Bandit`.
     """
@@ -221,6 +224,9 @@ class Campaign(Readable):
         self._rejoin()
         self._remember()
         self._tell_history()
+        found, column = self._bandit.loop.state.rows.source, begun.settings.decisions.molecules
+        if begun.new and column is not None and isinstance(found, Fingerprints):
+            issue(repeated(self._table, column, found))
 
     def _check_kind(self, settings: Settings) -> None:
         """Refuse to resume a campaign of the other class."""
@@ -686,7 +692,7 @@ class Campaign(Readable):
         return table
 
     @one_at_a_time
-    def explain(self) -> Explanation:
+    def explain(self, *, where: Any = None) -> Explanation:
         """Explain what the model has learned about the columns, the noise and the best row. `print` shows the result as five
         lines of text, and its method `figure()` plots the columns that matter.
 

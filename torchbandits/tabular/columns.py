@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from torchbandits.display import count
 from torchbandits.errors import ArgumentError, nearest, require
 from torchbandits.sources.smiles import all_smiles
 from torchbandits.tabular.substances import are_substances, coordinates_of
@@ -224,6 +225,7 @@ class Decision:
         fill: Number that replaces an empty cell, after the logarithm if there is one.
         center, scale: A number x becomes (x − center) / scale, after the logarithm if there is one.
         coordinates: The features of each substance.
+        unit: For a logarithm of numbers that may be 0, the number u in log(1 + x / u); otherwise 0.
     """
 
     column: str
@@ -235,6 +237,7 @@ class Decision:
     center: float = 0.0
     scale: float = 1.0
     coordinates: tuple[tuple[float, ...], ...] = ()
+    unit: float = 0.0
 
     @property
     def features(self) -> int:
@@ -286,13 +289,14 @@ class Decisions:
 def decide(table: Table, roles: Mapping[str, str], overruled: Mapping[str, Any], *, molecules: bool = False) -> Decisions:
     """Decide how each column is encoded.
 
-    Numbers stay numbers, unless they are positive and spread over decades (`log`; of whole numbers from 0 on `count`, the
-    logarithm of one more). Texts are categories if there are at most 50 different ones, and each is in more than one row on
-    average. A column whose cells are all equal is ignored. Empty cells of numbers are replaced by the median, with a feature
-    "is empty"; empty cells of categories form a separate category. Texts that RDKit reads as SMILES are substances, points
-    whose distances come from the similarity of their fingerprints, if at most 1,000 differ and there are other features.
-    A column of SMILES that is the only feature holds molecules, which are compared by their whole fingerprints: if a column is
-    declared to hold molecules, all other columns are ignored.
+    Numbers stay numbers, unless they are positive and spread over decades (`log`; if some of them are 0, log(1 + x / u) for
+    the smallest positive number u; of whole numbers from 0 on `count`, the logarithm of one more). Texts are categories if
+    there are at most 50 different ones, and each is in more than one row on average. A column of equal cells is ignored.
+    Empty cells of numbers are replaced by the median, with a feature "is empty"; empty cells of categories form a separate
+    category. Texts that RDKit reads as SMILES are substances, points whose distances come from the similarity of their
+    fingerprints, if at most 1,000 differ and there are other features. A column of SMILES that is the only feature holds
+    molecules, which are compared by their whole fingerprints: if a column is declared to hold molecules, all other columns are
+    ignored.
 
     Args:
         table: The candidates.
@@ -412,11 +416,12 @@ def _decided(s: Survey, told: Any, molecules: bool) -> Decision:
         two = s.low in (0.0, 1.0) and s.high in (0.0, 1.0)
         require(two, f"columns: {s.column!r} can't be boolean, since its values go from {s.low:g} to {s.high:g}: use 'number'.")
         return Decision(s.column, kind, why, s.missing, fill=0.5)
-    least = {"log": s.low > 0, "count": s.low >= 0}.get(kind, True)
+    least = {"log": s.low > 0 or (s.low == 0 < s.high and not s.whole), "count": s.low >= 0}.get(kind, True)
     instead = "count" if kind == "log" and s.low >= 0 else "number"
     require(least, f"columns: {s.column!r} can't be {kind!r}, since its least value is {s.low:g}: use {instead!r}.")
     require(kind != "date" or s.date, f"columns: {s.column!r} holds no dates, but {s.type}: use 'number'.")
-    return _scaled(Decision(s.column, kind, why, s.missing), transformed(kind, s.sample))
+    unit = float(np.append(_positive(s), s.high).min()) if kind == "log" and s.low == 0 else 0.0
+    return _scaled(Decision(s.column, kind, why, s.missing, unit=unit), transformed(kind, s.sample, unit))
 
 
 def _substances(s: Survey, why: str) -> Decision:
@@ -428,13 +433,26 @@ def _substances(s: Survey, why: str) -> Decision:
         raise ArgumentError(f"column {s.column!r}: {error} Correct it, or make the column a 'category'.") from error
     rows = tuple(tuple(row) for row in found.tolist())
     require(bool(rows[0]), f"column {s.column!r}: all its molecules have the same fingerprint. Make the column a 'category'.")
-    return Decision(s.column, SUBSTANCE, why, s.missing, s.categories, coordinates=rows)
+    return Decision(s.column, SUBSTANCE, why + _spellings(s.categories, rows), s.missing, s.categories, coordinates=rows)
 
 
-def transformed(kind: str, values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Apply the logarithm of a kind to numbers of a column."""
+def _spellings(smiles: Sequence[str], rows: Sequence[tuple[float, ...]]) -> str:
+    """What a reason adds if some SMILES are spellings of one molecule, which have the same point."""
+    first = dict(zip(reversed(rows), reversed(smiles), strict=True))
+    pairs = [(first[row], text) for row, text in zip(rows, smiles, strict=True) if first[row] != text]
+    more = f" (and {count(len(pairs) - 1, 'more spelling')})" if len(pairs) > 1 else ""
+    return f"; {pairs[0][0]!r} and {pairs[0][1]!r} are one molecule{more}" if pairs else ""
+
+
+def _positive(s: Survey) -> NDArray[np.float64]:
+    """The numbers above 0, up to rounding errors."""
+    return s.sample[s.sample > ROUNDING * s.high]
+
+
+def transformed(kind: str, values: NDArray[np.float64], unit: float = 0.0) -> NDArray[np.float64]:
+    """Apply the logarithm of a kind to numbers of a column; `unit` as in `Decision`."""
     if kind == "log":
-        return np.log10(values)
+        return np.log1p(values / unit) if unit else np.log10(values)
     return np.log1p(values) if kind == "count" else values
 
 
@@ -483,8 +501,10 @@ def _guess(s: Survey, molecules: bool) -> tuple[Any, str]:
         return "date", "dates, as days"
     if s.numeric:
         low, high = np.nanquantile(s.sample, [0.05, 0.95])
-        if s.low > 0 and high >= WIDE * low and not s.whole:
+        if s.low > 0 and not s.whole and _decades(s.sample):
             return "log", f"positive, from {s.low:.3g} to {s.high:.3g}: its logarithm"
+        if s.low == 0 and not s.whole and _decades(positive := _positive(s)):
+            return "log", f"from 0 to {s.high:.3g}: the logarithm of 1 + x / {positive.min():.3g}"
         if s.low >= 0 and s.whole and high + 1 >= WIDE * (low + 1):
             return "count", f"whole numbers, from {s.low:g} to {s.high:g}: the logarithm of one more"
         return "number", f"numbers from {s.low:.4g} to {s.high:.4g}"
@@ -499,6 +519,12 @@ def _guess(s: Survey, molecules: bool) -> tuple[Any, str]:
         return SUBSTANCE, _SIMILAR
     require(most_rare or s.dictionary, _no_category(s, molecules))
     return "category", f"{len(s.categories)} different texts" if len(s.categories) > 1 else "the same text, or empty"
+
+
+def _decades(values: NDArray[np.float64]) -> bool:
+    """Whether positive numbers spread over decades."""
+    low, high = np.quantile(values, [0.05, 0.95]) if len(values) else (1.0, 0.0)
+    return bool(high >= WIDE * low)
 
 
 def _no_category(s: Survey, molecules: bool) -> str:

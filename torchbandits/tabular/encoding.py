@@ -89,7 +89,7 @@ def _parts(place: int, decision: Decision) -> list[tuple[str, Any, list[str]]]:
     elif decision.kind == "ordered":
         steps.append(impute.SimpleImputer(missing_values=len(order[0]) - 1.0, strategy="constant", fill_value=decision.fill))
     else:
-        steps.append(preprocessing.FunctionTransformer(partial(_as_kind, kind=decision.kind)))
+        steps.append(preprocessing.FunctionTransformer(partial(_as_kind, kind=decision.kind, unit=decision.unit)))
         steps.append(impute.SimpleImputer(strategy="constant", fill_value=decision.fill, keep_empty_features=True))
     if decision.kind != SUBSTANCE:
         steps.append(preprocessing.FunctionTransformer(partial(_standard, center=decision.center, scale=decision.scale)))
@@ -100,8 +100,8 @@ def _parts(place: int, decision: Decision) -> list[tuple[str, Any, list[str]]]:
     return parts
 
 
-def _as_kind(values: Any, kind: str) -> NDArray[np.float64]:
-    return transformed(kind, np.asarray(values, np.float64))
+def _as_kind(values: Any, kind: str, unit: float) -> NDArray[np.float64]:
+    return transformed(kind, np.asarray(values, np.float64), unit)
 
 
 def _placed(values: Any, coordinates: Sequence[Sequence[float]]) -> NDArray[np.float64]:

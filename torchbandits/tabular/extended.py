@@ -130,7 +130,8 @@ def _check_cells(s: Survey, new: Table, decision: Decision) -> None:
         raise ArgumentError(f"{new.name}, column {s.column!r} holds {held}, which is not {needed} as in the table: correct it.")
     require(not s.infinite, f"{new.name}, column {s.column!r} is infinite in {s.infinite}: correct it.")
     check_size(s)
-    possible = {"log": s.low > 0, "count": s.low >= 0, "boolean": 0 <= s.low <= s.high <= 1}.get(decision.kind, True)
+    positive = s.low >= 0 if decision.unit else s.low > 0
+    possible = {"log": positive, "count": s.low >= 0, "boolean": 0 <= s.low <= s.high <= 1}.get(decision.kind, True)
     span = f"column {s.column!r}, which is taken as {decision.kind!r}, has numbers from {s.low:g} to {s.high:g}"
     require(possible or s.missing == new.count, f"{new.name}, {span}: correct it; or {ANOTHER}.")
 

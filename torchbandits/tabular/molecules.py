@@ -6,16 +6,20 @@ import warnings
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import torch
 
 from torchbandits.errors import ArgumentError, DiagnosticWarning
 from torchbandits.sources import Fingerprints, from_smiles
+from torchbandits.sources.smiles import chem
 from torchbandits.tabular.columns import FINGERPRINT_BITS, Decision, as_texts
 from torchbandits.tabular.kept import keep
 from torchbandits.tabular.tables import Table
 
 KEPT = 10_000
 """Number of molecules from which on their fingerprints are kept in a file, so that a resumed campaign need not compute them."""
+# Fingerprints that are read together.
+_STEP = 1 << 16
 
 
 def fingerprints(
@@ -36,6 +40,27 @@ def fingerprints(
     path = place()
     keep(path, table, [decision], lambda: _computed(table, decision.column, dtype).save(path))
     return Fingerprints(path, dtype=dtype, device=device, distinct=True)
+
+
+def repeated(table: Table, column: str, found: Fingerprints) -> list[str]:
+    """A sentence if several rows hold one molecule, in the same or in other spellings.
+
+    Cost: a pass over the fingerprints, and the molecules of rows with equal fingerprints.
+    """
+    every = (row.tobytes() for _, words in found.packed(_STEP) for row in words.cpu().numpy())
+    hashes = np.fromiter(map(hash, every), np.int64, found.num_arms)
+    _, group, sizes = np.unique(hashes, return_inverse=True, return_counts=True)
+    rows = np.flatnonzero(sizes[group] > 1)
+    texts = as_texts(table.take(rows).column(column).combine_chunks()).to_pylist() if len(rows) else []
+    first: dict[str, tuple[int, str]] = {}
+    pairs = []
+    for row, text in zip(rows.tolist(), texts, strict=True):
+        at, own = first.setdefault(chem.MolToSmiles(chem.MolFromSmiles(text)), (row, text))
+        if at != row:
+            pairs.append(f"{table.where(at)} ({own!r}) and {table.where(row)} ({text!r})")
+    more = f" ({len(pairs):,} such pairs)" if len(pairs) > 1 else ""
+    meant = "each is a candidate and is measured on its own. Leave repeated rows out, unless this is meant."
+    return [f"{table.name}, column {column!r}: {pairs[0]} hold the same molecule{more}; {meant}"] if pairs else []
 
 
 def _computed(table: Table, column: str, dtype: torch.dtype, device: torch.device | str = "cpu") -> Fingerprints:

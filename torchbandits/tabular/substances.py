@@ -34,7 +34,7 @@ def coordinates_of(smiles: Sequence[str]) -> NDArray[np.float64]:
     fingerprints. If some of these are equal, as those of stereoisomers are, the fingerprints contain the chirality as well.
 
     Args:
-        smiles: `u` different SMILES.
+        smiles: `u` different SMILES. Those of one molecule have the same point.
 
     Returns:
         `u x r`, mean 0, the coordinates of the largest spread first. r is below u and at most 32; if it is smaller than it
@@ -53,14 +53,18 @@ def coordinates_of(smiles: Sequence[str]) -> NDArray[np.float64]:
     wrong = [text for text, own in zip(smiles, molecules, strict=True) if own is None or not own.GetNumAtoms()]
     if wrong:
         raise ArgumentError(f"{wrong[0]!r} is not a valid SMILES ({len(wrong):,} such texts).")
+    _, first, place = np.unique([chem.MolToSmiles(own) for own in molecules], return_index=True, return_inverse=True)
+    # In the order of the texts, so that other spellings change nothing.
+    order = np.argsort(first)
+    place, molecules = np.argsort(order)[place], [molecules[j] for j in first[order]]
     fingerprints = _fingerprints(molecules, chirality=False)
-    if len(np.unique(fingerprints, axis=0)) < len(smiles):
+    if len(np.unique(fingerprints, axis=0)) < len(molecules):
         fingerprints = _fingerprints(molecules, chirality=True)
     similarity = TanimotoKernel()(torch.from_numpy(fingerprints)).to_dense().numpy()
     centered = similarity - similarity.mean(axis=0) - similarity.mean(axis=1, keepdims=True) + similarity.mean()
     spread, axes = np.linalg.eigh((centered + centered.T) / 2)
     kept = [place for place in np.argsort(-spread)[:MOST_COORDINATES] if spread[place] > _ZERO]
-    return np.asarray(axes[:, kept] * np.sqrt(spread[kept]), np.float64)
+    return np.asarray(axes[:, kept] * np.sqrt(spread[kept]), np.float64)[place]
 
 
 def _fingerprints(molecules: Sequence[Any], *, chirality: bool) -> NDArray[np.float64]:

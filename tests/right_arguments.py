@@ -385,6 +385,8 @@ BY_FUNCTION: dict[str, dict[str, Make]] = {  # includes optional arguments that 
     "experiments.load_records": {"folder": written},
 }
 
+WITHOUT_NAMES: dict[str, tuple[Any, ...]] = {"ContextualBandit.should_stop": (tb.stopping.Budget(pulls=9),)}
+
 OBJECTS: dict[str, Make] = {  # objects whose methods are called
     "Bandit": lambda _: bandit(),
     "Campaign": campaign,

@@ -9,6 +9,7 @@ import re
 import sys
 import warnings
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -165,7 +166,7 @@ def called(name: str, folder: Path) -> tuple[Callable[..., Any], dict[str, inspe
     named.pop("self", None)
     named.pop("cls", None)
     held = right.OBJECTS[owner](folder)
-    return getattr(held, method), named
+    return partial(getattr(held, method), *right.WITHOUT_NAMES.get(name, ())), named
 
 
 def arguments(name: str, named: dict[str, inspect.Parameter], folder: Path) -> dict[str, Any]:

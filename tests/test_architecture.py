@@ -12,8 +12,6 @@ from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
-import pytest
-
 import torchbandits as tb
 
 PACKAGE = Path(tb.__file__).parent
@@ -118,16 +116,16 @@ def identify(path: Path) -> str:
     return str(path.relative_to(PACKAGE))
 
 
-@pytest.mark.parametrize("path", FILES, ids=identify)
-def test_imports_only_from_rooms_above(path):
-    own = room(module_name(path))
-    assert own in ROOMS, f"{identify(path)} lives in no room of the architecture sheet"
-    for module, line in imported_modules(path):
-        other = room(module)
-        assert other in ROOMS, f"{identify(path)}:{line} imports {module}, which is in no room"
-        assert other == own or ROOMS.index(other) < ROOMS.index(own), (
-            f"{identify(path)}:{line} imports {module}: {other} is not above {own}"
-        )
+def test_imports_only_from_rooms_above():
+    for path in FILES:
+        own = room(module_name(path))
+        assert own in ROOMS, f"{identify(path)} lives in no room of the architecture sheet"
+        for module, line in imported_modules(path):
+            other = room(module)
+            assert other in ROOMS, f"{identify(path)}:{line} imports {module}, which is in no room"
+            assert other == own or ROOMS.index(other) < ROOMS.index(own), (
+                f"{identify(path)}:{line} imports {module}: {other} is not above {own}"
+            )
 
 
 def test_no_import_cycles_within_a_room():
@@ -140,38 +138,38 @@ def test_no_import_cycles_within_a_room():
         raise AssertionError(f"import cycle: {error.args[1]}") from error
 
 
-@pytest.mark.parametrize("path", FILES, ids=identify)
-def test_only_what_is_slow_to_load_is_imported_inside_functions(path):
+def test_only_what_is_slow_to_load_is_imported_inside_functions():
     """Such imports count for the order of the rooms and for cycles like all others. Slow modules may be missing."""
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
-            for inner in [n for n in ast.walk(node) if isinstance(n, ast.Import | ast.ImportFrom)]:
-                modules = [a.name for a in inner.names] if isinstance(inner, ast.Import) else [inner.module or ""]
-                slow = all(any(f"{m}.".startswith(f"{s}.") for s in SLOW_TO_LOAD) for m in modules)
-                assert slow, f"{identify(path)}:{inner.lineno} imports {modules} inside a function"
+    for path in FILES:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+                for inner in [n for n in ast.walk(node) if isinstance(n, ast.Import | ast.ImportFrom)]:
+                    modules = [a.name for a in inner.names] if isinstance(inner, ast.Import) else [inner.module or ""]
+                    slow = all(any(f"{m}.".startswith(f"{s}.") for s in SLOW_TO_LOAD) for m in modules)
+                    assert slow, f"{identify(path)}:{inner.lineno} imports {modules} inside a function"
 
 
-@pytest.mark.parametrize("path", FILES, ids=identify)
-def test_files_are_well_named(path):
-    assert path.stem not in {"utils", "helpers", "misc", "common"}
+def test_files_are_well_named():
+    for path in FILES:
+        assert path.stem not in {"utils", "helpers", "misc", "common"}, identify(path)
 
 
-@pytest.mark.parametrize("path", FILES, ids=identify)
-def test_randomness_is_an_argument(path):
+def test_randomness_is_an_argument():
     """Every torch draw names its generator, and no code seeds the global one."""
-    draws = {"rand", "randn", "randint", "randperm", "multinomial", "bernoulli", "normal"}
-    in_place = {"uniform_", "normal_", "random_", "exponential_", "bernoulli_"}
-    for node in ast.walk(ast.parse(path.read_text())):
-        if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)):
-            continue
-        name, owner = node.func.attr, node.func.value
-        on_torch = isinstance(owner, ast.Name) and owner.id == "torch"
-        where = f"{identify(path)}:{node.lineno}"
-        if (on_torch and name in draws) or name in in_place:
-            assert any(k.arg == "generator" for k in node.keywords), f"{where} draws from the global generator"
-        assert not (on_torch and name in {"manual_seed", "seed"}), f"{where} seeds the global generator"
-        if room(module_name(path)) != "experiments":  # has its own worker processes
-            assert not (on_torch and name.startswith("set_")), f"{where} changes a process-wide setting"
+    for path in FILES:
+        draws = {"rand", "randn", "randint", "randperm", "multinomial", "bernoulli", "normal"}
+        in_place = {"uniform_", "normal_", "random_", "exponential_", "bernoulli_"}
+        for node in ast.walk(ast.parse(path.read_text())):
+            if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)):
+                continue
+            name, owner = node.func.attr, node.func.value
+            on_torch = isinstance(owner, ast.Name) and owner.id == "torch"
+            where = f"{identify(path)}:{node.lineno}"
+            if (on_torch and name in draws) or name in in_place:
+                assert any(k.arg == "generator" for k in node.keywords), f"{where} draws from the global generator"
+            assert not (on_torch and name in {"manual_seed", "seed"}), f"{where} seeds the global generator"
+            if room(module_name(path)) != "experiments":  # has its own worker processes
+                assert not (on_torch and name.startswith("set_")), f"{where} changes a process-wide setting"
 
 
 # Private attributes that belong to PyTorch, BoTorch, GPyTorch or the standard library.
@@ -195,21 +193,20 @@ def own_attributes(tree: ast.Module) -> set[str]:
     return names
 
 
-@pytest.mark.parametrize("path", FILES, ids=identify)
-def test_private_attributes_are_those_of_the_files_own_classes(path):
+def test_private_attributes_are_those_of_the_files_own_classes():
     """`x._name` is read of `self`, `cls` and `super()` only, or where a class of the file has an attribute of that name."""
-    tree = ast.parse(path.read_text())
-    own = own_attributes(tree)
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Attribute) and node.attr.startswith("_") and not node.attr.startswith("__"):
-            name = node.value.id if isinstance(node.value, ast.Name) else ""
-            inherited = ast.unparse(node.value) == "super()"
-            good = name in ("self", "cls") or inherited or (name and node.attr in own) or node.attr in NOT_OURS
-            assert good, f"{identify(path)}:{node.lineno} reads {ast.unparse(node)}"
+    for path in FILES:
+        tree = ast.parse(path.read_text())
+        own = own_attributes(tree)
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Attribute) and node.attr.startswith("_") and not node.attr.startswith("__"):
+                name = node.value.id if isinstance(node.value, ast.Name) else ""
+                inherited = ast.unparse(node.value) == "super()"
+                good = name in ("self", "cls") or inherited or (name and node.attr in own) or node.attr in NOT_OURS
+                assert good, f"{identify(path)}:{node.lineno} reads {ast.unparse(node)}"
 
 
-@pytest.mark.parametrize("cls", all_classes(), ids=lambda c: f"{c.__module__}.{c.__qualname__}")
-def test_inheritance_is_shallow(cls):
+def test_inheritance_is_shallow():
     """At most two ancestors, and no method is overridden twice: the code of a method is in the class or in one base class.
 
     A base class may be concrete, such as that of the sections of a configuration, which share a constructor: depth and
@@ -217,21 +214,22 @@ def test_inheritance_is_shallow(cls):
     trees: a family of states adds parts to those of a wider family, and extends the methods that restore or drop them by
     calls of super.
     """
-    if issubclass(cls, BaseException | tb.policies.State):
-        return
-    ancestors = [c for c in cls.__mro__[1:] if c.__module__.split(".")[0] == "torchbandits"]
-    assert len(ancestors) <= 2, f"{cls.__qualname__} is more than two deep"
-    for name in {n for c in (cls, *ancestors) for n in vars(c) if not n.startswith("_") or n == "__call__"}:
-        defined = [c for c in (cls, *ancestors) if callable(vars(c).get(name))]
-        abstract = [c for c in defined if getattr(vars(c)[name], "__isabstractmethod__", False)]
-        overridden = len(defined) - max(1, len(abstract))  # declaring an abstract method again overrides nothing
-        assert overridden <= 1, f"{name} is overridden twice: {[c.__qualname__ for c in defined]}"
+    for cls in all_classes():
+        if issubclass(cls, BaseException | tb.policies.State):
+            continue
+        ancestors = [c for c in cls.__mro__[1:] if c.__module__.split(".")[0] == "torchbandits"]
+        assert len(ancestors) <= 2, f"{cls.__qualname__} is more than two deep"
+        for name in {n for c in (cls, *ancestors) for n in vars(c) if not n.startswith("_") or n == "__call__"}:
+            defined = [c for c in (cls, *ancestors) if callable(vars(c).get(name))]
+            abstract = [c for c in defined if getattr(vars(c)[name], "__isabstractmethod__", False)]
+            overridden = len(defined) - max(1, len(abstract))  # declaring an abstract method again overrides nothing
+            assert overridden <= 1, f"{name} is overridden twice: {[c.__qualname__ for c in defined]}"
 
 
-@pytest.mark.parametrize("cls", all_classes(), ids=lambda c: f"{c.__module__}.{c.__qualname__}")
-def test_abc_is_no_mere_label(cls):
+def test_abc_is_no_mere_label():
     """A class that is declared ABC has an abstract member."""
-    assert ABC not in cls.__bases__ or inspect.isabstract(cls), f"{cls.__qualname__} is an ABC without an abstract method"
+    for cls in all_classes():
+        assert ABC not in cls.__bases__ or inspect.isabstract(cls), f"{cls.__qualname__} is an ABC without an abstract method"
 
 
 def test_the_public_list_is_explicit_and_complete():
@@ -246,21 +244,21 @@ def test_the_public_list_is_explicit_and_complete():
             assert all(alias.name != "*" for alias in node.names)
 
 
-@pytest.mark.parametrize("name", sorted(tb.__all__))
-def test_public_names_are_documented(name):
-    value = getattr(tb, name)
-    if not (inspect.isclass(value) or inspect.isroutine(value) or inspect.ismodule(value)):
-        return
-    assert inspect.getdoc(value), f"{name} has no docstring"
-    if not inspect.isclass(value):
-        return
-    for attribute, raw in vars(value).items():
-        if attribute.startswith("_") and attribute != "__call__":
+def test_public_names_are_documented():
+    for name in sorted(tb.__all__):
+        value = getattr(tb, name)
+        if not (inspect.isclass(value) or inspect.isroutine(value) or inspect.ismodule(value)):
             continue
-        target = getattr(value, attribute)
-        if inspect.isroutine(target) or isinstance(raw, property):
-            text = inspect.getdoc(raw.fget if isinstance(raw, property) else target)
-            assert text, f"{name}.{attribute} has no docstring"
+        assert inspect.getdoc(value), f"{name} has no docstring"
+        if not inspect.isclass(value):
+            continue
+        for attribute, raw in vars(value).items():
+            if attribute.startswith("_") and attribute != "__call__":
+                continue
+            target = getattr(value, attribute)
+            if inspect.isroutine(target) or isinstance(raw, property):
+                text = inspect.getdoc(raw.fget if isinstance(raw, property) else target)
+                assert text, f"{name}.{attribute} has no docstring"
 
 
 def test_every_module_says_what_it_is_for():

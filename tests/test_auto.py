@@ -357,7 +357,7 @@ def play_contexts(bandit: tb.ContextualBandit, contexts: Tensor, scale: float) -
     return picks
 
 
-@pytest.mark.sweep(2)
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("kept", [1, 3, 40])
 def test_nothing_depends_on_the_units_of_contexts_that_come_one_by_one(kept: int):
     """The first context alone gives no range of the contexts, and the first few give too small a range."""

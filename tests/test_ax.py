@@ -198,6 +198,7 @@ def test_botorchs_leave_one_out_formula_is_right_or_refused():
 # ---------------------------------------------------------------- continuous spaces
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize(("objective", "sign"), [("-loss", 1.0), ("loss", -1.0)], ids=["minimise", "maximise"])
 def test_a_box_is_searched_one_trial_at_a_time(objective, sign):
     client = client_on(BOX, ax_generation_strategy(beta=4.0, seed=0), objective)
@@ -239,6 +240,7 @@ def test_one_batch_of_three_is_the_same_as_three_pending_trials():
 # ---------------------------------------------------------------- discrete spaces
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize(("objective", "sign"), [("-loss", 1.0), ("loss", -1.0)], ids=["minimise", "maximise"])
 def test_a_grid_is_scored_whole(objective, sign):
     client = client_on(GRID, ax_generation_strategy(beta=4.0, seed=0), objective)
@@ -383,6 +385,7 @@ def test_ax_fits_the_model(monkeypatch):
     assert all(fits)
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("options", [{}, {"dictionary": "leverage"}], ids=["exact", "dictionary"])
 def test_cross_validation_loads_the_whole_models_parameters_into_folds(options):
     client = client_on(BOX, ax_generation_strategy(seed=0, model_options=options))

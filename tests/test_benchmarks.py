@@ -73,6 +73,7 @@ def test_the_script_measures_in_fresh_processes_and_writes_everything(tmp_path: 
     assert "× floor" in (tmp_path / "results" / "table.md").read_text()
 
 
+@pytest.mark.exhaustive
 def test_the_script_says_in_one_line_what_is_wrong(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, SCRIPT, tmp_path / "none.yaml"], capture_output=True, text=True, check=False)
     assert done.returncode == 2
@@ -137,6 +138,7 @@ def test_a_process_over_a_limit_ends_alone(tmp_path: Path, changes: dict[str, ob
     assert running.ask(config, "sklearn", point)[0] == outcome
 
 
+@pytest.mark.exhaustive
 def test_other_failures_are_errors(tmp_path: Path) -> None:
     config = load_benchmark(write(tmp_path))
     with pytest.raises(DataError, match=r"nonsense.*KeyError"):

@@ -298,6 +298,7 @@ def test_optimize_over_a_finite_set(make, reference, unique):
 # ------------------------------------------------------------------------- several outputs
 
 
+@pytest.mark.exhaustive  # BoTorch compiles an extension first
 @pairs
 @pytest.mark.parametrize("kind", [ModelList, ModelListGP])
 @pytest.mark.parametrize("noisy", [False, True])

@@ -624,7 +624,7 @@ def test_bounds_of_single_precision_and_a_side_of_length_0():
 # ------------------------------------------------------------------------- regret
 
 
-@pytest.mark.sweep(1)
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("name", ["gp_ucb", "ei", "gp_bucb", "bkb", "ts"])
 def test_the_regret_on_branin_falls(name: str, monkeypatch: pytest.MonkeyPatch):
     search = partial(box_picking.optimize_continuous, num_raw=256, num_restarts=4)

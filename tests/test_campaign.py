@@ -525,6 +525,7 @@ def large(path: Path, rows: int) -> Path:
     return path
 
 
+@pytest.mark.exhaustive
 def test_a_large_file_is_read_in_pieces_and_its_ids_are_not_held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Bounds the memory per further row, beyond PyTorch's numbers; the text of an id alone takes 60 bytes."""
     monkeypatch.setattr("torchbandits.tabular.encoding.IN_MEMORY", 0)
@@ -1198,6 +1199,7 @@ PLATES: dict[str, tuple[Within, Any]] = {
 }
 
 
+@pytest.mark.sweep
 @OFF_SCALE
 @pytest.mark.parametrize("several", [False, True])
 @pytest.mark.parametrize("name", PLATES)

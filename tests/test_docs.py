@@ -91,8 +91,11 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     errors.close()
 
 
-# Tutorials are exhaustive tests here, because their blocks also run as notebooks.
-BY_TIER = [pytest.param(p, marks=pytest.mark.exhaustive) if p.parent.name == "tutorials" else p for p in WITH_CODE]
+# Exhaustive tests: tutorials, because their blocks also run as notebooks, and pages that take long.
+LONG = {"outcomes.md", "tour.md", "experiments.md"}
+BY_TIER = [
+    pytest.param(p, marks=pytest.mark.exhaustive) if p.parent.name == "tutorials" or p.name in LONG else p for p in WITH_CODE
+]
 
 
 @pytest.mark.parametrize("page", BY_TIER, ids=identify)

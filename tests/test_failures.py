@@ -122,6 +122,7 @@ def test_a_batch_of_a_given_size_is_whole_even_if_few_arms_are_likely_to_succeed
     assert int(left[selection.index].sum()) == count - 5
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("several", [False, True])
 def test_a_batch_of_the_policys_size_is_whole_even_if_few_arms_are_likely_to_succeed(several):
     arms = ARMS[:40]
@@ -290,6 +291,7 @@ def test_equal_arms_are_left_out_together():
     assert torch.equal(left[: len(ARMS)], left[len(ARMS) :])
 
 
+@pytest.mark.exhaustive
 def test_picks_on_a_device_are_those_on_the_host(lane: Lane):
     here = fresh()
     expected = played(here, 25)
@@ -327,6 +329,7 @@ def test_arms_that_are_left_out_do_not_keep_a_loop_from_stopping():
     assert float(bandit.should_stop(regret).value) < float(without.should_stop(regret).value)
 
 
+@pytest.mark.exhaustive
 def test_workers_learn_from_the_failures_of_others(tmp_path: Path):
     """Two workers in turn pick what one bandit does."""
     workers = [tb.Worker(tb.auto(), ARMS, store=tmp_path / "run.db", generator=generator(0)) for _ in range(2)]

@@ -33,6 +33,7 @@ def test_the_switch_is_read_from_the_environment(value: str, expected: str, monk
     assert str(again["GRAPHS"]) == expected
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("rows", [None, 2])
 @pytest.mark.parametrize("kernel", ["rbf", "matern32", "linear"])
 @pytest.mark.parametrize("ties", [True, False])

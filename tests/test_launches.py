@@ -104,6 +104,7 @@ def test_a_step_asks_no_more_of_a_device_than_its_limit(name: str):
     assert 1 <= waits <= limit.waits
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("name", LIMITS)
 def test_a_step_in_which_the_scales_are_checked_asks_for_one_wait_more(name: str):
     # The check is made at the eighth tell, and the history was the first.
@@ -205,7 +206,7 @@ def local_batches(batch_rule: str) -> tb.policies.Policy:
 
 
 @pytest.mark.sweep
-@pytest.mark.parametrize("A", [1_500, 20_000])
+@pytest.mark.parametrize("A", [1_500, pytest.param(20_000, marks=pytest.mark.exhaustive)])
 @pytest.mark.parametrize("batch_rule", ["global", "local", "global_then_local", "exact_ratio"])
 def test_local_batch_rules_ask_for_a_batch_and_little_for_a_look_at_all_arms(
     batch_rule: str, A: int, monkeypatch: pytest.MonkeyPatch
@@ -319,7 +320,7 @@ def test_many_batch_rows_ask_for_little_more_than_one(name: str):
     assert many[0] <= 1.2 * one[0]
 
 
-@pytest.mark.parametrize(("name", "launches"), [("gp_ucb", 43), ("bkb", 72)])
+@pytest.mark.parametrize(("name", "launches"), [("gp_ucb", 43), pytest.param("bkb", 72, marks=pytest.mark.exhaustive)])
 def test_batch_rows_with_unequal_numbers_of_points_ask_for_little_more(name: str, launches: int):
     asked = counted(LIMITS[name].make, 20_000, rows=16)
     assert asked[0] <= launches

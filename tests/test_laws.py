@@ -481,7 +481,10 @@ def test_law_4_with_near_duplicates_every_pick_is_a_best_arm(embedding, rule, se
     assert (statistic[ends[:-1]] > 2.0 * (1 - 1e-6)).all()
 
 
-@pytest.mark.parametrize(("rule", "horizon"), [("global", 1000), ("global_then_local", 1000), ("product", 450)])
+@pytest.mark.parametrize(
+    ("rule", "horizon"),
+    [("global", 1000), ("global_then_local", 1000), pytest.param("product", 450, marks=pytest.mark.exhaustive)],
+)
 def test_law_4_in_batches_of_hundreds(rule, horizon):
     """Many leaders, many rounds: long batches among more arms than the leaders of the lazy loop."""
     problem = Problem(seed=45, a=300)

@@ -161,6 +161,7 @@ def test_a_table_that_cannot_be_used_is_refused_with_the_remedy(options: dict[st
         from_table(odd, **options)
 
 
+@pytest.mark.exhaustive
 def test_an_experiment_on_a_table_runs_and_resumes_until_the_table_changes(lab: Path):
     assert run(lab, "--quiet").exit_code == 0
     _, records = load_records(lab / "out")
@@ -419,6 +420,7 @@ def test_a_function_that_makes_no_policy_is_refused(lab: Path, policy: dict[str,
     assert said in result.stderr
 
 
+@pytest.mark.exhaustive
 def test_resuming_makes_again_only_the_runs_whose_settings_changed(lab: Path):
     assert "earlier runs" not in run(lab).stderr
     before = {record.label: record.history for record in load_records(lab / "out")[1]}

@@ -66,7 +66,7 @@ def acquisitions(model: BanditModel, pending: Tensor | None) -> dict[str, Any]:
     return own | theirs | {"draws": PolicyAcquisition(model, drawing(), pending)}
 
 
-@pytest.mark.sweep
+@pytest.mark.sweep(6)
 @pytest.mark.parametrize("dictionary", ["all", "leverage"])
 @pytest.mark.parametrize("unique", [False, True])
 @pytest.mark.parametrize("name", [*SCORES, "q_ucb", "q_log_ei", "q_log_nei", "draws"])

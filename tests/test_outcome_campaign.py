@@ -310,6 +310,7 @@ KNOWN = {"noise_std": {"yield": 0.5, "cost": 0.1, "toxicity": 1.0}}
 
 
 # There is no noise, so that replicates are of no use; with them, three of 30 evaluations repeat a row.
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize(
     ("options", "every", "batches"), [({}, 0, 5), ({}, 8, 6), pytest.param(KNOWN, 8, 5, marks=pytest.mark.exhaustive)]
 )
@@ -441,6 +442,7 @@ def test_mistakes_are_named_and_nothing_is_learned(tmp_path: Path):
     assert "All 3 values of 'cost' so far are 1. Is it the right column?" in str(told)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.filterwarnings("ignore::torchbandits.errors.DiagnosticWarning")
 def test_deviations_are_not_to_be_relied_on_before_measurements_were_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(outcome_campaign, "auto", lambda: tb.auto(replicate_every=0))

@@ -811,6 +811,7 @@ def test_unsafe_pulls_stay_within_delta():
 # ------------------------------------------------------------------ in BoTorch
 
 
+@pytest.mark.exhaustive  # BoTorch compiles an extension first
 @pytest.mark.parametrize("name", ["growth", "bkb"])
 def test_botorch_finds_the_best_arm_of_its_hypervolume_improvement(name):
     wide = {name: tb.gp_ucb(kernel(*SHAPES[name]), noise_std=NOISE[name]) for name in NAMES}
@@ -1394,6 +1395,7 @@ def replicating(name: str, **options: Any) -> Any:
     return make({outcome: tb.auto(**options) for outcome in ("a", "b")}, **REPLICATING[name])
 
 
+@pytest.mark.sweep(3)
 @pytest.mark.filterwarnings("ignore::torchbandits.errors.DiagnosticWarning")
 @pytest.mark.parametrize(("step", "copies"), [(1, 1), (4, 1), (4, 3)])
 @pytest.mark.parametrize("name", REPLICATING)

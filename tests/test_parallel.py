@@ -573,6 +573,7 @@ def crash(point: Tensor, seed: int, folder: str, until: int) -> float:
     return noisy(point, seed)
 
 
+@pytest.mark.exhaustive
 def test_a_crashed_worker_breaks_a_pool_of_processes_and_what_came_is_kept(tmp_path: Path):
     function = functools.partial(crash, folder=str(tmp_path), until=7)
     environment = BlackBox(function, ARMS, seeded=True)

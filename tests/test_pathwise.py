@@ -71,6 +71,7 @@ def test_moments_under_transforms():
     check_moments(model, 10 * points(6, seed=2) - 3)
 
 
+@pytest.mark.exhaustive
 def test_moments_of_batch_rows():
     check_moments(BanditModel(*data(batch=(2,)), kernel=rbf(), noise_std=NOISE_STD), points(5, seed=2, batch=(2,)))
 

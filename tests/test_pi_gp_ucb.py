@@ -166,6 +166,7 @@ def test_picks_bounds_cells_and_posterior_are_the_oracle_s(case):
 LONG = {"d = 1": (grid(1, 41), 200), "d = 2": (grid(2, 10), 300)}  # arms and T
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("case", LONG)
 def test_long_runs_pick_what_the_paper_s_widths_pick(case, monkeypatch):
     """In Ñ_t = 4(t+1)^{bd}, t includes the pull that is being decided, and Ñ_t is never below the number of cells made."""

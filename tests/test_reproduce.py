@@ -137,6 +137,7 @@ def numbers(summary: Summary) -> pd.DataFrame:
     return table.reset_index(drop=True)
 
 
+@pytest.mark.exhaustive
 def test_rows_of_one_run_pick_what_singles_pick(tmp_path: Path) -> None:
     singles = parse_config(EXPERIMENT, "test")
     together = parse_config(EXPERIMENT | {"together": True}, "test")
@@ -180,6 +181,7 @@ def test_history_is_the_same_for_all_policies_and_not_in_the_records(tmp_path: P
     assert min(learned) > 5  # 25 uniform pulls of 20 arms were observed
 
 
+@pytest.mark.exhaustive
 def test_a_record_that_is_missing_or_damaged_is_run_again_and_the_others_are_kept(tmp_path: Path) -> None:
     config = parse_config(EXPERIMENT, "test")
     run_experiment(config, tmp_path)
@@ -241,6 +243,7 @@ def killed_and_finished(tmp_path: Path, horizon: int, end: signal.Signals, worke
     return True
 
 
+@pytest.mark.exhaustive
 def test_the_command_lists_runs_and_explains(tmp_path: Path) -> None:
     runner = CliRunner()
     listed = runner.invoke(app, ["reproduce", "--list"])

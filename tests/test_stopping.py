@@ -183,7 +183,7 @@ class Draws:
         return regret, taken
 
 
-@pytest.mark.sweep(2)
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize(
     ("rule", "delta"),
     [

@@ -64,6 +64,7 @@ def test_the_generator_gives_a_seed_for_each_call_and_the_device_the_numbers(phi
     assert torch.equal(streams.normals(3, 5, generator(1), CPU), on_cpu)
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("rows", [None, 2])
 @pytest.mark.parametrize("name", POLICIES)
 def test_a_run_is_repeated_and_resumed_on_the_device(philox: None, name: str, rows: int | None):

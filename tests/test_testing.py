@@ -516,6 +516,7 @@ def test_a_broken_posterior_fails(law: str):
 # ---------------------------------------------------------------------- as users run them
 
 
+@pytest.mark.exhaustive
 def test_pytest_collects_a_suite_in_five_lines_and_says_what_was_expected(tmp_path: Path):
     (tmp_path / "test_mine.py").write_text(
         "import torchbandits as tb\n"

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
 from matplotlib.image import imread
 
 TUTORIALS = Path(__file__).parent.parent / "docs" / "tutorials"
@@ -23,6 +24,7 @@ def drawn(path: Path) -> bool:
     return imread(path)[..., :3].std() > 0.01
 
 
+@pytest.mark.exhaustive
 def test_scalable_gp_ucb(tmp_path: Path, capsys):
     tutorial, figure = load("scalable_gp_ucb"), tmp_path / "figures" / "regret.png"
     traces = tutorial.main(["--evaluations", "26", "--initial", "12", "--seeds", "2", "--figure", str(figure)])

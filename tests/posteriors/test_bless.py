@@ -95,7 +95,7 @@ def sampled(case: Case, x: np.ndarray, n: np.ndarray, seed: int, **options) -> t
     return bless_dictionary(case.kernels[0], torch.as_tensor(x), torch.as_tensor(n), case.lam, generator(seed), **options)
 
 
-@pytest.mark.sweep(3)
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_leverages_are_near_the_exact_ones_and_the_dictionary_is_small(case):
     x, n = points_and_weights(case)
@@ -109,6 +109,7 @@ def test_leverages_are_near_the_exact_ones_and_the_dictionary_is_small(case):
         assert case.size[0] * d_eff <= len(sampled(case, x, n, seed)) <= case.size[1] * d_eff
 
 
+@pytest.mark.exhaustive
 def test_the_dictionary_follows_the_effective_dimension_and_the_oversampling():
     """Expected size at most q̄ d_eff; a finer λ or more oversampling makes it larger in proportion."""
     sizes = {}
@@ -181,6 +182,7 @@ class Measured(gpytorch.kernels.RBFKernel):
         return super().forward(x1, x2, diag=diag, **params)
 
 
+@pytest.mark.exhaustive
 def test_a_hundred_thousand_points_in_blocks():
     """Accurate at every point, no matrix of more than 8 MB, and about m n log n kernel values in total.
 

@@ -20,9 +20,10 @@ from torchbandits.errors import ArgumentError
 from torchbandits.explanation import Words, by_name, fastest, unsettled
 from torchbandits.extras import Later
 from torchbandits.tabular import columns
-from torchbandits.tabular.substances import MOST_COORDINATES, are_substances, coordinates_of
+from torchbandits.tabular.substances import MOST_COORDINATES, coordinates_of
 
 pytestmark = OFF_SCALE
+DECLARED = {"ligand": "substance", "solvent": "substance"}
 LIGANDS = ("CC(C)P(C(C)C)C(C)C", "CCP(CC)CC", "P(c1ccccc1)(c1ccccc1)c1ccccc1", "CN(C)c1ccccc1", "C1CCNCC1")
 SOLVENTS = ("C1CCOC1", "CC#N", "CCO")
 
@@ -71,7 +72,7 @@ def test_stereoisomers_are_different_points(pair: tuple[str, str]):
         found = coordinates_of([*pair, *others])
         assert np.linalg.norm(found[0] - found[1]) > 0.3
     table = frame().assign(ligand=[*pair, LIGANDS[0]] * 15)
-    assert tb.Campaign(table, objective="yield").columns["ligand"].features == 2
+    assert tb.Campaign(table, objective="yield", columns={"ligand": "substance"}).columns["ligand"].features == 2
 
 
 def test_spellings_of_one_molecule_are_one_point_and_named():
@@ -89,8 +90,8 @@ def test_spellings_of_one_molecule_are_one_point_and_named():
     assert int(c._entries([len(rows) - 1])) == 0, "rows that differ in the spelling alone are one arm"
 
 
-def test_smiles_beside_other_features_are_substances_and_the_campaign_resumes(tmp_path: Path):
-    c = tb.Campaign(frame(), objective="yield", journal=tmp_path / "lab")
+def test_substances_are_features_beside_others_and_the_campaign_resumes(tmp_path: Path):
+    c = tb.Campaign(frame(), objective="yield", journal=tmp_path / "lab", columns=DECLARED)
     assert {d.column: d.kind for d in c.columns} == {
         "id": "id",
         "ligand": "substance",
@@ -134,7 +135,7 @@ def test_settings_of_earlier_versions_have_no_coordinates(tmp_path: Path):
 def test_an_empty_cell_is_in_the_middle_and_marked():
     table = frame()
     table.loc[[0, 7], "solvent"] = None
-    c = tb.Campaign(table, objective="yield")
+    c = tb.Campaign(table, objective="yield", columns=DECLARED)
     decision = c.columns["solvent"]
     assert (decision.kind, decision.missing, decision.features) == ("substance", 2, len(decision.coordinates[0]) + 1)
     own = c.bandit.arms[:, c.columns["ligand"].features :][:, : decision.features]
@@ -156,19 +157,21 @@ def test_a_library_may_have_other_features_beside_its_molecules(monkeypatch: pyt
         tb.Campaign(library, objective="y")
 
 
-@pytest.mark.parametrize("texts", [("C", "N", "O"), ("CO", "CN", "B"), ("EtOH", "C1CCOC1"), ("C1CCOC1", "CO", "CN"), ("CC#N",)])
-def test_codes_are_categories(texts: tuple[str, ...]):
-    assert not are_substances(texts)
+@pytest.mark.parametrize(("levels", "kind"), [(3, "category"), (60, "category"), (101, "substance")])
+def test_few_smiles_beside_other_features_are_categories(levels: int, kind: str):
+    smiles = ["C" * i + "O" for i in range(1, levels + 1)]
+    table = pd.DataFrame({"reagent": smiles * 2, "temperature": range(2 * levels)})
+    assert tb.Campaign(table, objective="yield").columns["reagent"].kind == kind
+    once = table[: levels + 1].assign(id=range(levels + 1))
+    assert tb.Campaign(once, objective="yield").columns["reagent"].kind == "substance", "most are in a single row"
 
 
 def test_what_is_declared_counts():
-    kinds = tb.Campaign(frame(), objective="yield", columns={"ligand": "category"}).columns
-    assert (kinds["ligand"].kind, kinds["solvent"].kind) == ("category", "substance")
+    kinds = tb.Campaign(frame(), objective="yield", columns={"ligand": "substance"}).columns
+    assert (kinds["ligand"].kind, kinds["solvent"].kind) == ("substance", "category")
     codes = frame(code=["C", "N", "O"] * 15)
-    assert tb.Campaign(codes, objective="yield").columns["code"].kind == "category"
     assert tb.Campaign(codes, objective="yield", columns={"code": "substance"}).columns["code"].kind == "substance"
     typed = frame().assign(ligand=frame()["ligand"].astype("category"))
-    assert tb.Campaign(typed, objective="yield").columns["ligand"].kind == "category"
     assert tb.Campaign(typed, objective="yield", columns={"ligand": "substance"}).columns["ligand"].kind == "substance"
     for column, told, words in (
         ("temperature", frame(), "holds int64 and can't be 'substance': SMILES are texts"),

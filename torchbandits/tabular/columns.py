@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torchbandits.display import count
 from torchbandits.errors import ArgumentError, nearest, require
 from torchbandits.sources.smiles import all_smiles
-from torchbandits.tabular.substances import are_substances, coordinates_of
+from torchbandits.tabular.substances import coordinates_of
 from torchbandits.tabular.tables import Table
 
 if TYPE_CHECKING:
@@ -47,6 +47,8 @@ LARGEST = 1e100
 ROUNDING = 64 * float(np.finfo(np.float64).eps)
 """Spread of the numbers of a column, as a fraction of their size, up to which they differ by rounding errors."""
 _DAY = 86_400e6  # microseconds
+FEW_REAGENTS = 100
+"""Largest number of different SMILES that are categories beside other features. As substances so few had more simple regret."""
 _SIMILAR = "SMILES: similar ones are close to each other"
 _LIKE_A_DATE = re.compile(r"\d{1,4}[-./]\d{1,2}[-./]\d{1,4}\b")
 
@@ -293,10 +295,10 @@ def decide(table: Table, roles: Mapping[str, str], overruled: Mapping[str, Any],
     the smallest positive number u; of whole numbers from 0 on `count`, the logarithm of one more). Texts are categories if
     there are at most 50 different ones, and each is in more than one row on average. A column of equal cells is ignored.
     Empty cells of numbers are replaced by the median, with a feature "is empty"; empty cells of categories form a separate
-    category. Texts that RDKit reads as SMILES are substances, points whose distances come from the similarity of their
-    fingerprints, if at most 1,000 differ and there are other features. A column of SMILES that is the only feature holds
-    molecules, which are compared by their whole fingerprints: if a column is declared to hold molecules, all other columns are
-    ignored.
+    category. Texts that RDKit reads as SMILES, beside other features, are categories if at most 100 differ, each in more than
+    one row on average, and otherwise substances, points whose distances come from the similarity of their fingerprints, if at
+    most 1,000 differ. A column of SMILES that is the only feature holds molecules, which are compared by their whole
+    fingerprints: if a column is declared to hold molecules, all other columns are ignored.
 
     Args:
         table: The candidates.
@@ -347,7 +349,7 @@ def decide(table: Table, roles: Mapping[str, str], overruled: Mapping[str, Any],
         column = decided[place].column
         beside = others + [decided[other].column for other in guessed if other != place]
         if beside and not found[column].too_many:
-            decided[place] = _substances(found[column], _SIMILAR)
+            decided[place] = _reagents(found[column])
         elif beside:
             raise ArgumentError(
                 f"column {column!r} holds more than {MOST_CATEGORIES:,} different molecules, whose fingerprints leave no room "
@@ -422,6 +424,13 @@ def _decided(s: Survey, told: Any, molecules: bool) -> Decision:
     require(kind != "date" or s.date, f"columns: {s.column!r} holds no dates, but {s.type}: use 'number'.")
     unit = float(np.append(_positive(s), s.high).min()) if kind == "log" and s.low == 0 else 0.0
     return _scaled(Decision(s.column, kind, why, s.missing, unit=unit), transformed(kind, s.sample, unit))
+
+
+def _reagents(s: Survey) -> Decision:
+    """SMILES beside other features: categories if they are few and each is in more than one row on average, else substances."""
+    if len(s.categories) <= FEW_REAGENTS and 2 * len(s.categories) <= s.count - s.missing:
+        return Decision(s.column, "category", f"{len(s.categories)} different SMILES", s.missing, s.categories)
+    return _substances(s, _SIMILAR)
 
 
 def _substances(s: Survey, why: str) -> Decision:
@@ -515,8 +524,6 @@ def _guess(s: Survey, molecules: bool) -> tuple[Any, str]:
     most_rare = not s.too_many and len(s.categories) <= FEW_CATEGORIES and 2 * len(s.categories) <= s.count - s.missing
     if molecules and not (most_rare or s.dictionary) and all_smiles(s.categories):
         return MOLECULE, "SMILES: Morgan fingerprints"
-    if molecules and s.text and not s.dictionary and are_substances(s.categories):
-        return SUBSTANCE, _SIMILAR
     require(most_rare or s.dictionary, _no_category(s, molecules))
     return "category", f"{len(s.categories)} different texts" if len(s.categories) > 1 else "the same text, or empty"
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,22 +10,13 @@ import torch
 from numpy.typing import NDArray
 
 from torchbandits.errors import ArgumentError
-from torchbandits.sources.smiles import all_smiles, chem, generators, rdbase
+from torchbandits.sources.smiles import chem, generators, rdbase
 from torchbandits.tanimoto import TanimotoKernel
 
 MOST_COORDINATES = 32
 """Largest number of coordinates of a substance."""
-# What SMILES have and codes such as C or CO lack.
-_STRUCTURE = re.compile(r"[()=#\[\]\d]")
 _BITS = 2048
 _ZERO = 1e-9
-
-
-def are_substances(texts: Sequence[str]) -> bool:
-    """Whether texts are SMILES, and not codes that can be read as such: at least half of them have a ring, a branch, or a bond
-    that is written. False where RDKit is not installed."""
-    structured = sum(_STRUCTURE.search(text) is not None for text in texts)
-    return 2 * structured >= len(texts) > 1 and all_smiles(texts)
 
 
 def coordinates_of(smiles: Sequence[str]) -> NDArray[np.float64]:

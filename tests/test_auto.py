@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import gpytorch
 import numpy as np
@@ -780,6 +781,53 @@ def test_an_explanation_of_a_batch_row_and_of_a_given_kernel():
     np.testing.assert_allclose(said.relevance, np.full(3, 1 / 3), rtol=1e-6)
     assert said.noise_std == pytest.approx(0.1)
     assert "that of the policy" in str(said)
+
+
+def on(features: list[int], lengthscale: float | list[float], scale: float | None = None) -> gpytorch.kernels.Kernel:
+    """A kernel that reads some of the features, as a user writes it."""
+    ard = len(lengthscale) if isinstance(lengthscale, list) else None
+    kernel = gpytorch.kernels.RBFKernel(active_dims=features, ard_num_dims=ard).double()
+    kernel.lengthscale = torch.tensor(lengthscale, dtype=torch.float64)
+    if scale is None:
+        return kernel
+    scaled = gpytorch.kernels.ScaleKernel(kernel).double()
+    scaled.outputscale = scale
+    return scaled
+
+
+def sums_of_rows() -> gpytorch.kernels.Kernel:
+    kernel = gpytorch.kernels.RBFKernel(active_dims=[1], batch_shape=torch.Size([2])).double()
+    kernel.lengthscale = torch.tensor([0.5, 0.25], dtype=torch.float64)[:, None, None]
+    return kernel + on([0], 0.5, 3.0)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "expected"),
+    [
+        (lambda: on([0], 0.5), [4, 0, 0]),
+        (lambda: on([0], 0.5, 2.0), [4, 0, 0]),
+        (lambda: on([2, 0, 1], [0.1, 0.2, 0.5]), [25, 4, 100]),
+        (lambda: on([2, 1], [0.1, 0.2], 2.0), [0, 25, 100]),
+        (lambda: on([0], 0.5) * on([0, 2], 0.25, 2.0), [4 + 16, 0, 16]),
+        (lambda: on([0], 0.5, 3.0) + on([1], 0.25), [0.75 * 4, 0.25 * 16, 0]),
+        (lambda: on([0], 0.5, 3.0) + gpytorch.kernels.ConstantKernel().double(), [4, 0, 0]),
+        (sums_of_rows, [0.75 * 4, 0.25 * 16, 0]),  # the second row
+        (lambda: on([0], 0.5) * gpytorch.kernels.LinearKernel(active_dims=[1]).double(), None),
+        (lambda: gpytorch.kernels.PeriodicKernel(active_dims=[1]).double(), None),
+    ],
+)
+def test_an_explanation_names_the_features_that_a_kernel_reads(kernel: Any, expected: list[float] | None):
+    arms = torch.rand(40, 3, dtype=torch.float64, generator=generator(0))
+    arms = (arms - arms.amin(dim=0)) / (arms.amax(dim=0) - arms.amin(dim=0))  # every feature from 0 to 1
+    rows = [generator(1), generator(2)]
+    bandit = tb.Bandit(tb.gp_ucb(kernel(), noise_std=0.1), arms, generator=rows)
+    bandit.tell(torch.arange(8).expand(2, 8), torch.sin(arms[:8, 0]).expand(2, 8))
+    said = bandit.explain(row=1)
+    if expected is None:
+        assert bool(said.relevance.isnan().all())
+        assert "a part of its kernel has no lengthscales" in str(said)
+    else:
+        np.testing.assert_allclose(said.relevance, np.array(expected) / sum(expected), rtol=1e-9)
 
 
 def test_an_explanation_where_every_batch_row_has_arms_of_its_own():

@@ -17,6 +17,7 @@ from problems import BOUNDED, COMMON, generator, rbf
 import torchbandits as tb
 from torchbandits import errors
 from torchbandits.arms import ArmTable
+from torchbandits.journal import pack
 from torchbandits.testing.play import differences
 
 RNG = np.random.default_rng(3)
@@ -221,6 +222,56 @@ def test_plain_indices_and_history_name_their_context():
     assert bandit.counts.nonzero().squeeze(-1).tolist() == [0, 1]
     with pytest.raises(errors.ArgumentError, match="context="):
         bandit.tell(torch.tensor([3]), torch.tensor([1.0]))
+
+
+def test_contexts_kept_for_open_picks_are_released_once_they_were_told():
+    """Late rewards keep their contexts beyond `max_contexts`; afterwards a step costs what it did before."""
+    policy = tb.gp_ucb(rbf(), width=tb.widths.Constant(2.0), **COMMON)
+    bandit = tb.ContextualBandit(policy, ARMS, CONTEXTS[:1], max_contexts=2, generator=generator(0))
+    plain = tb.Bandit(policy, joint(CONTEXTS), generator=generator(0))
+    opened = [bandit.ask(context=context) for context in CONTEXTS[:9]]
+    assert bandit.contexts.shape[-2] == 9
+    for c in (7, 1, 3, 0, 8, 2, 5):  # 4 and 6 are still open
+        bandit.tell(opened[c], reward(opened[c].points, c))
+        plain.tell(opened[c].index + c * len(ARMS), reward(opened[c].points, c))
+    bandit.ask(context=CONTEXTS[9])
+    assert [float(x) for x in bandit.contexts[:, 0]] == [float(CONTEXTS[c, 0]) for c in (9, 4, 6)]
+    assert bandit.loop.arms.shape[-2] == 3 * len(ARMS)
+    for c in (4, 6):
+        assert torch.equal(bandit.ask(context=CONTEXTS[c]).points, opened[c].points)
+        bandit.tell(opened[c], reward(opened[c].points, c))
+        plain.tell(opened[c].index + c * len(ARMS), reward(opened[c].points, c))
+    last = bandit.ask(context=CONTEXTS[9])
+    bandit.tell(last, reward(last.points, 9))
+    plain.tell(last.index + 9 * len(ARMS), reward(last.points, 9))
+    bandit.ask(context=CONTEXTS[10])
+    assert bandit.contexts.shape[-2] == 2
+    told = [b.posterior(joint(CONTEXTS)).mean for b in (bandit, plain)]
+    torch.testing.assert_close(told[0], told[1], rtol=0, atol=1e-10)
+
+
+@pytest.mark.usefixtures("annotations_not_enforced")
+def test_released_contexts_are_released_after_resuming(tmp_path: Path):
+    path = tmp_path / "run.journal"
+    bandit = with_journal(path)
+    opened = [bandit.ask(context=context) for context in CONTEXTS[:7]]
+    for selection in opened:
+        bandit.tell(selection, reward(selection.points, 0))
+    late = bandit.ask(context=CONTEXTS[8])
+    assert bandit.contexts.shape[-2] == 3
+    bandit.journal.close()
+    other = with_journal(path)
+    assert torch.equal(other.contexts, bandit.contexts)
+    assert torch.equal(other.ask(context=CONTEXTS[8]).points, late.points)
+
+
+def test_a_record_of_an_earlier_version_releases_one_context():
+    """Picks are recorded by their place among the pairs, so a journal is repeated with the blocks that it was made with."""
+    bandit = tb.ContextualBandit(tb.gp_ucb(rbf(), **COMMON), ARMS, CONTEXTS[:1], max_contexts=2)
+    for selection in [bandit.ask(context=context) for context in CONTEXTS[:6]]:
+        bandit.tell(selection, reward(selection.points, 0))
+    bandit._enter_again({"kind": "context", "context": pack(CONTEXTS[8]), "busy": []})
+    assert bandit.contexts.shape[-2] == 6
 
 
 def test_a_late_reward_of_many_contexts_that_are_gone():

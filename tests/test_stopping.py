@@ -361,8 +361,12 @@ def test_asking_changes_nothing():
         (lambda: tb.gp_ucb(rbf(), width=tb.widths.Constant(2.0), **COMMON), "Srinivas"),
         (lambda: tb.batch_bkb(rbf(), **BOUNDED), "BBKB"),
         (lambda: tb.gp_ucb(rbf(), refit_every=5, **COMMON), "not fitted to its own rewards"),
-        (lambda: tb.rff_ucb(rbf(), num_features=40, **BOUNDED), "no theorem"),
-        (lambda: tb.compressed_gp(rbf(), **COMMON), "no theorem"),
+        (lambda: tb.rff_ucb(rbf(), num_features=40, **BOUNDED), "no theorem, .* the policy's features approximate its kernel"),
+        (lambda: tb.compressed_gp(rbf(), **COMMON), "no theorem, .* keeps informative pulls only"),
+        (
+            lambda: tb.gp_ucb(rbf(), prior_mean="estimate", **COMMON),
+            "the prior mean is estimated, so pass prior_mean= a number",
+        ),
         (
             lambda: tb.robust(tb.igp_ucb(rbf(), **BOUNDED)),
             r"this policy forgets rewards or weights them, .* take stopping\.ProbableRegret",
@@ -371,12 +375,20 @@ def test_asking_changes_nothing():
         (lambda: tb.uniform(), "SameArm"),
         (lambda: tb.auto(), "SameArm"),
     ],
-    ids=["constant", "practical", "refit", "features", "compressed", "robust", "restart", "uniform", "auto"],
+    ids=["constant", "practical", "refit", "features", "compressed", "estimate", "robust", "restart", "uniform", "auto"],
 )
 def test_what_certifies_nothing_is_refused(policy, match):
     bandit = tb.Bandit(policy(), PROBLEM.tensor)
     with pytest.raises(errors.UnsupportedError, match=match):
         bandit.should_stop(stopping.EpsilonOptimal(0.1))
+
+
+def test_a_probability_that_is_bounded_by_a_sum_is_at_most_one():
+    bandit = tb.Bandit(tb.gp_ucb(rbf(0.01), **COMMON), torch.rand(900, 2, dtype=torch.float64, generator=generator(0)))
+    bandit.tell(torch.tensor([0]), torch.tensor([0.0]))
+    decision = bandit.should_stop(stopping.ProbableRegret(0.01, leaders=2))
+    assert not bool(decision)
+    assert float(decision.value) == 1
 
 
 @pytest.mark.parametrize(
@@ -497,7 +509,7 @@ def test_each_outcome_s_width_is_compared_with_that_outcome_s_lambda(second: flo
 def test_an_estimated_prior_mean_or_a_kernel_fitted_to_the_rewards_certifies_nothing(tmp_path: Path):
     rule = stopping.EpsilonOptimal(0.1, width=tb.widths.Srinivas(0.05))
     estimated = played(tb.gp_ucb(rbf(), noise_std=NOISE_STD, prior_mean="estimate"))
-    with pytest.raises(errors.UnsupportedError, match="prior mean that are given"):
+    with pytest.raises(errors.UnsupportedError, match="the prior mean is estimated, so pass prior_mean= a number"):
         estimated.should_stop(rule)
     fitted = played(tb.gp_ucb(rbf(), noise_std=NOISE_STD))
     fitted.should_stop(rule)

@@ -60,6 +60,24 @@ def test_the_kernel_is_that_of_gpytorch():
         tb.TaskKernel(0)
 
 
+@pytest.mark.parametrize(
+    ("task", "got"),
+    [([0.0, 0.4, 1.0], "0.4"), ([0.0, 1.0, 2.0], "2"), ([-1.0, 1.0, 1.0], "-1"), ([0.0, 1.0, 1.002], "1.002")],
+)
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_what_is_no_task_is_refused(task: list[float], got: str, dtype: torch.dtype):
+    """It was rounded: with the wrong feature in `active_dims`, every value from 0 to 1 passed for one of two tasks."""
+    arms = torch.cat([torch.rand(3, 2), torch.tensor(task).unsqueeze(-1)], dim=-1).to(dtype)
+    with pytest.raises(ArgumentError, match=rf"must be one of 0 to 1, got {got}: check that active_dims"):
+        tb.Bandit(tb.gp_ucb(kernel(), noise_std=NOISE), arms)
+
+
+def test_a_task_may_be_off_by_rounding():
+    own = tb.TaskKernel(3).double()
+    x = torch.tensor([[0.0], [1.0], [2.0]], dtype=torch.float64)
+    assert torch.equal(own(x * (1 + 1e-7) - 1e-7).to_dense(), own(x).to_dense())
+
+
 @pytest.mark.parametrize("rows", [1, 2])
 def test_a_past_campaign_teaches_the_present_one(rows: int):
     """Picks of the target task equal those of the dense posterior of both tasks; batch rows are separate runs."""

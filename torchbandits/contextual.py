@@ -50,14 +50,15 @@ from torchbandits.types import Arms, FitReport, PickMask, Picks, Points, Recomme
 
 
 class Contexts:
-    """The kept contexts, each with its block of the joint arm set. A new context replaces the least recently used one.
+    """The kept contexts, each with its block of the joint arm set. A new context replaces the least recently used ones.
 
     A joint arm is a pair (context, arm), with the context's features first.
 
     Args:
         arms: `A x d` or `batch_shape x A x d`.
         known: `C x c` or `batch_shape x C x c`, contexts known at the start, at least one.
-        most: Maximum number of kept contexts, at least C; blocks with pending picks are kept beyond it.
+        most: Maximum number of kept contexts, at least C. Blocks with pending picks are kept beyond it, until a new context is
+            entered after their rewards were told.
         batch_shape: Leading dimensions of the bandit.
     """
 
@@ -88,12 +89,13 @@ class Contexts:
         """Values per arm, `... x A`, repeated for every block: `... x (C A)`."""
         return None if per_arm is None else per_arm.tile(self.seen.shape[-2])
 
-    def enter_(self, context: Any, busy: Iterable[int]) -> bool:
+    def enter_(self, context: Any, busy: Iterable[int], *, releases: bool = True) -> bool:
         """Make a context the current one. Returns whether the joint arms have changed.
 
         Args:
             context: `c` or `batch_shape x c`.
             busy: Blocks that must be kept.
+            releases: Whether a new context releases all blocks beyond `most` that need not be kept, and not only one.
         """
         given = as_tensor("context", context, self.arms.dtype, self.arms.device)
         shapes = {torch.Size([self.dim]), torch.Size([*self._batch_shape, self.dim])}
@@ -105,12 +107,17 @@ class Contexts:
         changed, clock, C = not bool(same.any(dim=-1).all()), max(self._asked) + 1, self.seen.shape[-2]
         used = same.byte().argmax(dim=-1)[same.any(dim=-1)].tolist()  # blocks of the rows that know this context
         self._asked = list(self._asked)
-        if changed and (self.most > C or not (idle := set(range(C)) - set(busy) - set(used))):
+        idle = sorted(set(range(C)) - set(busy) - set(used), key=lambda block: self._asked[block])
+        spare = max(C + 1 - self.most, 0)
+        gone = idle[: spare if releases else min(spare, 1)]
+        if changed and not gone:
             self.seen = torch.cat([self.seen, given], dim=-2)
             self._asked.append(clock)
         elif changed:
-            place = torch.arange(C, device=given.device) == min(idle, key=lambda block: self._asked[block])
-            self.seen = torch.where(place.unsqueeze(-1), given, self.seen)
+            place = torch.arange(C, device=given.device) == gone[0]
+            stay = [block for block in range(C) if block not in gone[1:]]
+            self.seen = torch.where(place.unsqueeze(-1), given, self.seen)[..., stay, :]
+            self._asked = [self._asked[block] for block in stay]
         # A row may hold the same context in two blocks, if other rows differed between them. Then the first block is used.
         self.current = (self.seen == given).all(dim=-1).byte().argmax(dim=-1)
         for block in set(self.current.reshape(-1).tolist()):
@@ -216,6 +223,7 @@ class ContextualBandit:
 
     The arms are tabulated at up to `max_contexts` contexts. Returning to a kept context costs nothing, and a new context costs
     a sweep over the arms and replaces the least recently used one (if contexts never repeat, `max_contexts=1` is fastest).
+    Contexts with open picks are kept beyond this number, until a new context is asked for after their rewards were told.
     Observations at contexts that are no longer kept stay in the posterior. New contexts require a policy whose arms may change
     (`Bandit.set_arms_`): `ada_bkb`, `bpe`, `reds`, `sup_kernel_ucb` and `lb_gp_ucb` need every context at the start, and so
     does `pi_gp_ucb` if a context with pulls would have to be replaced. `bpe` and `reds` eliminate arms over all contexts
@@ -577,16 +585,17 @@ class ContextualBandit:
 
     # ------------------------------------------------------------------ internals
 
-    def _enter(self, context: Any, busy: Sequence[int] = ()) -> None:
+    def _enter(self, context: Any, busy: Sequence[int] = (), *, releases: bool = True) -> None:
         """Make a context the current one, and update the joint arms. Blocks that are `busy` or have open picks are kept."""
         self.loop.recover_()
         ahead, opened = copy.copy(self._contexts), self.loop.open
         if opened is not None:
             busy = [*busy, *(opened.index[opened.mask] // self.arms.shape[-2]).unique().tolist()]
-        changed, before = ahead.enter_(context, busy), self._contexts
+        changed, before = ahead.enter_(context, busy, releases=releases), self._contexts
         if not changed and ahead.asked_as(before):
             return
-        entered = {"kind": "context", "context": pack(as_tensor("context", context, self.arms.dtype)), "busy": list(busy)}
+        given = pack(as_tensor("context", context, self.arms.dtype))
+        entered = {"kind": "context", "context": given, "busy": list(busy), "releases": True}
 
         def enter() -> None:
             if changed:
@@ -602,8 +611,8 @@ class ContextualBandit:
         self.recorder.change(enter, lambda _: entered, draws=False, take_back=lambda: self._keep(before))
 
     def _enter_again(self, record: dict[str, Any]) -> None:
-        """Replay the journal record of an entered context."""
-        self._enter(held(record["context"]).to(self.device), record["busy"])
+        """Replay the journal record of an entered context. Those of earlier versions never released more than one."""
+        self._enter(held(record["context"]).to(self.device), record["busy"], releases=record.get("releases", False))
 
     def _load_again(self, record: dict[str, Any]) -> None:
         """Replay the journal record of a loaded state."""

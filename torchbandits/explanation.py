@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import gpytorch
 import torch
 from torch import Tensor
 
@@ -14,7 +15,7 @@ from torchbandits.checks import is_whole
 from torchbandits.display import count, rounded, within
 from torchbandits.errors import UnsupportedError, require
 from torchbandits.figures import COLORS, tidy
-from torchbandits.fitting.degeneracy import lengthscales
+from torchbandits.kernels import kernel_diagonal
 from torchbandits.policies.base import Policy, State
 from torchbandits.policies.composed import Composed, noise_share
 from torchbandits.policies.picking import upper_bounds
@@ -92,7 +93,9 @@ class Explanation:
 
     Attributes:
         relevance: `d`, inverse squared lengthscales in units of the features' ranges, as fractions of their sum: the speed at
-            which the reward changes along each feature. NaN for a kernel without lengthscales.
+            which the reward changes along each feature. They are summed over the factors of a product of kernels, averaged over
+            the terms of a sum by their variances, and 0 for features that the kernel does not read. NaN for a kernel with a
+            part without lengthscales, such as a linear or periodic one.
         names: Names of the features.
         noise_std: Standard deviation of the rewards of the best arm around its mean, reward units. Of `auto`, whose model does
             not know the noise in these units, that of repeated pulls if there are ten: of those of the best arm, or else of
@@ -236,7 +239,8 @@ class Explanation:
         said, relevance = self.words, self.relevance
         title = f"{said.feature.capitalize()}s:"
         if not bool(relevance.isfinite().all()):
-            return f"{title} the model does not tell which {said.feature}s matter, because its kernel has no lengthscales."
+            why = "because a part of its kernel has no lengthscales"
+            return f"{title} the model does not tell which {said.feature}s matter, {why}."
         if not self.tells_features:
             return f"{title} {FEW} distinct {said.arm}s must be {said.pulled} before it shows which {said.feature}s matter."
         order = unsettled(self.distinct, self.names, said) if self.noise_estimated else ""
@@ -525,12 +529,47 @@ def relevance_of(state: TableState, place: tuple[int, ...], *, pulled: bool = Fa
         if pulled:
             x = torch.cat([x, posterior.statistics.points[place][: int(posterior.statistics.num_rows[place])].to(x)])
         ranges = x.double().amax(dim=0) - x.double().amin(dim=0)
-    found = [part.lengthscale for part, _ in lengthscales(posterior.kernel)]
-    if len(found) != 1 or found[0].shape[-1] not in (1, d):
+    speeds = _squared_speeds(posterior.kernel, list(range(d)), d)
+    if speeds is None:
         return torch.full((d,), torch.nan)
-    scale = found[0].expand(*posterior.batch_shape, 1, d)[place].squeeze(0).to(ranges)
-    speed = (ranges / scale).square()
+    speed = ranges.square() * speeds.expand(*posterior.batch_shape, d)[place].to(ranges)
     return (speed / speed.sum().clamp_min(1e-300)).cpu()
+
+
+def _squared_speeds(kernel: gpytorch.kernels.Kernel, features: list[int], d: int) -> Tensor | None:
+    """1/ℓ² along each of d features, `batch_shape x d`: summed over the factors of a product, and averaged over the terms of a
+    sum, weighted by their variances. 0 for a feature that the kernel does not read; None if a part has no lengthscales.
+
+    Args:
+        kernel: The kernel, or a part of it.
+        features: The features that it is evaluated on.
+        d: Number of features of an arm.
+    """
+    kernels = gpytorch.kernels
+    own = features if kernel.active_dims is None else [features[place] for place in kernel.active_dims.tolist()]
+    while isinstance(kernel, kernels.ScaleKernel):
+        # It has the active dimensions of its base kernel, and selects them for both.
+        kernel = kernel.base_kernel
+    if isinstance(kernel, kernels.ConstantKernel):
+        return torch.zeros(d, dtype=torch.float64, device=kernel.constant.device)
+    if isinstance(kernel, kernels.ProductKernel | kernels.AdditiveKernel):
+        parts = [(part, _squared_speeds(part, own, d)) for part in kernel.kernels]
+        known = [(part, speeds) for part, speeds in parts if speeds is not None]
+        if len(known) < len(parts):
+            return None
+        if isinstance(kernel, kernels.ProductKernel):
+            return torch.stack(torch.broadcast_tensors(*(speeds for _, speeds in known))).sum(dim=0)
+        somewhere = known[0][1].new_zeros(1, len(own))
+        variances = torch.broadcast_tensors(*(kernel_diagonal(part, somewhere) for part, _ in known))
+        terms = torch.broadcast_tensors(*(v * speeds for v, (_, speeds) in zip(variances, known, strict=True)))
+        return torch.stack(terms).sum(dim=0) / torch.stack(variances).sum(dim=0)
+    # The lengthscale of a periodic kernel is no distance.
+    if not kernel.has_lengthscale or isinstance(kernel, kernels.PeriodicKernel) or any(kernel.sub_kernels()):
+        return None
+    scale = kernel.lengthscale.detach().double().squeeze(-2)
+    place = torch.tensor(own, device=scale.device)
+    squared = scale.square().reciprocal().expand(*scale.shape[:-1], len(own))
+    return scale.new_zeros(*scale.shape[:-1], d).index_add(-1, place, squared)
 
 
 def _spread(arms: ArmSource) -> Tensor:

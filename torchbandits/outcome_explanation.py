@@ -95,7 +95,7 @@ class OutcomeExplanation:
         start = f"{name}: after {count(pulls, said.given)} of {points}"
         if distinct < FEW:
             return f"{start}; {FEW} must be {said.pulled} before it shows which {said.feature}s matter."
-        features = f"the model does not tell which {said.feature}s matter, because its kernel has no lengthscales"
+        features = f"the model does not tell which {said.feature}s matter, because a part of its kernel has no lengthscales"
         if bool(relevance.isfinite().all()):
             features = f"it changes fastest with {fastest(relevance, self.names)}"
         by = f"repeated {said.pull}s" if any(self.noise_repeated[place : place + 1]) else "the model"

@@ -238,8 +238,6 @@ def proved_width(
         base = base.base
     proved: tuple[type[Width], ...] = _SPARSE if state.posterior.sparse else (*_EXACT, SketchedOFUL)
     proved = proved if state.posterior.sketch is None else (SketchedOFUL,)
-    fits = isinstance(base, proved) and not policy.memory.selective and isinstance(policy.features, Identity | None)
-    fits = fits and state.posterior.prior_mean != "estimate"
     names = ", ".join(kind.__name__ for kind in proved)
     require(
         policy.reweighting is None,
@@ -247,11 +245,19 @@ def proved_width(
         "stopping.ProbableRegret, which asks the model, or a policy without tb.forgetting and tb.robust.",
         UnsupportedError,
     )
+    fitted = policy.refit_every is not None or not _as_given(policy, state)
+    reasons = {
+        "the policy keeps informative pulls only, so take another one": policy.memory.selective,
+        "the policy's features approximate its kernel, so take another one": not isinstance(policy.features, Identity | None),
+        "the prior mean is estimated, so pass prior_mean= a number": state.posterior.prior_mean == "estimate",
+        "the kernel must be given, and not fitted to its own rewards": fitted,
+        f"pass width= one of torchbandits.widths.{names}": not isinstance(base, proved),
+    }
+    reason = next((reason for reason, applies in reasons.items() if applies), None)
     require(
-        fits and policy.refit_every is None and _as_given(policy, state),
-        f"the bounds of {type(base).__name__} under this posterior have no theorem, so that they certify nothing: pass width= "
-        f"one of torchbandits.widths.{names} to a policy with a kernel and a prior mean that are given, and not fitted to its "
-        "own rewards; or take stopping.ProbableRegret, which asks the model.",
+        reason is None,
+        f"the bounds of {type(base).__name__} under this posterior have no theorem, so that they certify nothing: {reason}. Or "
+        "take stopping.ProbableRegret, which asks the model.",
         UnsupportedError,
     )
     noise_std, lam = outcome or (policy.noise_std, state.posterior.regularization)
@@ -369,7 +375,7 @@ class ProbableRegret(Rule):
 
         allowed = (1 - self.estimation) * self.delta - rest
         if allowed <= 0:
-            return False, rest
+            return False, min(rest, 1.0)
         level = self.estimation * self.delta * 6 / (math.pi * max(told, 1.0)) ** 2
         generator = torch.Generator().manual_seed((self.seed * 1_000_003 + int(told)) % (1 << 62))
         drawn = failed = 0
@@ -385,7 +391,7 @@ class ProbableRegret(Rule):
             upper = 1.0 if failed == drawn else float(betaincinv(failed + 1, drawn - failed, 1 - alpha))
             lower = 0.0 if failed == 0 else float(betaincinv(failed, drawn - failed + 1, alpha))
             if upper <= allowed or lower > allowed or drawn >= self.max_draws:
-                return upper <= allowed, failed / drawn + rest
+                return upper <= allowed, min(failed / drawn + rest, 1.0)
             most = min(2 * drawn, self.max_draws)
 
 

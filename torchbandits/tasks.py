@@ -9,7 +9,11 @@ import torch
 from torch import Tensor
 
 from torchbandits.checks import check_whole
+from torchbandits.errors import ArgumentError
 from torchbandits.shapes import broadcast_shapes
+
+# Largest distance of a task from a whole number, such as after a transform of the features and its inverse.
+_ROUNDED = 1e-3
 
 
 class TaskKernel(gpytorch.kernels.Kernel):
@@ -21,7 +25,7 @@ class TaskKernel(gpytorch.kernels.Kernel):
     fitted with the other parameters of the kernel. The product with another kernel needs no further outputscale.
 
     Args:
-        num_tasks: T. The feature that contains the task of an arm has the values 0, 1, … T − 1.
+        num_tasks: T. The feature that contains the task of an arm has the values 0, 1, … T − 1; other values are an error.
         kwargs: `active_dims=[j]`, the index of this feature, and the other arguments of a GPyTorch kernel.
 
     This is `gpytorch.kernels.IndexKernel` of rank 1, evaluated densely. Cost: O(n m). Source: Bonilla et al. 2008; Swersky et
@@ -47,10 +51,22 @@ class TaskKernel(gpytorch.kernels.Kernel):
 
     def forward(self, x1: Tensor, x2: Tensor, diag: bool = False, **params: Any) -> Tensor:
         """`... x n x m`, or with `diag` the n values of pairs of points."""
-        covariance, (s, t) = self.covariance, (x[..., 0].round().long() for x in (x1, x2))
+        covariance, s, t = self.covariance, self._tasks(x1), self._tasks(x2)
         shape = broadcast_shapes(covariance.shape[:-2], s.shape[:-1], t.shape[:-1])
         T, n, m = covariance.shape[-1], s.shape[-1], t.shape[-1]
         rows = covariance.expand(*shape, T, T).gather(-2, s.expand(*shape, n).unsqueeze(-1).expand(*shape, n, T))
         if diag:
             return rows.gather(-1, t.expand(*shape, n).unsqueeze(-1)).squeeze(-1)
         return rows.gather(-1, t.expand(*shape, m).unsqueeze(-2).expand(*shape, n, m))
+
+    def _tasks(self, x: Tensor) -> Tensor:
+        """The tasks of points, `... x n`. They are checked on a device too, where an index out of range ends the process."""
+        value, T = x[..., 0], self.factor.shape[-1]
+        task = value.round()
+        wrong = ((value - task).abs() > _ROUNDED) | (task < 0) | (task >= T)
+        if bool(wrong.any()):
+            raise ArgumentError(
+                f"the task of an arm must be one of 0 to {T - 1}, got {float(value[wrong][0]):.6g}: check that active_dims "
+                "names the feature of the task, that this feature was not scaled, and num_tasks."
+            )
+        return task.long()

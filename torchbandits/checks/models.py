@@ -89,7 +89,7 @@ def check_kernel_on(point: Tensor, kernel: gpytorch.kernels.Kernel, batch_shape:
         diagonal: Computes k(x, x) of points.
 
     Raises:
-        ShapeError: If the kernel is made for other batch rows or features.
+        ShapeError: If the kernel is made for other batch rows or features, or for several outputs.
         NonFiniteError: If its value is NaN or infinite.
     """
     try:
@@ -107,6 +107,11 @@ def check_kernel_on(point: Tensor, kernel: gpytorch.kernels.Kernel, batch_shape:
             f"the kernel ({type(kernel).__name__}, made for {expected or 'another number of'} features) can't be "
             f"evaluated on arms with {point.shape[-1]} features: {error}"
         ) from error
+    message = (
+        f"the kernel ({type(kernel).__name__}) has {value.shape[-1]} values for an arm, and a policy has one reward: give the "
+        "arms a feature with the task, and take torchbandits.TaskKernel; or an OutcomeBandit, with a kernel for each outcome."
+    )
+    require(value.shape[-1] == point.shape[-2], message, ShapeError)
     require(
         bool(torch.isfinite(value).all()),
         "the kernel is NaN or infinite on the arms: check its hyper-parameters.",

@@ -788,3 +788,103 @@ def test_a_policy_of_given_arms_takes_the_contexts_of_the_start_and_says_so_of_o
         bandit.ask(context=CONTEXTS[2])
     assert float(bandit.loop.pulls) == 3
     bandit.ask(limit=1, context=CONTEXTS[1])
+
+
+# ------------------------------------------------------------------ other arms
+
+
+MORE = torch.cat([ARMS[:7], torch.as_tensor(np.random.default_rng(8).uniform(size=(6, 2))), ARMS[15:]])
+
+
+def pairs(arms: torch.Tensor) -> torch.Tensor:
+    return torch.cat([CONTEXTS.repeat_interleave(len(arms), dim=0), arms.repeat(len(CONTEXTS), 1)], dim=-1)
+
+
+@pytest.mark.parametrize("rows", [None, 2])
+def test_arms_come_and_go_at_every_context(rows: int | None):
+    """Picks and means are those of a plain bandit on all pairs, whose arms are replaced at the same time."""
+    policy = tb.gp_bucb(rbf(), width=tb.widths.Constant(2.0), **COMMON)
+    seeds = {"generator": generator(0) if rows is None else [generator(row) for row in range(rows)]}
+    bandit = tb.ContextualBandit(policy, ARMS, CONTEXTS[:1], max_contexts=2, **seeds)
+    plain, arms = tb.Bandit(policy, joint(CONTEXTS), **seeds), ARMS
+    for t, c in enumerate(order(18, len(CONTEXTS), seed=4)):
+        if t in (6, 12):
+            arms = MORE if t == 6 else ARMS.flip(0)
+            assert bandit.set_arms_(arms) is bandit
+            plain.set_arms_(pairs(arms))
+            assert torch.equal(bandit.arms, arms)
+        here = torch.zeros(len(CONTEXTS), len(arms), dtype=torch.bool)
+        here[c] = True
+        ours, theirs = bandit.ask(limit=3, context=CONTEXTS[c]), plain.ask(limit=3, available=here.flatten())
+        assert torch.equal(ours.points, theirs.points)
+        assert torch.equal(ours.index, theirs.index - c * len(arms))
+        bandit.tell(ours, reward(ours.points, 4 * t))
+        plain.tell(theirs, reward(theirs.points, 4 * t))
+        assert torch.equal(bandit.counts, plain.counts.unflatten(-1, (len(CONTEXTS), -1))[..., c, :])
+    means = [b.posterior(pairs(MORE)).mean for b in (bandit, plain)]
+    torch.testing.assert_close(means[0], means[1], rtol=0, atol=1e-9)
+
+
+def test_open_picks_stay_and_late_rewards_find_their_arms():
+    bandit = tb.ContextualBandit(tb.gp_ucb(rbf(), **COMMON), ARMS, CONTEXTS[:1], max_contexts=2)
+    opened = [bandit.ask(context=context, more=2) for context in CONTEXTS[:4]]
+    bandit.set_arms_(ARMS.flip(0))
+    assert torch.equal(bandit.ask(context=CONTEXTS[2]).points, opened[2].points)
+    for selection in opened[:3]:
+        report = bandit.tell(selection, torch.ones(2, dtype=torch.float64))
+        assert float(report.unasked) == 0
+    told = {tuple(point) for point in bandit.posterior.statistics.points.tolist()}
+    assert told == {tuple(point) for selection in opened[:3] for point in selection.points.tolist()}
+    left = torch.tensor([tuple(arm) not in {tuple(p[1:]) for p in opened[3].points.tolist()} for arm in ARMS.tolist()])
+    before = state_of(bandit)
+    with pytest.raises(errors.StateError, match="tell or forget them first"):
+        bandit.set_arms_(ARMS[left])
+    for wrong in (ARMS[:, :1], ARMS.float(), ARMS[:0]):
+        with pytest.raises(errors.ShapeError):
+            bandit.set_arms_(wrong)
+    assert differences(before, state_of(bandit)) == []
+    bandit.forget(opened[3])
+    bandit.set_arms_(ARMS[left])
+    with pytest.raises(errors.StateError, match="were removed since"):
+        bandit.tell(opened[3], torch.ones(2, dtype=torch.float64))
+
+
+@pytest.mark.usefixtures("annotations_not_enforced")
+@pytest.mark.parametrize("every", [1, 1000])
+@pytest.mark.parametrize("name", ["gp_bucb", "per_cost"])
+def test_replaced_arms_are_resumed_from_a_journal(name: str, every: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("torchbandits.journal.journal._PATIENCE", 0)
+    policy = tb.gp_bucb(rbf(), **BOUNDED)
+    policy, costs = (tb.per_cost(policy), 1 + torch.arange(25.0).double()) if name == "per_cost" else (policy, None)
+    new = None if costs is None else costs.flip(0)[: len(MORE)]
+    path = tmp_path / "run.journal"
+
+    def begin() -> tb.ContextualBandit:
+        return with_journal(tb.Journal(path, every=every, durable=False), policy, costs=costs)
+
+    bandit = begin()
+    for t in range(4):
+        selection = bandit.ask(limit=2, context=CONTEXTS[t])
+        bandit.tell(selection, reward(selection.points, 3 * t))
+    late = bandit.ask(limit=2, context=CONTEXTS[0], available=torch.arange(25) < 7)
+    bandit.set_arms_(MORE, costs=new)
+    selection = bandit.ask(limit=2, context=CONTEXTS[9])
+    bandit.tell(selection, reward(selection.points, 20))
+    bandit.journal.close()
+    if every > 1:
+        bandit.journal.checkpoint_path.unlink()
+    other = begin()
+    assert torch.equal(other.arms, MORE)
+    assert small(differences(state_of(bandit), state_of(other)))
+    for again in (bandit, other):
+        again.recorder.journal = None
+        again.tell(late, reward(late.points, 30))
+    for context in CONTEXTS[5:9]:
+        ours, theirs = bandit.ask(limit=2, context=context), other.ask(limit=2, context=context)
+        assert torch.equal(ours.points, theirs.points)
+        assert torch.equal(ours.index, theirs.index)
+
+
+def test_costs_that_are_not_one_per_arm_are_named_as_such():
+    with pytest.raises(errors.ShapeError, match=r"one number per arm, \(25,\), got \(3,\)"):
+        tb.ContextualBandit(tb.gp_ucb(rbf(), **COMMON), ARMS, CONTEXTS[:2], costs=torch.ones(3))

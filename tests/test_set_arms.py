@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import gpytorch
 import numpy as np
 import oracles
@@ -238,3 +240,68 @@ def test_joint_draws_of_a_row_do_not_depend_on_what_others_have_outside_the_arms
             y = torch.stack([p.rewards(2 * step, i) for p, i in zip(own, rows, strict=True)]).reshape(index.shape)
             bandit.tell(index, y)
     assert torch.equal(bandits[0].counts, torch.stack([b.counts for b in bandits[1:]]))
+
+
+def told_late(arms: torch.Tensor, *, rows: int | None, part: bool) -> None:
+    """Tell a selection that was made before the arms were replaced, and compare with a bandit of the new arms."""
+    policy = tb.gp_ucb(rbf(), width=tb.widths.Constant(2.0), **COMMON)
+    seeds = {"generator": generator(0) if rows is None else [generator(row) for row in range(rows)]}
+    bandit, fresh = tb.Bandit(policy, PROBLEM.tensor, **seeds), tb.Bandit(policy, arms, **seeds)
+    shape = () if rows is None else (rows,)
+    early = bandit.ask(more=4)
+    bandit.set_arms_(arms)
+    now = bandit.ask()
+    assert torch.equal(now.points, early.points)
+    places = [2, 0] if part else [0, 1, 2, 3]
+    rewards = torch.arange(len(places), dtype=torch.float64).expand(*shape, -1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", errors.DiagnosticWarning)
+        report = bandit.tell(early[places], rewards)
+    assert not bool(report.unasked.any())
+    fresh.tell(now.index[..., places], rewards)
+    assert torch.equal(bandit.counts, fresh.counts)
+    if part:
+        bandit.forget(early[[1, 3]])
+    assert bandit.loop.open is None
+    for ours, theirs in zip(*(vars(b.posterior(arms)).values() for b in (bandit, fresh)), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize("part", [False, True])
+@pytest.mark.parametrize("rows", [None, 2])
+def test_a_selection_made_before_the_arms_changed_is_told_at_its_points(rows: int | None, part: bool):
+    """Its indices were taken for those of the new arms, and the rewards went to other arms."""
+    told_late(PROBLEM.tensor.flip(0), rows=rows, part=part)
+
+
+def test_an_earlier_selection_whose_index_is_open_for_another_arm():
+    """No warning could show it: the index that it had is that of a pick which is open now."""
+    bandit = tb.Bandit(tb.gp_ucb(rbf(), **COMMON), PROBLEM.tensor[:2])
+    early = bandit.ask(more=2)
+    bandit.set_arms_(PROBLEM.tensor[:2].flip(0))
+    bandit.tell(early[:1], torch.tensor([5.0]))
+    assert float(bandit.posterior(early.points[:1]).mean) > 4
+    assert torch.equal(bandit.ask().points, early.points[1:])
+
+
+def test_a_selection_at_an_arm_that_was_removed_is_refused():
+    bandit = tb.Bandit(tb.gp_ucb(rbf(), **COMMON), PROBLEM.tensor)
+    gone = bandit.ask()
+    bandit.forget(gone)
+    bandit.set_arms_(PROBLEM.tensor[torch.arange(ARMS) != gone.index])
+    before = everything(bandit)
+    for call in (lambda: bandit.tell(gone, torch.tensor([1.0])), lambda: bandit.forget(gone)):
+        with pytest.raises(errors.StateError, match=r"1 picks of this selection are at arms that were removed .* observe\(\)"):
+            call()
+    assert differences(before, everything(bandit)) == []
+
+
+def test_an_earlier_selection_of_several_outcomes_is_told_at_its_points():
+    models = {name: tb.gp_ucb(rbf(), **COMMON) for name in ("a", "b")}
+    bandit = tb.OutcomeBandit(tb.outcomes.pareto(models), PROBLEM.tensor)
+    early = bandit.ask(more=3)
+    bandit.set_arms_(PROBLEM.tensor.flip(0))
+    bandit.tell(early[:2], {"a": [1.0, 2.0], "b": [0.0, 0.5]})
+    assert bandit.counts[0].nonzero().squeeze(-1).tolist() == sorted((ARMS - 1 - early.index[:2]).tolist())
+    bandit.forget(early[2:])
+    assert bandit.loop.open is None

@@ -57,7 +57,7 @@ from torchbandits.journal import Journal, NoArmLeft, Recorder, as_journal, begun
 from torchbandits.loop import Loop
 from torchbandits.policies import Policy
 from torchbandits.posteriors import GaussianProcess, PartitionedProcess
-from torchbandits.selections import duplicate, same_picks
+from torchbandits.selections import duplicate, renumbered, same_picks
 from torchbandits.sets import LevelSet, TopK, level_set, top_k
 from torchbandits.sources import ArmSource, InMemory
 from torchbandits.stopping import Decision, Rule, check_rules, decide
@@ -235,6 +235,7 @@ class Bandit:
         selected = isinstance(selection, Selection)
         loop = self.loop
         loop.recover_()
+        selection = self._of_now(selection)
         opened, device = loop.open, loop.device
         if device.type != "cpu" and isinstance(selection, Selection):
             # The few values that are checked are moved to the host in one transfer.
@@ -293,7 +294,7 @@ class Bandit:
             StateError: If one of the picks is not pending. The bandit is then unchanged.
         """
         self.loop.recover_()
-        self.recorder.forget(*self._picks(selection, self.device))
+        self.recorder.forget(*self._picks(self._of_now(selection), self.device))
 
     @one_at_a_time
     def fit_kernel_(self, *, noise: bool = False, **options: Any) -> FitReport:
@@ -321,7 +322,8 @@ class Bandit:
     def set_arms_(self, arms: Tensor | ArmSource, *, costs: Tensor | None = None) -> Bandit:
         """Replace the arms and keep all observations, including those at removed arms. Returns self.
 
-        Arms that were pulled before keep their pulls. Open picks must be among the new arms, and they stay open.
+        Arms that were pulled before keep their pulls. Open picks must be among the new arms, and they stay open. A selection
+        that `ask` returned before may be told or forgotten afterwards: its picks are found by their points.
 
         Args:
             arms: `A' x d` or `batch_shape x A' x d`, copied, or a source, of the same dtype and device.
@@ -661,6 +663,11 @@ class Bandit:
                     values, rarest, left_out = values + rarest, [], torch.zeros_like(free)
                 else:
                     raise dead_end from None
+
+    def _of_now(self, selection: Any) -> Any:
+        """A selection with the indices of the present arms, if it was made before `set_arms_`."""
+        loop = self.loop
+        return renumbered(selection, loop.arms, loop.batch_shape) if loop.moved and not loop.state.rows.sharded else selection
 
     def _picks(self, selection: Selection | Tensor, device: torch.device) -> tuple[Tensor, Tensor]:
         loop = self.loop

@@ -9,6 +9,7 @@ import copy
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -19,6 +20,7 @@ from torchbandits.checks import (
     as_tensor,
     check_arms,
     check_available,
+    check_costs,
     check_count,
     check_draws,
     check_fit,
@@ -29,6 +31,7 @@ from torchbandits.checks import (
     check_more,
     check_noise_var,
     check_picks,
+    check_replacement,
     check_rewards,
     check_state,
     check_told,
@@ -38,11 +41,23 @@ from torchbandits.checks import (
 )
 from torchbandits.errors import ArgumentError, NonFiniteError, ShapeError, StateError, UnsupportedError, require
 from torchbandits.explanation import Explanation, Words, explain
-from torchbandits.journal import Journal, Recorder, as_journal, begun, describe_policy, held, pack, state_as_text, state_of_text
+from torchbandits.journal import (
+    Journal,
+    Recorder,
+    as_journal,
+    begun,
+    describe_policy,
+    held,
+    move_record,
+    pack,
+    state_as_text,
+    state_of_text,
+    unpack,
+)
 from torchbandits.loop import Loop
 from torchbandits.policies import Policy
 from torchbandits.posteriors import GaussianProcess, PartitionedProcess
-from torchbandits.selections import duplicate, joined, within
+from torchbandits.selections import duplicate, joined, renumbered, within
 from torchbandits.sets import TopK, top_k
 from torchbandits.shapes import broadcast_shapes
 from torchbandits.stopping import Decision, Rule, check_rules, decide
@@ -66,6 +81,7 @@ class Contexts:
         known = own_copy(check_contexts(known, arms, batch_shape))
         check_whole("max_contexts", most)
         self.arms, self.most, self._batch_shape = arms, max(most, known.shape[-2]), batch_shape
+        self.moved = False  # whether the arms were replaced
         self.seen = known  # batch_shape x C x c
         self.current = torch.zeros(batch_shape, dtype=torch.int64, device=arms.device)  # the block of each row
         self._asked = list(range(known.shape[-2]))  # time at which each context was last asked for
@@ -74,6 +90,12 @@ class Contexts:
     def dim(self) -> int:
         """The number of features of a context."""
         return self.seen.shape[-1]
+
+    def with_arms(self, arms: Arms) -> Contexts:
+        """The same contexts with other arms."""
+        other = copy.copy(self)
+        other.arms, other.moved = arms, True
+        return other
 
     def joint(self) -> Tensor:
         """Joint arms, block after block: `(C A) x (c + d)`, with the batch shape where contexts or arms have one."""
@@ -267,14 +289,14 @@ class ContextualBandit:
         arms = check_arms(arms)
         generators, batch_shape = check_generators(generator, arms, getattr(policy, "kernel", None))
         self._contexts = Contexts(own_copy(arms), contexts, max_contexts, batch_shape)
-        self._costs = None if costs is None else own_copy(as_tensor("costs", costs))
+        self._costs = self._checked_costs(costs, arms, batch_shape)
         joint, repeated, journal = self._contexts.joint(), self._contexts.repeated(self._costs), as_journal(journal)
         kept = {"contexts": f"{self._contexts.seen.shape[-2]} at the start, {self._contexts.most} kept"}
         with begun(journal, policy, joint, repeated, generators, kept):
             self.loop = Loop.fresh(policy, joint, generators, batch_shape, costs=repeated)
             self.recorder = Recorder(self.loop, describe_policy(policy), journal)
             self._keep(self._contexts)
-            again = {"context": self._enter_again, "load": self._load_again}
+            again = {"context": self._enter_again, "load": self._load_again, "set_arms": self._replace_again}
             self.recorder.resume(again, restore=self._restore)
 
     # ------------------------------------------------------------------ ask and tell
@@ -343,6 +365,9 @@ class ContextualBandit:
             context: `c` or `batch_shape x c`, the context of plain arm indices; not needed for selections.
             failures: How to treat a NaN, as for `Bandit.tell`.
             noise_var: Noise variance of each reward, as for `Bandit.tell`.
+
+        Returns:
+            The report after the update. Its certificate compares the pairs of all kept contexts, and not the arms at one.
         """
         self.loop.recover_()
         index, mask = self._picks(selection)
@@ -392,6 +417,32 @@ class ContextualBandit:
         noise = options.pop("noise", False)
         check_fit(noise, options)
         return self.recorder.fit(noise, options)
+
+    @one_at_a_time
+    def set_arms_(self, arms: Tensor, *, costs: Tensor | None = None) -> ContextualBandit:
+        """Replace the arms at every context, and keep all observations, including those at removed arms. Returns self.
+
+        Open picks must be among the new arms, and they stay open; the contexts stay as they are. A selection that `ask`
+        returned before may be told or forgotten afterwards: its picks are found by their points.
+
+        Args:
+            arms: `A' x d` or `batch_shape x A' x d`, copied, of the same dtype and device.
+            costs: Costs of the new arms, as for the constructor.
+
+        Raises:
+            ShapeError, NonFiniteError: For arms that this bandit can't take.
+            StateError: If picks are open at arms that are removed: tell or forget these picks first.
+            UnsupportedError: For a policy whose state is bound to its arms.
+
+        After an error the bandit is unchanged.
+
+        Cost: a sweep over the new arms at every kept context.
+        """
+        self.loop.recover_()
+        checked = check_arms(arms)
+        check_replacement(checked, self.arms, self.batch_shape)
+        self._replace(own_copy(checked), self._checked_costs(costs, checked, self.batch_shape))
+        return self
 
     # ------------------------------------------------------------------ results
 
@@ -557,8 +608,8 @@ class ContextualBandit:
 
     @one_at_a_time
     def load_state_dict(self, state_dict: dict[str, Any]) -> ContextualBandit:
-        """Resume from a `state_dict` of a bandit with the same policy and arms; see `Bandit.load_state_dict`. Any other state
-        raises an error and leaves the bandit unchanged. Returns self."""
+        """Resume from a `state_dict` of a bandit with the same policy and arms (after `set_arms_`, those that it had last); see
+        `Bandit.load_state_dict`. Any other state raises an error and leaves the bandit unchanged. Returns self."""
         require(
             isinstance(state_dict, dict) and {"bandit", "contexts"} <= state_dict.keys(),
             "expected what ContextualBandit.state_dict() returned, a dictionary with 'bandit' and 'contexts'.",
@@ -584,6 +635,10 @@ class ContextualBandit:
         return self
 
     # ------------------------------------------------------------------ internals
+
+    @staticmethod
+    def _checked_costs(costs: Tensor | None, arms: Arms, batch_shape: torch.Size) -> Tensor | None:
+        return None if costs is None else check_costs(costs, batch_shape, arms.shape[-2], arms.device)
 
     def _enter(self, context: Any, busy: Sequence[int] = (), *, releases: bool = True) -> None:
         """Make a context the current one, and update the joint arms. Blocks that are `busy` or have open picks are kept."""
@@ -614,6 +669,27 @@ class ContextualBandit:
         """Replay the journal record of an entered context. Those of earlier versions never released more than one."""
         self._enter(held(record["context"]).to(self.device), record["busy"], releases=record.get("releases", False))
 
+    def _replace(self, arms: Arms, costs: Tensor | None) -> None:
+        """Replace the arms, which have been checked, and their costs."""
+        ahead, before = self._contexts.with_arms(arms), (self._contexts, self._costs)
+
+        def change(contexts: Contexts, own: Tensor | None) -> None:
+            self._costs = own
+            self._keep(contexts)
+
+        def replace_() -> None:
+            self.loop.move_(ahead.joint(), ahead.repeated(costs))
+            change(ahead, costs)
+
+        note = partial(move_record, arms, costs)
+        self.recorder.change(replace_, lambda _: note(), draws=False, take_back=lambda: change(*before))
+
+    def _replace_again(self, record: dict[str, Any]) -> None:
+        """Replay the journal record of a change of arms."""
+        arms, costs = check_arms(held(record["arms"]).to(self.device)), unpack(record["costs"])
+        check_replacement(arms, self.arms, self.batch_shape)
+        self._replace(arms, self._checked_costs(costs, arms, self.batch_shape))
+
     def _load_again(self, record: dict[str, Any]) -> None:
         """Replay the journal record of a loaded state."""
         self.load_state_dict(state_of_text(record["state"]))
@@ -625,6 +701,14 @@ class ContextualBandit:
         self.loop.state.rows.competing = contexts.only_here(None)
 
     def _restore(self, saved: dict[str, Any]) -> None:
+        """Load a checkpoint. One that was written after a change of arms holds them at every context."""
+        if saved["arms"] is not None:
+            joint, costs = saved["arms"].to(self.device), saved["costs"]
+            A = joint.shape[-2] // saved["contexts"]["seen"].shape[-2]
+            arms = joint[..., :A, self._contexts.dim :]
+            rows = arms.reshape(-1, *arms.shape[-2:])
+            arms = own_copy(rows[0] if bool((rows == rows[0]).all()) else arms)
+            self._replace(arms, None if costs is None else own_copy(costs[..., :A]))
         self.load_state_dict({"bandit": saved["state"], "contexts": saved["contexts"]})
 
     def _open_here(self) -> Selection | None:
@@ -658,6 +742,11 @@ class ContextualBandit:
         )
 
     def _picks(self, selection: Selection | Tensor) -> tuple[Tensor, Tensor]:
+        contexts = self._contexts
+        if contexts.moved and isinstance(selection, Selection):
+            # It may have been made with other arms.
+            own = Selection(selection.points[..., contexts.dim :], selection.index, selection.mask)
+            selection = renumbered(own, contexts.arms, self.batch_shape)
         return check_picks(selection, self.batch_shape, self.arms.shape[-2], self.device)
 
     def _inward(self, selection: Any, index: Picks, mask: PickMask, context: Any) -> Picks:

@@ -72,6 +72,7 @@ class Loop:
         policy: The policy that was passed in.
         state: The learned state.
         open: The picks that were asked for and have been neither told nor forgotten, or None.
+        moved: Whether the arms were replaced, so that earlier selections may have other indices.
         failures: What failed evaluations taught; None before the first one, and for policies that do not learn from them.
         batch_shape: Leading dimensions.
         device: Device of the arms and the posterior.
@@ -82,6 +83,7 @@ class Loop:
     def __init__(self, policy: Policy, state: State) -> None:
         self.policy = policy
         self.open: Selection | None = None
+        self.moved = False
         self.failures: Failures | None = None
         # Whether the state has the open picks as pending. They are passed to it lazily, before it is next read.
         self._synced = True
@@ -435,6 +437,7 @@ class Loop:
         if self.failures is not None:
             self.failures = self.failures.moved(self._arms_of_pulls())
         self.set_open_(opened)
+        self.moved = True
 
     def draw_seeds_(self) -> list[int]:
         """A seed per batch row, drawn from its generator."""

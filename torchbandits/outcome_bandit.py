@@ -39,6 +39,7 @@ from torchbandits.outcome_explanation import OutcomeExplanation, explain_outcome
 from torchbandits.policies import Policy
 from torchbandits.policies.joint import Joint
 from torchbandits.policies.picking import marginals
+from torchbandits.selections import renumbered
 from torchbandits.sets import table_of
 from torchbandits.sources import ArmSource
 from torchbandits.types import Recommendation, Report, Selection
@@ -156,7 +157,7 @@ class OutcomeBandit(Bandit):
         """
         loop = self.loop
         loop.recover_()
-        index, mask = check_picks(selection, self._shape, loop.total, loop.device)
+        index, mask = check_picks(self._of_now(selection), self._shape, loop.total, loop.device)
         values = rewards_by_outcome("rewards", self.outcomes, rewards, index, mask, failures)
         if noise_var is not None:
             own = as_tensor("noise_var", noise_var, torch.float64, loop.device)
@@ -219,7 +220,7 @@ class OutcomeBandit(Bandit):
     def forget(self, selection: Selection | Tensor) -> None:
         """Withdraw open picks that will not be evaluated; see `Bandit.forget`."""
         self.loop.recover_()
-        super().forget(self._spread(*check_picks(selection, self._shape, self.loop.total, self.device)))
+        super().forget(self._spread(*check_picks(self._of_now(selection), self._shape, self.loop.total, self.device)))
 
     # ------------------------------------------------------------------ results
 
@@ -430,6 +431,11 @@ class OutcomeBandit(Bandit):
     def _shape(self) -> torch.Size:
         """Batch shape of the picks."""
         return self.loop.batch_shape[:-1]
+
+    def _of_now(self, selection: Any) -> Any:
+        arms = self.loop.arms
+        own = arms[..., 0, :, :] if isinstance(arms, Tensor) and arms.dim() > 2 else arms
+        return renumbered(selection, own, self._shape) if self.loop.moved else selection
 
     def _rows(
         self, policy: Policy, domain: Tensor | ArmSource, generator: Any

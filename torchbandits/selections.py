@@ -65,15 +65,44 @@ def carried(opened: Selection, arms: ArmSet, batch_shape: torch.Size) -> Selecti
     Raises:
         StateError: If one of its points is not among these arms.
     """
-    points = opened.points.expand(*batch_shape, -1, -1)
-    index = find(arms, points).masked_fill(~opened.mask, -1)
-    slot = opened.index.clamp(0, arms.shape[-2] - 1)
-    there = (arms if isinstance(arms, ArmSource) else InMemory(arms)).points(slot)
-    same = (slot == opened.index) & (there == points).all(dim=-1)
-    index = torch.where(same, opened.index, index)
+    index = _among(arms, opened, batch_shape)
     gone = int((opened.mask & (index < 0)).sum())
     require(gone == 0, f"{gone} picks are open at arms that are not among the new ones: tell or forget them first.", StateError)
     return Selection(opened.points, index, opened.mask)
+
+
+def renumbered(selection: Any, arms: ArmSet, batch_shape: torch.Size) -> Any:
+    """A selection with the indices that its points have among the arms of now: it may have been made before these arms took the
+    place of others. Whatever is not a selection of such points is returned as it is.
+
+    Raises:
+        StateError: If one of its points is not among these arms.
+    """
+    if not isinstance(selection, Selection):
+        return selection
+    index, points, mask = selection.index, selection.points, selection.mask
+    known = all(isinstance(part, Tensor) and part.device == arms.device for part in (index, points, mask))
+    known = known and mask.dtype == torch.bool and index.dtype == torch.int64 and points.dtype == arms.dtype
+    if not known or not (index.shape == mask.shape == points.shape[:-1] == (*batch_shape, index.shape[-1])):
+        return selection
+    index = _among(arms, selection, batch_shape)
+    gone = int((mask & (index < 0)).sum())
+    message = f"{gone} picks of this selection are at arms that were removed since: pass their points to observe()."
+    require(gone == 0, message, StateError)
+    return Selection(points, index, mask)
+
+
+def _among(arms: ArmSet, selection: Selection, batch_shape: torch.Size) -> Picks:
+    """The indices of the points of a selection among these arms, −1 where there is none and where masked. An index whose arm is
+    the same is kept."""
+    points = selection.points.expand(*batch_shape, -1, -1)
+    slot = selection.index.clamp(0, arms.shape[-2] - 1)
+    there = (arms if isinstance(arms, ArmSource) else InMemory(arms)).points(slot)
+    same = (slot == selection.index) & (there == points).all(dim=-1)
+    if bool((same | ~selection.mask).all()):
+        return torch.where(selection.mask, selection.index, -1)
+    index = find(arms, points).masked_fill(~selection.mask, -1)
+    return torch.where(same, selection.index, index)
 
 
 def without(

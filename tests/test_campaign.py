@@ -320,6 +320,35 @@ def test_without_repeats_every_row_is_asked_for_once():
         c.ask(1, repeats=False)
 
 
+@pytest.mark.filterwarnings("ignore::torchbandits.errors.DiagnosticWarning")  # of fits to few values
+@pytest.mark.parametrize("options", [{}, {"noise_std": 1.0}], ids=["auto", "known noise"])
+def test_rows_that_are_known_are_not_selected_again_while_there_are_others(options: dict[str, Any]):
+    def asked(c: tb.Campaign, number: int, **how: Any) -> Counter[str]:
+        seen: list[str] = []
+        for _ in range(number):
+            plate = c.ask(1, **how)
+            c.tell(measured(plate))
+            seen += plate["id"].tolist()
+        return Counter(seen)
+
+    assert max(asked(tb.Campaign(frame(15), "yield", **options), 40, repeats=True).values()) > 6
+    c = tb.Campaign(frame(15), "yield", **options)
+    assert max(asked(c, 40).values()) == 3
+    assert set(asked(c, 10, where="dry").values()) != {1}, "all rows may be selected once there are too few others"
+    given = asked(campaign(frame(15)), 40)
+    assert given == asked(campaign(frame(15)), 40, repeats=True), "a kernel that is given selects what its rule says"
+
+
+def test_noisy_rows_are_selected_again_while_that_teaches():
+    c, noise = tb.Campaign(frame(15), "yield"), np.random.default_rng(1)
+    every: Counter[str] = Counter()
+    for _ in range(60):
+        plate = c.ask(1)
+        c.tell(plate[["id"]].assign(**{"yield": yields(plate) + 40 * noise.standard_normal(len(plate))}))
+        every.update(plate["id"])
+    assert max(every.values()) > 6
+
+
 def test_a_plate_without_repeats_leaves_no_mask_of_all_rows_in_the_journal(tmp_path: Path):
     sizes = {}
     for rows in (200, 20_000):

@@ -57,8 +57,9 @@ from torchbandits.errors import ArgumentError, DiagnosticWarning, StateError, Un
 from torchbandits.explanation import Explanation, Words, explain
 from torchbandits.journal import Journal, restore, rewrite
 from torchbandits.policies import Policy, auto, gp_ucb, per_cost
-from torchbandits.policies.repeats import most_repeated, reason_for_repeats
-from torchbandits.policies.state import GaussianState
+from torchbandits.policies.composed import Composed, noise_share
+from torchbandits.policies.repeats import known_arms, most_repeated, reason_for_repeats
+from torchbandits.policies.state import GaussianState, TableState
 from torchbandits.posteriors import GaussianProcess
 from torchbandits.sources import ArmSource, Fingerprints
 from torchbandits.starts import Spread
@@ -322,7 +323,7 @@ class Campaign(Readable):
         *,
         more: bool = False,
         where: Any = None,
-        repeats: bool = True,
+        repeats: bool | None = None,
         within: Constraint | Sequence[Constraint] = (),
     ) -> pd.DataFrame:
         """Select the next rows to evaluate: first the open rows, which were asked for and neither told nor forgotten, then new
@@ -342,7 +343,9 @@ class Campaign(Readable):
                 selects a row for another context.
             repeats: Whether the policy may select a row again, except one that failed twice and was never measured (unless too
                 few others are left); if False, only rows that are neither measured nor open, and whose evaluation was not told
-                as failed, are selected.
+                as failed, are selected. By default, without constraints and under a policy whose kernel is estimated, such as
+                `auto`, a row is selected again while that teaches something: until it was measured three times, and the
+                standard error of its average is at most a fifth of the standard deviation between the rows measured.
             within: Constraints on the rows returned, open rows included, which name columns of the table:
                 `[constraints.Distinct(), constraints.Same("temperature"), constraints.AtMost("supplier", 4),
                 constraints.Total("price", 4_000)]`. Empty cells count as equal values.
@@ -359,23 +362,25 @@ class Campaign(Readable):
         self._check_not_closed()
         check_whole("n", n)
         check_flag("more", more)
-        check_flag("repeats", repeats)
+        check_flag("repeats", bool(repeats) if repeats is None else repeats)
         constraints = check_within(within, self._labels)
         offer = self._offer
         if where is not None:
             offer = on_offer("where", self._table, where) & (True if offer is None else offer)
         before = waiting = len(self._open_rows())
         n += before if more else 0
-        left = offer if repeats else self._unseen(offer)
+        left = self._unseen(offer) if repeats is False else offer
         count = self._table.count if left is None else int(left.sum())
         widen = "" if left is None else ", or widen the condition"
         said = f"{count:,} of {self._table.name} can be selected: ask for fewer{widen}."
         require(n - before <= count, f"n: {n - before:,} more rows are asked for, and {said}")
         left = self._without_failing(left, n - before)
-        if constraints or not repeats:
+        if repeats is None and not constraints:
+            left = self._without_known(left, n - before)
+        if constraints or repeats is False:
             self._check_open(constraints, n)
             if waiting < n:
-                once = () if repeats else (Distinct(),)
+                once = (Distinct(),) if repeats is False else ()
                 self._bandit.ask(more=n - waiting, within=(*constraints, *once), available=self._there(left))
                 waiting = n
         # More than one step where the first picks of a policy come as a batch of their own.
@@ -1061,6 +1066,21 @@ class Campaign(Readable):
         failing = self._equal_to(torch.tensor(entries)) & (self._counts() == 0)
         hopeful = ~failing if offer is None else offer & ~failing
         return hopeful if int(hopeful.sum()) >= wanted else offer
+
+    def _without_known(self, offer: Tensor | None, wanted: int) -> Tensor | None:
+        """Rows on offer without those of which another measurement would teach little; the same if too few would be left, for a
+        given kernel, and for several outcomes, whose improvements do not return to rows by themselves."""
+        policy, state = self._bandit.policy, self._bandit.loop.state
+        if not isinstance(policy, Composed) or not policy.learns_failures:
+            return offer
+        if not isinstance(state, TableState) or not state.statistics.size:
+            return offer
+        variance = noise_share(policy.noise_std, policy.regularization) * state.posterior.regularization
+        known = known_arms(state, variance).cpu()
+        if not bool(known.any()):
+            return offer
+        others = ~known if offer is None else offer & ~known
+        return others if int(others.sum()) >= wanted else offer
 
     def _equal_to(self, entries: Tensor) -> Tensor:
         """Mask of the rows that are equal to some of them, given by the first of equal rows, on the host."""

@@ -126,9 +126,10 @@ def ask(
         bool, typer.Option("--more", help="Add this number of rows to the pending ones. A repeated call adds rows again.")
     ] = False,
     where: Annotated[str | None, typer.Option(help="Rows that can be evaluated now: \"machine == 'B'\".")] = None,
-    fresh: Annotated[
-        bool, typer.Option("--no-repeats", help="Select only rows that were not measured and did not fail.")
-    ] = False,
+    repeats: Annotated[
+        bool | None,
+        typer.Option(help="Select measured rows again or not; by default while that teaches something.", show_default=False),
+    ] = None,
     once: Annotated[bool, typer.Option("--distinct", help="Select no row twice.")] = False,
     same: Annotated[
         list[str] | None,
@@ -155,7 +156,7 @@ def ask(
         within += [Same(column) for column in same or ()]
         within += [AtMost(*_limit(text)) for text in at_most or ()]
         within += [Total(*_sum(text)) for text in total or ()]
-        plate = campaign.ask(n, more=more, where=where, repeats=not fresh, within=within)
+        plate = campaign.ask(n, more=more, where=where, repeats=repeats, within=within)
         for name in campaign.outcomes:
             plate[name] = ""
         _write(_rounded(plate, campaign), output)

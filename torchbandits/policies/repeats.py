@@ -1,4 +1,4 @@
-"""Warning for repeated pulls of one arm, with the reason and a remedy."""
+"""Repeated pulls of one arm: whether another one teaches something, and a warning with the reason and a remedy."""
 
 from __future__ import annotations
 
@@ -12,12 +12,16 @@ from torch import Tensor
 from torchbandits.errors import issue
 from torchbandits.fitting.degeneracy import signal_variance
 from torchbandits.kernels import kernel_row
-from torchbandits.policies.state import RECENT, GaussianState
+from torchbandits.policies.state import RECENT, GaussianState, TableState
 from torchbandits.posteriors import GaussianProcess
 from torchbandits.widths import Width
 
 NOISE_ALONE = 0.9
 """Fraction of the variance above which noise is named as the reason for repeated pulls."""
+
+# An arm is known after so many pulls, if the standard error of their average is at most this fraction of the standard
+# deviation between the arms pulled.
+_AGAIN, _CLOSE = 3, 0.2
 
 OTHERS = "take it off offer (available= of ask, repeats=False of run) or give a larger width= to look at others"
 
@@ -34,6 +38,27 @@ def most_repeated(arms: Sequence[int]) -> tuple[int, int] | None:
         return None
     ((arm, count),) = Counter(last).most_common(1)
     return (arm, count) if 2 * count > RECENT else None
+
+
+def known_arms(state: TableState, noise_variance: float) -> Tensor:
+    """Arms of which another pull would teach little, `batch_shape x A` booleans: those with at least three pulls whose average
+    has a standard error of at most a fifth of the standard deviation between the arms pulled.
+
+    Args:
+        state: State with a table of all arms.
+        noise_variance: Noise variance of a reward of weight 1, in the units of the statistics.
+
+    Cost: O(A + u).
+    """
+    statistics = state.statistics
+    weights, told = statistics.weights, statistics.mask & (statistics.weights > 0)
+    errors, distinct = torch.where(told, noise_variance / weights, 0.0), told.sum(dim=-1, keepdim=True)
+    average = torch.where(told, statistics.sums / weights, 0.0)
+    apart = torch.where(told, average - average.sum(dim=-1, keepdim=True) / distinct, 0.0).square()
+    # The averages differ by their noise as well.
+    between = apart.sum(dim=-1, keepdim=True) / (distinct - 1) - errors.sum(dim=-1, keepdim=True) / distinct
+    known = told & (weights >= _AGAIN) & (errors <= _CLOSE**2 * between)
+    return state.rows.counts(known.double()) > 0
 
 
 def recent_arms(state: GaussianState, place: tuple[int, ...]) -> tuple[int, ...]:

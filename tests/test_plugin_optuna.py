@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -249,6 +250,18 @@ def test_another_session_learns_conditional_and_empty_parameters_and_offers_them
         second.optimize(conditional, n_trials=1)
     assert int(sampler._pool.bandit.pulls) == 5
     assert told_of(sampler) == [0, 1, 2, 3, 4]
+
+
+def test_candidates_that_are_known_are_not_evaluated_again_by_default():
+    pool = [{"a": round(float(a), 3)} for a in np.linspace(0, 1, 12)]
+
+    def most(**options: Any) -> int:
+        study = optuna.create_study(direction="maximize", sampler=PoolSampler(pool, **options))
+        study.optimize(lambda trial: -((trial.suggest_float("a", 0, 1) - 0.3) ** 2), n_trials=30)
+        return max(Counter(trial.params["a"] for trial in study.trials).values())
+
+    assert most() == 3
+    assert most(repeats=True) > 6
 
 
 def test_what_runs_elsewhere_or_has_failed_is_not_offered_again(tmp_path: Path):

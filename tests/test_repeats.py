@@ -8,7 +8,6 @@ import pytest
 import torch
 
 import torchbandits as tb
-from torchbandits.policies.repeats import known_arms
 from torchbandits.policies.state import TableState
 
 
@@ -23,14 +22,15 @@ def test_known_arms_are_those_of_the_definition(noise_std: float):
         rng.normal(size=(2, 90))
     )
     bandit = tb.Bandit(
-        tb.gp_ucb(gpytorch.kernels.RBFKernel().double(), noise_std=noise_std),
+        tb.gp_ucb(gpytorch.kernels.RBFKernel().double(), noise_std=noise_std, refit_every=10**6),
         arms,
         generator=[torch.Generator().manual_seed(seed) for seed in range(2)],
     )
     bandit.tell(pulled, rewards)
     state = bandit.loop.state
     assert isinstance(state, TableState)
-    found = known_arms(state, noise_std**2)
+    found = bandit.policy.known_arms(state)
+    found = torch.zeros(rows, dtype=torch.bool) if found is None else found
     assert found.shape == rows
     for row in range(2):
         own = {arm: rewards[row][pulled[row] == arm].numpy() for arm in set(pulled[row].tolist())}
@@ -44,8 +44,17 @@ def test_known_arms_are_those_of_the_definition(noise_std: float):
 
 def test_of_a_single_arm_nothing_is_known():
     arms = torch.rand(5, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    bandit = tb.Bandit(tb.gp_ucb(gpytorch.kernels.RBFKernel().double(), noise_std=0.1), arms)
+    bandit = tb.Bandit(tb.gp_ucb(gpytorch.kernels.RBFKernel().double(), noise_std=0.1, refit_every=10**6), arms)
     bandit.tell(torch.tensor([2, 2, 2, 2]), torch.ones(4, dtype=torch.float64))
     state = bandit.loop.state
     assert isinstance(state, TableState)
-    assert not known_arms(state, 0.01).any()
+    assert bandit.policy.known_arms(state) is None
+
+
+def test_a_kernel_that_is_given_leaves_out_no_arms():
+    arms = torch.rand(5, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    pulled = torch.arange(5).repeat(20)
+    for refit_every in (None, 10**6):
+        bandit = tb.Bandit(tb.gp_ucb(gpytorch.kernels.RBFKernel().double(), noise_std=0.1, refit_every=refit_every), arms)
+        bandit.tell(pulled, pulled.double())
+        assert (bandit.policy.known_arms(bandit.loop.state) is None) == (refit_every is None)

@@ -57,9 +57,8 @@ from torchbandits.errors import ArgumentError, DiagnosticWarning, StateError, Un
 from torchbandits.explanation import Explanation, Words, explain
 from torchbandits.journal import Journal, restore, rewrite
 from torchbandits.policies import Policy, auto, gp_ucb, per_cost
-from torchbandits.policies.composed import Composed, noise_share
-from torchbandits.policies.repeats import known_arms, most_repeated, reason_for_repeats
-from torchbandits.policies.state import GaussianState, TableState
+from torchbandits.policies.repeats import most_repeated, reason_for_repeats
+from torchbandits.policies.state import GaussianState
 from torchbandits.posteriors import GaussianProcess
 from torchbandits.sources import ArmSource, Fingerprints
 from torchbandits.starts import Spread
@@ -1068,18 +1067,11 @@ class Campaign(Readable):
         return hopeful if int(hopeful.sum()) >= wanted else offer
 
     def _without_known(self, offer: Tensor | None, wanted: int) -> Tensor | None:
-        """Rows on offer without those of which another measurement would teach little; the same if too few would be left, for a
-        given kernel, and for several outcomes, whose improvements do not return to rows by themselves."""
-        policy, state = self._bandit.policy, self._bandit.loop.state
-        if not isinstance(policy, Composed) or not policy.learns_failures:
+        """Rows on offer without those of which another measurement would teach little; the same if too few would be left."""
+        known = self._bandit.policy.known_arms(self._bandit.loop.state)
+        if known is None:
             return offer
-        if not isinstance(state, TableState) or not state.statistics.size:
-            return offer
-        variance = noise_share(policy.noise_std, policy.regularization) * state.posterior.regularization
-        known = known_arms(state, variance).cpu()
-        if not bool(known.any()):
-            return offer
-        others = ~known if offer is None else offer & ~known
+        others = ~known.cpu() if offer is None else offer & ~known.cpu()
         return others if int(others.sum()) >= wanted else offer
 
     def _equal_to(self, entries: Tensor) -> Tensor:

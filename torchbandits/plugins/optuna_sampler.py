@@ -45,8 +45,9 @@ class PoolSampler(BaseSampler):
         candidates: The list: dictionaries of parameters by name, or a pandas table with one candidate per row.
         policy: As for `Bandit`; `auto()` by default.
         repeats: Whether a candidate may be evaluated again, which is useful for noisy objectives, except one of which two
-            trials failed or were pruned and none has a result. If False, a candidate whose trial failed is not evaluated again
-            either.
+            trials failed or were pruned and none has a result. By default, under a policy whose kernel is estimated, such as
+            `auto`, while that teaches something, see `Campaign.ask`. If False, a candidate whose trial failed is not evaluated
+            again either.
         seed: Seed of the policy's random numbers.
 
     Raises:
@@ -58,9 +59,11 @@ class PoolSampler(BaseSampler):
     Cost: one ask per trial, O(A u) for A candidates and u evaluated ones with `auto()`.
     """
 
-    def __init__(self, candidates: Any, *, policy: Policy | None = None, repeats: bool = True, seed: int | None = None) -> None:
+    def __init__(
+        self, candidates: Any, *, policy: Policy | None = None, repeats: bool | None = None, seed: int | None = None
+    ) -> None:
         require(optuna is not None, 'PoolSampler needs Optuna: pip install "torchbandits[optuna]".', UnsupportedError)
-        check_flag("repeats", repeats)
+        check_flag("repeats", bool(repeats) if repeats is None else repeats)
         self._pool = Pool(candidates, policy, seed)
         self._repeats = repeats
         # Which candidates were evaluated.
@@ -119,10 +122,13 @@ class PoolSampler(BaseSampler):
         having = self._pool.having(fixed)
         own = {name: value for name, value in fixed.items() if name in self._pool.names}
         require(bool(having.any()), f"no candidate has {own}, which the trial was given: fix parameters to values of one.")
-        offered = having if self._repeats else having & ~self._seen
+        offered = having & ~self._seen if self._repeats is False else having
         hopeful = offered & (self._measured | (self._lost < FAILURES))
         offered = hopeful if bool(hopeful.any()) else offered
-        if not self._repeats:
+        loop = self._pool.bandit.loop
+        if self._repeats is None and (known := loop.policy.known_arms(loop.state)) is not None:
+            offered = offered & ~known if bool((offered & ~known).any()) else offered
+        if self._repeats is False:
             for picked in self._open.values():
                 offered &= ~self._pool.same(int(picked.index[0]))
         selection = self._pool.ask(1, offered)
@@ -174,7 +180,7 @@ class PoolSampler(BaseSampler):
             self._measured |= self._pool.same(row)
         # Last, so that the next call learns a trial that could not be told.
         self._told.add(number)
-        if row is not None and not self._repeats:
+        if row is not None and self._repeats is False:
             self._seen |= self._pool.same(row)
 
     def _give_up(self, number: int) -> None:

@@ -136,6 +136,11 @@ class Policy(ABC, Generic[S]):
         noise variance v has the weight noise_variance / v."""
         return None
 
+    def known_arms(self, state: S) -> Tensor | None:
+        """Arms of which another pull would teach little, `batch_shape x A` booleans; None if there are none, and for policies
+        whose guarantees do not allow to leave them out."""
+        return None
+
     def set_arms(self, state: S, arms: Arms) -> S:
         """Return a state with the same data on other arms. The given state is unchanged, and pending picks are not carried
         over.

@@ -34,7 +34,7 @@ from torchbandits.policies.box_picking import check_for_box, pick_in_box
 from torchbandits.policies.from_data import FromData
 from torchbandits.policies.learning import learn, learn_kernel, learn_together
 from torchbandits.policies.picking import Picker, first_picks, on_offer, room_for, scorer, upper_bounds, with_first
-from torchbandits.policies.repeats import warn_of_repeats
+from torchbandits.policies.repeats import known_arms, warn_of_repeats
 from torchbandits.policies.reweighting import Reweighting
 from torchbandits.policies.state import BoxState, TableState
 from torchbandits.posteriors import GaussianProcess
@@ -402,6 +402,14 @@ class Composed(Policy[TableState | BoxState]):
         if self.from_data is not None or self.memory.selective or state.posterior.sketch is not None:
             return None
         return noise_share(self.noise_std, self.regularization) * state.posterior.regularization
+
+    def known_arms(self, state: TableState | BoxState) -> Tensor | None:
+        """Arms of which another pull would teach little, `batch_shape x A` booleans, if the kernel is estimated; None if there
+        are none. Cost O(A + u)."""
+        if not self.learns_failures or not isinstance(state, TableState) or not state.statistics.size:
+            return None
+        known = known_arms(state, noise_share(self.noise_std, self.regularization) * state.posterior.regularization)
+        return known if bool(known.any()) else None
 
     def scores_at(self, state: TableState | BoxState, points: Points) -> Tensor:
         """The scores of any points, `batch_shape x n`, differentiable: UCB, EI or PI. Cost O(n m (m + d)).

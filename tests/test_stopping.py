@@ -383,6 +383,31 @@ def test_what_certifies_nothing_is_refused(policy, match):
         bandit.should_stop(stopping.EpsilonOptimal(0.1))
 
 
+def test_rules_pass_over_a_best_point_that_is_none_of_the_arms():
+    """They did not stop before another arm had the highest mean, which could be never, and gave no reason."""
+    bandit = played(tb.gp_ucb(rbf(), **COMMON), 60)
+    ranked = bandit.best(3).index
+    rules = (
+        *(stopping.EpsilonOptimal(3.0), stopping.TopKKnown(2, 3.0), stopping.LevelSetKnown(0.0, 3.0)),
+        *(stopping.ProbableRegret(1.0), stopping.ImprovementPerCost(0.5)),
+    )
+    assert all(bandit.should_stop(rule).stop for rule in rules)
+    rest = torch.arange(len(PROBLEM.tensor))
+    rest = rest[~torch.isin(rest, ranked[:2])]
+    bandit.set_arms_(PROBLEM.tensor[rest])
+    assert int(bandit.best_arm()) == -1
+    own = int((rest == ranked[2]).nonzero())
+    for rule in rules:
+        decision = bandit.should_stop(rule)
+        assert bool(decision.stop), rule
+        assert int(decision.arm) == own, rule
+    mean, std = (x[own] for x in (bandit.posterior(bandit.arms).mean, bandit.posterior(bandit.arms).variance.sqrt()))
+    upper = bandit.posterior(bandit.arms).mean + bandit.width * bandit.posterior(bandit.arms).variance.sqrt()
+    gap = float(upper.max() - (mean - bandit.width * std))
+    assert float(bandit.should_stop(rules[0]).value) == pytest.approx(gap, rel=1e-6)
+    assert not bool(bandit.should_stop(stopping.SameArm(1)))
+
+
 def test_a_probability_that_is_bounded_by_a_sum_is_at_most_one():
     bandit = tb.Bandit(tb.gp_ucb(rbf(0.01), **COMMON), torch.rand(900, 2, dtype=torch.float64, generator=generator(0)))
     bandit.tell(torch.tensor([0]), torch.tensor([0.0]))

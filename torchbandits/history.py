@@ -339,7 +339,8 @@ class History:
 
     def summary(self, row: int | None = None) -> dict[str, float]:
         """Pulls, batches, distinct arms, dictionary size, regret, simple regret and seconds of a row; failures and cost if
-        there are any. A history of several rows must be told which."""
+        there are any. The cost is that of the rewards; failed evaluations count against the budget of a run, and not here. A
+        history of several rows must be told which."""
         row = self._row(row)
         batches = self.batches
         mine = np.flatnonzero(batches["row"] == row)

@@ -83,7 +83,8 @@ class Decision:
 
     Attributes:
         stop: `batch_shape` booleans.
-        arm: `batch_shape`, the recommended arm, to which guarantees refer; −1 before the first pull.
+        arm: `batch_shape`, the recommended arm, to which guarantees refer: the best one of the pulled points that are arms now;
+            −1 before the first pull.
         value: `batch_shape`, the number that the rule compares with its threshold; NaN where it is unknown. For several rules,
             the value of the first rule that stops the row, or else of the first rule.
         reasons: The reason why each batch row stops, in row-major order; empty texts for rows that do not stop.
@@ -141,6 +142,18 @@ def check_rules(rules: Any, name: str = "rule") -> tuple[Rule, ...]:
     return given
 
 
+def recommended(loop: Loop) -> Tensor:
+    """The pulled arm with the highest posterior mean, `batch_shape`; −1 before the first pull. Points that are none of the arms
+    now, such as removed arms, are passed over."""
+    arm = loop.best_arm()
+    if not bool(((arm < 0) & (loop.pulls > 0)).any()):
+        return arm
+    ranked = loop.best(loop.state.statistics.size).index
+    listed = ranked >= 0
+    first = ranked.gather(-1, listed.byte().argmax(dim=-1, keepdim=True)).squeeze(-1)
+    return torch.where(listed.any(dim=-1), first, -1)
+
+
 def decision_of(loop: Loop, stop: Tensor, value: Tensor, text: str) -> Decision:
     """The decision of a rule whose reasons differ between batch rows only in the arm and the value.
 
@@ -150,7 +163,7 @@ def decision_of(loop: Loop, stop: Tensor, value: Tensor, text: str) -> Decision:
         value: `batch_shape`.
         text: The reason, in which `{arm}` and `{value}` stand for those of the row.
     """
-    arm = loop.best_arm()
+    arm = recommended(loop)
     rows = zip(stop.reshape(-1).tolist(), arm.reshape(-1).tolist(), value.reshape(-1).tolist(), strict=True)
     reasons = tuple(text.format(arm=a, value=f"{v:.4g}") if s else "" for s, a, v in rows)
     return Decision(stop, arm, value, reasons)
@@ -212,7 +225,7 @@ class EpsilonOptimal(Rule):
         """Compare the gap between the largest upper bound and the lower bound of the recommended arm with ε."""
         policy, state = table_state(loop, "EpsilonOptimal")
         own, width = proved_width(policy, state, self.width)
-        arm, (mean, std) = loop.best_arm(), marginals(state)
+        arm, (mean, std) = recommended(loop), marginals(state)
         upper = only_entries(state.rows, torch.addcmul(mean, std, width.unsqueeze(-1))).amax(dim=-1)
         mean, std = (x.gather(-1, arm.clamp_min(0).unsqueeze(-1)).squeeze(-1) for x in (mean, std))
         gap = torch.where(arm >= 0, upper - (mean - width * std), torch.inf)
@@ -327,7 +340,7 @@ class ProbableRegret(Rule):
     def decide(self, loop: Loop) -> Decision:
         """Bound the probability of a larger regret from above."""
         _, state = table_state(loop, "ProbableRegret")
-        arm = loop.best_arm()
+        arm = recommended(loop)
         likely, sizes, rest = self._rivals(state, arm, loop.likely(None))
         joint = JointDraws(state.table, torch.cat([arm.clamp_min(0).unsqueeze(-1), likely], dim=-1))
         exceeds, shape = [], arm.shape
@@ -435,7 +448,7 @@ class TopKKnown(Rule):
         outside = (entries + spread).scatter(-1, index, -torch.inf).amax(dim=-1)
         gap = outside - (mean - spread).gather(-1, index).amin(dim=-1)
         told = f"with probability {1 - delta:.4g} no other arm is better than one of the top {self.k} by more than {{value}}"
-        stop = (gap <= self.epsilon) & (loop.best_arm() >= 0)
+        stop = (gap <= self.epsilon) & (recommended(loop) >= 0)
         return decision_of(loop, stop, gap, f"{told}, and ε is {self.epsilon:g}")
 
 
@@ -473,7 +486,7 @@ class LevelSetKnown(Rule):
         mean, std = marginals(state)
         ambiguity = only_entries(state.rows, Straddle(self.level)(mean, std, width, width)).amax(dim=-1)
         told = f"with probability {1 - delta:.4g} every arm is known to be above or below {self.level:g} up to {{value}}"
-        stop = (ambiguity <= self.epsilon) & (loop.best_arm() >= 0)
+        stop = (ambiguity <= self.epsilon) & (recommended(loop) >= 0)
         return decision_of(loop, stop, ambiguity, f"{told}, and ε is {self.epsilon:g}")
 
 
@@ -562,7 +575,7 @@ class ImprovementPerCost(Rule):
         gain = gain if costs is None else gain - costs.log()
         hopeful = loop.likely(None)
         gain = only_entries(state.rows, gain if hopeful is None else gain.masked_fill(~hopeful, -torch.inf))
-        value = torch.where(loop.best_arm() >= 0, gain.amax(dim=-1).exp(), torch.inf)
+        value = torch.where(recommended(loop) >= 0, gain.amax(dim=-1).exp(), torch.inf)
         per = "" if costs is None else " per unit of cost"
         return decision_of(
             loop,
@@ -573,7 +586,8 @@ class ImprovementPerCost(Rule):
 
 
 class SameArm(Rule):
-    """Stop when the recommended arm has not changed over a number of pulls.
+    """Stop when the recommended arm (`Bandit.best_arm`) has not changed over a number of pulls. It does not stop while the best
+    point is none of the arms, such as a removed arm.
 
     The rule remembers when the arm last changed, so use one object per bandit. It observes the recommended arm whenever it is
     evaluated and, in `run`, after every tell, including the tells of a resumed journal. With several workers, the rule of each

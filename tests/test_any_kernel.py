@@ -405,5 +405,5 @@ def test_the_rounding_of_distances_is_no_flaw_of_a_kernel():
 
 def test_a_kernel_of_several_outputs_is_refused():
     kernel = gpytorch.kernels.MultitaskKernel(gpytorch.kernels.RBFKernel(), num_tasks=2).double()
-    with pytest.raises(errors.ShapeError, match=r"MultitaskKernel\) has 2 values for an arm, .* TaskKernel"):
+    with pytest.raises(errors.ShapeError, match=r"MultitaskKernel\) has 2 values for an arm, .* torchbandits.TaskKernel"):
         tb.Bandit(tb.gp_ucb(kernel, **COMMON), torch.rand(20, DIM, dtype=torch.float64))

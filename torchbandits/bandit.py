@@ -235,7 +235,8 @@ class Bandit:
         selected = isinstance(selection, Selection)
         loop = self.loop
         loop.recover_()
-        selection = self._of_now(selection)
+        if loop.moved:
+            selection = self._of_now(selection)
         opened, device = loop.open, loop.device
         if device.type != "cpu" and isinstance(selection, Selection):
             # The few values that are checked are moved to the host in one transfer.

@@ -20,6 +20,8 @@ NAMED = re.compile(r"`([\w/.-]+/|[\w/.-]+\.(?:py|sh|txt|json|md))(?: [^`]*)?`")
 # Without numba nothing is compiled, and a tell computes the factors that a pick reads in their final form.
 COMPILED = {"arms/compiled.py", "linalg/compiled.py", "embeddings/nystrom.py", "posteriors/regression.py"}
 OPTIONAL = set() if compiled.COMPILED else COMPILED
+# From Python 3.12 on the profiler does not see calls of compiled functions.
+UNSEEN = {"arms/compiled.py", "linalg/compiled.py"} if sys.version_info >= (3, 12) else set()
 
 
 def section(heading: str) -> str:
@@ -65,7 +67,7 @@ def test_a_pick_and_a_reward_pass_through_the_files_that_the_tour_names():
     _, told = entered(lambda: bandit.tell(selection, rewards))
     ask, tell = section("A pick and a reward, walked through").split("`bandit.tell(selection, rewards)`:")
     for text, files in ((ask, asked), (tell.partition("A test runs both calls")[0], told)):
-        named = {name for name in NAMED.findall(text) if name.endswith(".py")} - OPTIONAL
+        named = {name for name in NAMED.findall(text) if name.endswith(".py")} - OPTIONAL - UNSEEN
         assert len(named) >= 7
         assert named <= files, f"the tour names {sorted(named - files)}, where no call goes; it goes through {sorted(files)}"
 

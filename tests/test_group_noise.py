@@ -129,7 +129,7 @@ def test_names_are_texts_numbers_or_values_of_an_array_and_never_missing():
         torch.testing.assert_close(noise(groups), expected)
     assert noise([]).shape == (0,)
     assert tb.GroupNoise({"A": torch.ones(3)})([]).shape == (3, 0)
-    for missing in (None, float("nan"), np.datetime64("NaT")):
+    for missing in (None, float("nan"), np.datetime64("NaT", "s")):
         with pytest.raises(errors.ArgumentError, match="the name at place 1 is missing"):
             noise([1, missing])
         with pytest.raises(errors.ArgumentError, match="missing, 2 of 4"):

@@ -1224,7 +1224,7 @@ def test_a_front_that_is_known_is_right_over_draws_from_the_prior():
     rows, size, most, noise = 40, 9, 60, 0.3
     rng = np.random.default_rng(6)
     arms = rng.uniform(size=(size, 2))
-    roots = [np.linalg.cholesky(kernel(arms, arms) + 1e-9 * np.eye(size)) for kernel in KERNELS]
+    roots = [np.linalg.cholesky(own(arms, arms) + 1e-9 * np.eye(size)) for own in KERNELS]
     f = torch.tensor(np.stack([rng.normal(size=(rows, size)) @ root.T for root in roots], axis=-1))
     proved = {"width": tb.widths.Srinivas(0.05), "noise_std": noise}
     epsilon = torch.tensor([1.0, 3.0], dtype=torch.float64)

@@ -108,8 +108,7 @@ class Campaign(Readable):
     a separate category. A column of SMILES (extra `chem`) of more than 100 and at most 1,000 different molecules becomes a
     substance, points whose distances come from the similarity of their Morgan fingerprints, and so does one of fewer molecules
     that `columns` declares. If it is the only feature, or declared as `"molecule"`, its fingerprints are compared as a whole.
-    Other text is refused. The decisions are saved beside the journal
-    and hold for the whole campaign.
+    Other text is refused. The decisions are saved beside the journal and hold for the whole campaign.
 
     If the table has the column of the objective, its filled cells are told at the beginning, as history.
 
@@ -344,7 +343,8 @@ class Campaign(Readable):
                 few others are left); if False, only rows that are neither measured nor open, and whose evaluation was not told
                 as failed, are selected. By default, without constraints and under a policy whose kernel is estimated, such as
                 `auto`, a row is selected again while that teaches something: until it was measured three times, and the
-                standard error of its average is at most a fifth of the standard deviation between the rows measured.
+                standard error of its average is at most a fifth of the standard deviation between the rows measured, both in
+                units of the model, which under `auto` are those of ranks.
             within: Constraints on the rows returned, open rows included, which name columns of the table:
                 `[constraints.Distinct(), constraints.Same("temperature"), constraints.AtMost("supplier", 4),
                 constraints.Total("price", 4_000)]`. Empty cells count as equal values.

@@ -12,6 +12,7 @@ import importlib.util
 import json
 import os
 import platform
+import re
 import signal
 import subprocess
 import sys
@@ -47,7 +48,7 @@ NOT_MEASURED = (
 @dataclass(frozen=True)
 class Part:
     """One part, run in its own process: `status` is its exit status, or None if it exceeded its limit of `limit` seconds. A
-    `timed` part is told how long it may measure."""
+    `timed` part is told how long it may measure. `date` and `commit` are those of its measurement."""
 
     name: str
     command: list[str]
@@ -55,6 +56,8 @@ class Part:
     timed: bool = False
     status: int | None = None
     seconds: float | None = None
+    date: str | None = None
+    commit: str | None = None
 
     @property
     def outcome(self) -> str:
@@ -73,6 +76,7 @@ def main() -> int:
     parser.add_argument("--output", type=Path, help="The folder; results/gpu or results/gpu-rehearsal by default.")
     parser.add_argument("--seconds", type=float, help="Seconds for all parts together; about ten minutes by default.")
     parser.add_argument("--only", choices=("bench", "pictures"), help=argparse.SUPPRESS)
+    parser.add_argument("--parts", nargs="+", metavar="PART", help="Some parts; the folder's measurements of the others stay.")
     given = parser.parse_args()
     folder = (given.output or ROOT / "results" / ("gpu-rehearsal" if given.rehearse else "gpu")).resolve()
     if given.only is not None:
@@ -84,23 +88,44 @@ def main() -> int:
     folder.mkdir(parents=True, exist_ok=True)
     about = described(given.rehearse)
     done: list[Part] = []
-    parts = parts_of(folder, given.rehearse)
-    write(folder, about, parts)
+    every = parts_of(folder, given.rehearse)
+    asked = [part.name for part in every] if given.parts is None else given.parts
+    if unknown := sorted(set(asked) - {part.name for part in every}):
+        print(f"gpu.sh: no part {unknown[0]}; there are {', '.join(part.name for part in every)}.", file=sys.stderr)
+        return 2
+    earlier = earlier_parts(folder)
+    parts = [part for part in every if part.name in asked]
+
+    def report() -> None:
+        """Write the report, of earlier runs where a part was not asked for."""
+        known = earlier | {part.name: part for part in parts} | {part.name: part for part in done}
+        write(folder, about, [known[part.name] for part in every if part.name in known])
+
+    report()
     until = time.perf_counter() + (given.seconds or sum(part.limit for part in parts))
     while len(done) < len(parts):
         part = parts[len(done)]
         # The benchmark has already drawn the pictures.
-        if part.name == "pictures" and done[-1].status == 0:
+        if part.name == "pictures" and done and (done[-1].name, done[-1].status) == ("bench", 0):
             parts.remove(part)
             continue
         part = replace(part, limit=share(parts[len(done) :], until - time.perf_counter()))
         print(f"{part.name}: at most {part.limit:.0f} s", flush=True)
-        done.append(ran(part, folder))
-        write(folder, about, done + parts[len(done) :])
+        done.append(replace(ran(part, folder), date=now(), commit=about["commit"]))
+        report()
         print(f"{part.name}: {done[-1].outcome}, {done[-1].seconds:.0f} s", flush=True)
-    write(folder, about, done)
+    report()
     print(f"Results: {folder}")
     return 1 if any(part.status not in (0, None) for part in done) else 0
+
+
+def earlier_parts(folder: Path) -> dict[str, Part]:
+    """The parts that an earlier call has measured into the folder, by name."""
+    if not (folder / "gpu.json").exists():
+        return {}
+    told = json.loads((folder / "gpu.json").read_text(encoding="utf-8"))["parts"]
+    own = [Part(**{name: part[name] for name in Part.__dataclass_fields__}) for part in told]
+    return {part.name: part for part in own if part.seconds is not None}
 
 
 def share(parts: list[Part], seconds: float) -> float:
@@ -110,7 +135,9 @@ def share(parts: list[Part], seconds: float) -> float:
 
 def parts_of(folder: Path, rehearse: bool) -> list[Part]:
     """The parts: tests that need a GPU, or a few that emulate one; the benchmark; and pictures of its measurements."""
-    marked = [str(path) for path in sorted((ROOT / "tests").rglob("test_*.py")) if "pytest.mark.cuda" in path.read_text()]
+    # The fixture `lane` of all tests has a mark, too.
+    needs = re.compile(r"pytest\.mark\.cuda|\blane: ")
+    marked = [str(path) for path in sorted((ROOT / "tests").rglob("test_*.py")) if needs.search(path.read_text())]
     which = ["tests/test_devices.py", "-k", "source_on_cuda"] if rehearse else [*marked, "-m", "cuda"]
     report = f"--junitxml={folder / 'tests.xml'}"
     # pytest-benchmark warns beside pytest-xdist, and the tests treat warnings as errors.
@@ -176,7 +203,7 @@ def bench(folder: Path, rehearse: bool, what: str) -> None:
 def described(rehearse: bool) -> dict[str, Any]:
     """Date, machine and versions."""
     about: dict[str, Any] = {
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "date": now(),
         "rehearsal": rehearse,
         "commit": commit(),
         "machine": f"{platform.machine()}, {os.cpu_count()} CPU cores, {platform.system()} {platform.release()}",
@@ -190,6 +217,11 @@ def described(rehearse: bool) -> dict[str, Any]:
         about["card"] = f"{properties.name}, {properties.total_memory / 2**30:.0f} GiB"
         about["driver"] = driver()
     return about
+
+
+def now() -> str:
+    """The time in UTC."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 def version_of(package: str) -> str | None:
@@ -244,12 +276,12 @@ def page(folder: Path, told: dict[str, Any]) -> str:
         "",
         f"{told['date']}, {where}. {system}.",
         "",
-        "| part | outcome | seconds | limit |",
-        "|---|---|---|---|",
+        "| part | outcome | seconds | limit | measured |",
+        "|---|---|---|---|---|",
     ]
     for part in told["parts"]:
         seconds = "–" if part["seconds"] is None else f"{part['seconds']:.0f}"
-        lines.append(f"| {part['name']} | {part['outcome']} | {seconds} | {part['limit']:.0f} |")
+        lines.append(f"| {part['name']} | {part['outcome']} | {seconds} | {part['limit']:.0f} | {part['date'] or '–'} |")
     lines += ["", "## In short", "", *in_short(folder / "lane")]
     lines += ["", "## Tests", "", said(told["tests"]), "", "## A new posterior, and a pull", ""]
     table = folder / "bench" / "table.md"

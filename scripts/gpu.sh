@@ -4,6 +4,7 @@
 #
 #     bash scripts/gpu.sh                # results/gpu
 #     bash scripts/gpu.sh --seconds 240  # in four minutes
+#     bash scripts/gpu.sh --parts tests steps   # some parts, beside what an earlier call wrote into the folder
 #     bash scripts/gpu.sh --rehearse     # the same on the CPU, with small sizes, in about a minute
 #
 # PYTHON names the interpreter: that of .venv by default, where there is one, else python3.

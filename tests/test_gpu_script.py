@@ -114,7 +114,32 @@ def test_tests_run_in_processes_where_xdist_is_installed(gpu, tmp_path, monkeypa
 def test_the_tests_that_need_a_gpu_are_found(gpu, tmp_path):
     command = gpu.parts_of(tmp_path, rehearse=False)[0].command
     assert command[-2:] == ["-m", "cuda"]
-    assert {Path(part).name for part in command if part.endswith(".py")} >= {"test_laws.py", "test_sources.py"}
+    assert {Path(part).name for part in command if part.endswith(".py")} >= {
+        "test_laws.py",
+        "test_sources.py",
+        "test_devices.py",  # by the fixture of all tests
+    }
+
+
+def test_some_parts_are_measured_beside_those_of_an_earlier_call(gpu, tmp_path, monkeypatch):
+    def quick(part, folder):
+        return gpu.replace(part, status=0, seconds=float(len(part.name)))
+
+    monkeypatch.setattr(gpu, "ran", quick)
+
+    def call(*given: str) -> int:
+        monkeypatch.setattr(sys, "argv", ["gpu.py", "--rehearse", "--output", str(tmp_path), *given])
+        return gpu.main()
+
+    def measured() -> dict[str, str]:
+        parts = json.loads((tmp_path / "gpu.json").read_text())["parts"]
+        return {part["name"]: part["outcome"] for part in parts if part["date"] is not None}
+
+    assert call("--parts", "long", "tests") == 0
+    assert measured() == {"tests": "done", "long": "done"}
+    assert call("--parts", "pictures") == 0
+    assert measured() == {"tests": "done", "pictures": "done", "long": "done"}
+    assert call("--parts", "nothing") == 2
 
 
 def test_benchmark_and_package_need_neither_pydantic_nor_beartype():

@@ -123,6 +123,8 @@ class _Chunked(Contender):
             try:
                 seconds[size] = min(_seconds(partial(bounds, chunk)) for _ in range(3)) / len(chunk)
             except torch.OutOfMemoryError:
+                if not seconds:
+                    raise
                 break
         self._size = min(seconds, key=seconds.__getitem__)
 

@@ -72,8 +72,8 @@ def _timed(
     began = time.perf_counter()
     first = fastest_of(update, config, clock, 1)
     left = 0.5 * config.time_limit - (time.perf_counter() - began)
-    # A long update is not repeated: its warm-up is negligible.
-    if config.repetitions > 1 and 2 * first < left:
+    # The first update of a device may compile a kernel; a long one is not repeated.
+    if config.repetitions > 1 and first < left:
         first = fastest_of(update, config, clock, 1)
         calls = _calls_of(first, config)
         times = max(1, int(left / (calls * max(first, 1e-3))))

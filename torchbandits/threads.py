@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ctypes
 import itertools
+import os
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -133,3 +134,37 @@ def side_by_side(work: Callable[[Item, int], Result], items: Iterable[Item]) -> 
         finally:
             for future in waiting:
                 future.cancel()
+
+
+def shared(work: Callable[[slice], object], count: int, least: int) -> None:
+    """Call `work` on parts of `range(count)`, in as many threads as the caller of the library lets PyTorch use.
+
+    For compiled loops that let other threads run. The threads stay for later calls.
+
+    Args:
+        work: Called with at least `least` places; results must not depend on how they are divided.
+        count: Number of places.
+        least: See `work`.
+    """
+    with threads(many=True):
+        most = torch.get_num_threads()
+    if (workers := min(most, count // least)) <= 1:
+        work(slice(0, count))
+        return
+    ends = [count * place // workers for place in range(workers + 1)]
+    pool = _pool()
+    waiting = [pool.submit(work, slice(*some)) for some in itertools.pairwise(ends[1:])]
+    # This thread has a part, too.
+    work(slice(0, ends[1]))
+    for future in waiting:
+        future.result()
+
+
+@cache
+def _pool() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(thread_name_prefix="torchbandits")
+
+
+# A forked process has none of the threads.
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_pool.cache_clear)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from contextlib import nullcontext
 from itertools import product
 
@@ -12,6 +15,7 @@ import torch
 from emulated_device import emulated_device
 
 import torchbandits as tb
+from torchbandits import threads
 from torchbandits.arms import compiled as loops
 from torchbandits.arms import leaders
 from torchbandits.arms.duplicates import first_occurrence
@@ -113,6 +117,42 @@ def test_all_rows_together_agree_row_by_row(dynamic: bool, device: str) -> None:
         assert int(ended.why[row]) == expected[2]
         assert float(ended.spent[row]) == expected[1]
     assert ended.leaders[0].tolist() == list(range(ended.leaders.shape[-1]))
+
+
+@pytest.mark.parametrize("count", [1, 3, 64])
+def test_threads_divide_the_rows_and_change_nothing(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
+    monkeypatch.setattr(threads.torch, "get_num_threads", lambda: count)
+    rows, k = 37, 24
+    problems = [problem(seed) for seed in range(rows)]
+    stacked = {name: torch.as_tensor(np.stack([np.asarray(row[name]) for row in problems])) for name in problems[0]}
+    stacked |= {"leaders": torch.arange(k).expand(rows, k), "drops": torch.empty(rows, 64, k, dtype=torch.float64)}
+    used = torch.zeros(rows, dtype=torch.int64)
+    ended = leaders.pick_rows(dynamic=True, most=20, used=used, **stacked | {"remaining": torch.full((rows,), 20)})
+    for row, own in enumerate(problems):
+        picks, drops = np.full(20, -1), np.empty((64, k))
+        n, spent, why = loops.pick_among_many(**own | {"remaining": 20}, dynamic=True, picks=picks, drops=drops, used=0)
+        assert ended.picks[row, :n].tolist() == picks[:n].tolist()
+        assert (int(used[row]), float(ended.spent[row]), int(ended.why[row])) == (n, spent, why)
+        assert torch.equal(ended.leverage[row], torch.from_numpy(own["leverage"]))
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+def test_a_forked_process_has_threads_of_its_own() -> None:
+    """Those of its parent do not run in it: waiting for them would never end."""
+    program = (
+        "import os, torch\n"
+        "from torchbandits.threads import shared\n"
+        "torch.set_num_threads(4)\n"
+        "done = []\n"
+        "shared(done.append, 40, 4)\n"
+        "if (child := os.fork()) == 0:\n"
+        "    shared(done.append, 40, 4)\n"
+        "    os._exit(0 if len(done) == 8 else 1)\n"
+        "assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0\n"
+        "assert sorted(s.start for s in done) == [0, 10, 20, 30]\n"
+    )
+    command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", program]
+    subprocess.run(command, check=True, timeout=100, env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)})
 
 
 def test_ties_go_to_the_lowest_index() -> None:

@@ -7,7 +7,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from torchbandits.threads import shared
 from torchbandits.transfers import to_host
+
+# Smallest number of batch rows of a thread: the loop takes some ten microseconds for each pick of a row.
+_ROWS_A_THREAD = 4
 
 
 @dataclass(frozen=True)
@@ -73,31 +77,18 @@ def pick_rows(
 
     Cost: O(k²) per pick.
     """
-    from torchbandits.arms.compiled import pick_among_many, pick_leaders  # noqa: PLC0415 - numba takes half a second to load
+    from torchbandits.arms.compiled import pick_among_many_of_rows, pick_leaders_of_rows  # noqa: PLC0415 - numba loads slowly
 
     *numbers, leaders = to_host(mean, leverage, covariance, scale, gain, room, outside, first, leaders)
-    arrays = [x.contiguous().numpy() for x in numbers]
-    picks, ends = torch.full((mean.shape[0], most), -1), []
-    limits = zip(spent.tolist(), budget.tolist(), remaining.tolist(), picks.numpy(), strict=True)
-    earlier = None if drops is None or used is None else (drops.numpy(), used.tolist())
-    for row, (own, (paid, most_paid, left, out)) in enumerate(zip(zip(*arrays, strict=True), limits, strict=True)):
-        means, leverages, between, scales, gains, rooms, others, start = own
-        given = means, leverages, between, scales, gains, dynamic, paid, most_paid, float(others), left, rooms, int(start), out
-        if earlier is None:
-            ends.append(pick_leaders(*given))
-        else:
-            ends.append(pick_among_many(*given, earlier[0][row], earlier[1][row]))
-    n, total, why = zip(*ends, strict=True)
-    if drops is not None and used is not None:
-        used += torch.tensor(n)
-    return Ended(
-        picks[:, : max(1, *n)],
-        torch.from_numpy(arrays[1]),
-        torch.tensor(n),
-        torch.tensor(total, dtype=torch.float64),
-        torch.tensor(why),
-        leaders,
-    )
+    rows, total = mean.shape[0], spent.clone()
+    picks, n, why = torch.full((rows, most), -1), torch.empty(rows, dtype=torch.int64), torch.empty(rows, dtype=torch.int64)
+    given = [x.contiguous().numpy() for x in (*numbers, total, budget, remaining, picks, n, why)]
+    if drops is None or used is None:
+        pick_leaders_of_rows(dynamic, *given)
+    else:
+        given += [drops.numpy(), used.numpy()]
+        shared(lambda part: pick_among_many_of_rows(dynamic, *(x[part] for x in given)), rows, _ROWS_A_THREAD)
+    return Ended(picks[:, : max(1, int(n.max()))], torch.from_numpy(given[1]), n, total, why, leaders)
 
 
 def pack(index: Tensor) -> Tensor:

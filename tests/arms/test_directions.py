@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from emulated_device import Lane
 from problems import BOUNDED, COMMON, NOISE_STD, OFF_SCALE, Problem, generator, rbf
 
 import torchbandits as tb
@@ -87,6 +88,43 @@ def test_columns_of_the_last_batch_are_kept(monkeypatch: pytest.MonkeyPatch):
     exact = bandit.posterior(problem.tensor)
     torch.testing.assert_close(bandit.posterior.regularization * table.leverage, exact.variance, rtol=1e-7, atol=1e-10)
     torch.testing.assert_close(table.mean(), exact.mean, rtol=0, atol=1e-8)
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+def test_columns_ahead_on_a_device_are_those_of_the_cpu(lane: Lane, rows: int, monkeypatch: pytest.MonkeyPatch):
+    """Most pulls find the columns of their batch row, and where one does not, that row has a pass over its own T."""
+    monkeypatch.setattr(module, "_DENSE_ARMS", 0)
+    monkeypatch.setattr(module, "_AHEAD_BYTES", 1)
+    plain, passes = module.Directions._without, list[int]()
+
+    def without(self: module.Directions, start: torch.Tensor, slot: torch.Tensor, first: int) -> torch.Tensor:
+        passes.append(first)
+        return plain(self, start, slot, first)
+
+    problem = Problem(seed=4, a=500)
+
+    def play(device: str) -> tuple[torch.Tensor, torch.Tensor]:
+        generators = [generator(row) for row in range(rows)]
+        bandit = tb.Bandit(tb.gp_ucb(rbf(0.1), **COMMON), problem.tensor.to(device), generator=generators)
+        picks = []
+        for pull in range(120):
+            if pull == 60:
+                passes.clear()
+            selection = bandit.ask()
+            picks.append(selection.index.cpu())
+            rewards = torch.stack([problem.rewards(pull + 1000 * row, index) for row, index in enumerate(picks[-1])])
+            bandit.tell(selection, rewards.to(device))
+        return torch.cat(picks, dim=-1), bandit.loop.state.table.leverage.cpu()
+
+    expected, other = play("cpu")
+    with lane(), monkeypatch.context() as patch:
+        patch.setattr(module.Directions, "_without", without)
+        found, leverage = play("cuda")
+    assert torch.equal(found, expected)
+    assert rows == 1 or not torch.equal(found[0], found[1])
+    torch.testing.assert_close(leverage, other, rtol=1e-9, atol=1e-9)
+    assert 0 < passes.count(0) < 20
+    assert len(passes) >= 60
 
 
 @OFF_SCALE

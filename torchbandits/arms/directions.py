@@ -35,6 +35,9 @@ _BLOCK = 64
 _ANCHOR = 16
 # Smallest and largest number of columns evaluated ahead of need.
 _FEWEST, _MOST = 8, 64
+# On a device columns are evaluated ahead from this size of T on, below which a pass over it takes less time than looking for
+# them.
+_AHEAD_BYTES = 1 << 30
 
 
 class Directions(Buffered):
@@ -88,7 +91,7 @@ class Directions(Buffered):
         self._ahead: tuple[Tensor, Tensor, int] | None = None
         # The leaders at the time when a column was last evaluated.
         self._named: Tensor | None = None
-        self._hits, self._size = 0, _FEWEST
+        self._hits, self._misses, self._size = 0, 0, _FEWEST
 
     @property
     def rows_used(self) -> Tensor:
@@ -112,7 +115,10 @@ class Directions(Buffered):
             C = self.covariance if self.covariance.shape[-2] else self._dense()
             start = C.gather(-2, slot.unsqueeze(-1).expand(*slot.shape, C.shape[-1]))
             return self._without(start, slot, 0)
-        if leaders is None or self.block.device.type != "cpu":
+        if self.block.device.type != "cpu":
+            large = self.used * self._row_bytes >= _AHEAD_BYTES and slot.shape[-1] == 1
+            return self._in_rows(slot, leaders) if large and leaders else self._without(self._prior(slot), slot, 0)
+        if leaders is None:
             return self._without(self._prior(slot), slot, 0)
         if slot.shape[-1] != 1:
             return self._of_batch(slot)
@@ -159,17 +165,54 @@ class Directions(Buffered):
         leaders are evaluated in the same pass over T; otherwise the pull was not predictable, and only its column is
         evaluated."""
         expected = self._named is not None and bool((self._named == slot).any(dim=-1).all())
-        # Adapt the number of columns to the hit rate: double it when half of them were used, and halve it when fewer than an
-        # eighth were used.
         if self._ahead is not None:
-            self._size = min(_MOST, 2 * self._size) if 2 * self._hits >= self._size else self._size
-            self._size = max(_FEWEST, self._size // 2) if 8 * self._hits < self._size else self._size
+            self._adapt(self._hits)
             expected = expected or self._hits > 0
         self._named, self._ahead, self._hits = leaders(self._size - 1), None, 0
         if not expected:
             return self._without(self._prior(slot), slot, 0)
         arms = torch.cat([slot, self._named], dim=-1)
         columns = self._without(self._prior(arms), arms, 0)
+        self._ahead = (arms, columns, self.used)
+        return columns[..., :1, :].clone()
+
+    def _adapt(self, hits: int) -> None:
+        """Adapt the number of columns to how many of them were used: double it for half of them, halve it for fewer than an
+        eighth."""
+        self._size = min(_MOST, 2 * self._size) if 2 * hits >= self._size else self._size
+        self._size = max(_FEWEST, self._size // 2) if 8 * hits < self._size else self._size
+
+    def _in_rows(self, slot: Tensor, leaders: Leaders) -> Tensor:
+        """The column of one arm of each batch row, from those that were evaluated ahead where it is among them. Rows that miss
+        it have a pass over their own T. Once as many have missed theirs as there are rows, columns of the current leaders of
+        all rows are evaluated, in one pass over all of T.
+
+        One wait for a device: which rows missed.
+        """
+        if self._ahead is not None:
+            arms, columns, first = self._ahead
+            same = arms == slot
+            known = same.any(dim=-1)
+            missed = [row for row, found in enumerate(known.reshape(-1).tolist()) if not found]
+            self._hits, self._misses = self._hits + known.numel() - len(missed), self._misses + len(missed)
+            if self._misses < known.numel():
+                place = same.byte().argmax(dim=-1, keepdim=True)
+                start = columns.gather(-2, place.unsqueeze(-1).expand(*place.shape, columns.shape[-1]))
+                if missed:
+                    start = torch.where(known[..., None, None], start, self._prior(slot))
+                    T, own, at = (x.reshape(-1, *x.shape[-2:]) for x in (self.block, start, slot.unsqueeze(-2)))
+                    for row in missed:
+                        before = T[row, :first]
+                        own[row].addmm_(before[:, at[row, 0]].mT, before, alpha=-1)
+                return self._without(start, slot, first)
+            self._adapt(self._hits // known.numel())
+        self._hits, self._misses, self._ahead = 0, 0, None
+        # Beside T they take little memory.
+        arms = torch.cat([slot, leaders(min(self._size, max(1, self.used // 8)) - 1)], dim=-1)
+        try:
+            columns = self._without(self._prior(arms), arms, 0)
+        except torch.OutOfMemoryError:
+            return self._without(self._prior(slot), slot, 0)
         self._ahead = (arms, columns, self.used)
         return columns[..., :1, :].clone()
 
@@ -309,7 +352,12 @@ class Directions(Buffered):
         buffers = {**self._buffers, "covariance": kept, "block": torch.empty_like(self.block)}
         self.__dict__.update(used=0, _buffers=buffers)
 
-    # ------------------------------------------------------------------ snapshots and saved states
+    # ------------------------------------------------------------------ snapshots, saved states and devices
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Directions:
+        super()._apply(fn, recurse)
+        self._forget_ahead()
+        return self
 
     def snapshot(self) -> Callable[[], None]:
         """Function that restores the current rows. The buffers must be restored by the caller."""

@@ -306,8 +306,8 @@ PARTS = {
     "steps": Part("A step of each policy", steps),
     "posterior": Part("A new posterior of all arms", posterior),
     "replicates": Part("Whole runs with many replicates", replicates),
-    "long": Part("BBKB, 10,000 pulls", long, share=0.8),
-    "regret": Part("Matérn functions of three features", regret, share=0.6),
+    "long": Part("BBKB, 10,000 pulls", long, share=0.95),
+    "regret": Part("Matérn functions of three features", regret, share=0.8),
 }
 
 

@@ -32,6 +32,8 @@ def draw_steps(lines: list[Line]) -> Figure:
     for panel, policy in zip(panels.flat, policies, strict=False):
         for place, device in enumerate(("cuda", "cpu")):
             own = sorted((line["arms"], line["ask ms"] + line["tell ms"]) for line in lines if _is(line, policy, device))
+            if not own:
+                continue
             label = {"cuda": "GPU", "cpu": "CPU"}[device]
             x, y = ([A for A, _ in own], [ms for _, ms in own])
             panel.plot(x, y, linestyle=STYLES[place], color=COLORS[place + 4], marker="o", ms=4, label=label)

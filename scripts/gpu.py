@@ -29,6 +29,7 @@ import torch
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("torch", "gpytorch", "botorch", "numpy", "pandas", "scikit-learn", "numba")
 LANE = ROOT / "scripts" / "benchmarks" / "lane.py"
+PROFILE = ROOT / "scripts" / "benchmarks" / "device_profile.py"
 # The parts of that program, their limits in seconds, and their titles.
 LANES = {
     "steps": (60.0, "An ask and a tell of each policy, here and on the CPU"),
@@ -146,18 +147,24 @@ def parts_of(folder: Path, rehearse: bool) -> list[Part]:
         options += ["-n", str(min(14, os.cpu_count() or 1))]
     again = [sys.executable, str(Path(__file__)), "--output", str(folder), *(["--rehearse"] if rehearse else [])]
     return [
-        Part("tests", [sys.executable, "-m", "pytest", "-q", *options, report, *which], 150),
+        Part("tests", [sys.executable, "-m", "pytest", "-q", *options, report, *which], 110),
         Part("bench", [*again, "--only", "bench"], 125),
         Part("pictures", [*again, "--only", "pictures"], 25),
         *(lane_of(name, folder, rehearse) for name in LANES),
+        Part("profile", [sys.executable, str(PROFILE), "--output", str(folder / "profile.txt"), *where_of(rehearse)], 40),
     ]
 
 
 def lane_of(name: str, folder: Path, rehearse: bool) -> Part:
     """A part of the benchmark of policies."""
     limit = LANES[name][0]
-    where = ["--device", "cpu", "--small"] if rehearse else ["--device", "cuda"]
-    return Part(name, [sys.executable, str(LANE), name, "--folder", str(folder / "lane"), *where], limit, timed=True)
+    command = [sys.executable, str(LANE), name, "--folder", str(folder / "lane"), *where_of(rehearse)]
+    return Part(name, command, limit, timed=True)
+
+
+def where_of(rehearse: bool) -> list[str]:
+    """The arguments that name the device, and small sizes for a rehearsal."""
+    return ["--device", "cpu", "--small"] if rehearse else ["--device", "cuda"]
 
 
 def ran(part: Part, folder: Path) -> Part:
@@ -302,6 +309,8 @@ def page(folder: Path, told: dict[str, Any]) -> str:
             for part in told["parts"]
             if part["name"] == name and part["outcome"] != "done"
         ]
+    if (folder / "profile.txt").exists():
+        lines += ["", "## Where the time of a step goes", "", "See profile.txt."]
     lines += ["", f"Not measured by this script: {NOT_MEASURED}.", ""]
     return "\n".join(lines)
 

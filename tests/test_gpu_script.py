@@ -63,7 +63,17 @@ def test_the_page_says_what_was_not_measured(gpu, tmp_path):
     assert sum(part.limit for part in parts) < 600
     (tmp_path / "bench").mkdir()
     (tmp_path / "bench" / "table.md").write_text("| A |\n|---|\n| 10,000 |\n")
-    assert [part.name for part in parts] == ["tests", "bench", "pictures", "steps", "posterior", "replicates", "long", "regret"]
+    assert [part.name for part in parts] == [
+        "tests",
+        "bench",
+        "pictures",
+        "steps",
+        "posterior",
+        "replicates",
+        "long",
+        "regret",
+        "profile",
+    ]
     ended = gpu.replace(parts[1], seconds=parts[1].limit)
     gpu.write(tmp_path, about, [gpu.replace(parts[0], status=0, seconds=12.0), ended, parts[3]])
     told = json.loads((tmp_path / "gpu.json").read_text())

@@ -163,11 +163,18 @@ def table_of(name: str) -> tuple[Tensor, Tensor, float]:
 def replicated(table: str, policy: str, rows: int, device: str, horizon: int, until: float) -> Line:
     """Total seconds for `horizon` pulls of each replicate, and the regret per pull."""
     arms, means, lengthscale = table_of(table)
+    made = replicating(policy, lengthscale, horizon)
+    generators = [torch.Generator().manual_seed(row) for row in range(rows)]
+    return course(made, arms, means, generators, device, horizon, until, 0.01)
+
+
+def replicating(policy: str, lengthscale: float, horizon: int) -> tb.policies.Policy:
+    """The policy of the replicates."""
     own = {"noise_std": 0.01, "norm_bound": 1.0, "delta": 1 / horizon, "oversampling": 2.0, "initial": tb.starts.uniform(1)}
     if policy == "batch_bkb":
         own |= {"ratio_threshold": 2.0, "batch_rule": "global"}
-    generators = [torch.Generator().manual_seed(row) for row in range(rows)]
-    return course(getattr(tb, policy)(rbf(lengthscale), **own), arms, means, generators, device, horizon, until, 0.01)
+    made: tb.policies.Policy = getattr(tb, policy)(rbf(lengthscale), **own)
+    return made
 
 
 def course(

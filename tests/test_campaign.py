@@ -825,6 +825,13 @@ def test_bad_results_are_refused_and_nothing_is_lost(tmp_path: Path):
     assert "All 4 values of 'yield' so far are 4: nothing can be learned" in str(told)
 
 
+def test_few_equal_values_are_not_taken_for_a_wrong_column():
+    c = campaign()
+    plate = c.ask(4).assign(**{"yield": 0.0})
+    assert "constant" not in str(c.tell(plate[:3]))
+    assert "All 4 values of 'yield' so far are 0: nothing can be learned" in str(c.tell(plate[3:]))
+
+
 def test_nothing_can_be_shown_before_something_was_measured(tmp_path: Path):
     c = campaign()
     refused(lambda: c.best(), "nothing was measured yet, so that there is no best row", error=StateError)

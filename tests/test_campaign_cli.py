@@ -74,7 +74,7 @@ def test_a_campaign_from_the_table_to_the_report(folder: Path):
     best = rows.loc[rows["yield"].idxmax()]
     assert f"Best so far: {best['id']}, yield {best['yield']:.6g} measured." in told
     assert "4 measurements" in run("tell", "results.csv", "--again")
-    assert plate(run("best", "-k", "2"))["id"].iloc[0] == best["id"]
+    assert plate(run("best", "-n", "2"))["id"].iloc[0] == best["id"]
     assert best["id"] not in plate(run("best", "--where", f"id != '{best['id']}'"))["id"].tolist()
     again = run("new", "candidates.csv", "--objective", "yield", "--column", "dry=ignore", "--candidates", "temp < 110")
     assert "campaign holds this campaign already: nothing has changed." in again

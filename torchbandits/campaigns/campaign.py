@@ -88,6 +88,8 @@ else:
 _FIRST = 6
 """Number of first picks of the default policy where the noise is known, and number of results between two fits of its
 kernel."""
+_CONSTANT = 4
+"""Number of equal results from which a wrong column is suspected: two yields of 0 are common."""
 _SHOWN = 8
 """Largest number of ids of open rows that a printed campaign shows."""
 EXPECTED, DEVIATION, RANK, MEASURED, TIMES = "expected", "deviation", "rank", "measured", "times"
@@ -450,7 +452,7 @@ class Campaign(Readable):
             believed = self._believed()
             notes += [] if believed is None else [believed.repetition()]
         every = self._record.values_measured()
-        if len(every) > 1 and min(every) == max(every):
+        if len(every) >= _CONSTANT and min(every) == max(every):
             notes.append(
                 f"All {len(every):,} values of {self._settings.objective!r} so far are {every[0]:g}: nothing can be learned "
                 "from a constant. Is it the right column?"

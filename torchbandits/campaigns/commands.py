@@ -195,7 +195,7 @@ def tell(
 
 @campaign_app.command()
 def best(
-    k: Annotated[int, typer.Option("-k", min=1, help="Number of rows.")] = 5,
+    k: Annotated[int, typer.Option("-n", "-k", min=1, help="Number of rows.")] = 5,
     where: Annotated[str | None, typer.Option(help='Only rows that fulfil a condition: "price < 100".')] = None,
     output: Annotated[Path | None, typer.Option(help="A CSV file; standard output by default.")] = None,
     folder: Folder = HERE,

@@ -27,9 +27,8 @@ def test_all_lanes_pick_the_same_arms(policy, near, monkeypatch):
     for lane, (arms, most) in {"kept": (1024, 64), "ahead": (0, 64), "plain": (0, 0)}.items():
         monkeypatch.setattr(module, "_DENSE_ARMS", arms)
         if not most:  # the plain strategy evaluates no arm ahead
-            monkeypatch.setattr(module.Directions, "_expected", lambda self, slot: None)
             monkeypatch.setattr(
-                module.Directions, "_look_ahead", lambda self, slot, _: self._without(self._prior(slot), slot, 0)
+                module.Directions, "_looked_ahead", lambda self, slot, _: self._without(self._prior(slot), slot, 0)
             )
         picks, bandit = run(getattr(tb, policy)(rbf(0.2), **options), problem, 180)
         table = bandit.loop.state.table
@@ -46,21 +45,23 @@ def test_all_lanes_pick_the_same_arms(policy, near, monkeypatch):
     assert lanes["ahead"] == lanes["plain"]
 
 
-def test_columns_ahead_are_used():
+def test_columns_ahead_are_used(monkeypatch: pytest.MonkeyPatch):
     """On a spread-out problem, most columns of pulled arms were evaluated ahead."""
     problem = Problem(seed=4, a=2000)
     bandit = tb.Bandit(tb.gp_ucb(rbf(0.1), **COMMON), problem.tensor, generator=generator(0))
     table = bandit.loop.state.table
     assert table is not None
     assert table.directions is not None
-    misses = []
-    plain = module.Directions._look_ahead
-    module.Directions._look_ahead = lambda self, slot, leaders: misses.append(1) or plain(self, slot, leaders)  # type: ignore[assignment]
-    try:
-        problem.play(bandit, 200)
-    finally:
-        module.Directions._look_ahead = plain  # type: ignore[method-assign]
-    assert 0 < len(misses) < 100
+    plain, passes = module.Directions._without, list[int]()
+
+    def without(self: module.Directions, start: torch.Tensor, slot: torch.Tensor, first: int) -> torch.Tensor:
+        passes.append(first)
+        return plain(self, start, slot, first)
+
+    monkeypatch.setattr(module.Directions, "_without", without)
+    problem.play(bandit, 200)
+    assert len(passes) > 190
+    assert 0 < passes.count(0) < 100
 
 
 def test_columns_of_the_last_batch_are_kept(monkeypatch: pytest.MonkeyPatch):
@@ -95,6 +96,7 @@ def test_columns_ahead_on_a_device_are_those_of_the_cpu(lane: Lane, rows: int, m
     """Most pulls find the columns of their batch row, and where one does not, that row has a pass over its own T."""
     monkeypatch.setattr(module, "_DENSE_ARMS", 0)
     monkeypatch.setattr(module, "_AHEAD_BYTES", 1)
+    monkeypatch.setattr(module, "_AHEAD_BYTES_ON_CPU", 1)
     plain, passes = module.Directions._without, list[int]()
 
     def without(self: module.Directions, start: torch.Tensor, slot: torch.Tensor, first: int) -> torch.Tensor:

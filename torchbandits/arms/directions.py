@@ -35,9 +35,9 @@ _BLOCK = 64
 _ANCHOR = 16
 # Smallest and largest number of columns evaluated ahead of need.
 _FEWEST, _MOST = 8, 64
-# On a device columns are evaluated ahead from this size of T on, below which a pass over it takes less time than looking for
-# them.
-_AHEAD_BYTES = 1 << 30
+# On a device, and for batch rows on a CPU, columns are evaluated ahead from these sizes of T on. Below them a pass over it
+# takes less time than looking for columns.
+_AHEAD_BYTES, _AHEAD_BYTES_ON_CPU = 1 << 30, 1 << 23
 
 
 class Directions(Buffered):
@@ -115,17 +115,13 @@ class Directions(Buffered):
             C = self.covariance if self.covariance.shape[-2] else self._dense()
             start = C.gather(-2, slot.unsqueeze(-1).expand(*slot.shape, C.shape[-1]))
             return self._without(start, slot, 0)
-        if self.block.device.type != "cpu":
-            large = self.used * self._row_bytes >= _AHEAD_BYTES and slot.shape[-1] == 1
-            return self._in_rows(slot, leaders) if large and leaders else self._without(self._prior(slot), slot, 0)
-        if leaders is None:
-            return self._without(self._prior(slot), slot, 0)
-        if slot.shape[-1] != 1:
+        here = self.block.device.type == "cpu"
+        if leaders is not None and here and slot.shape[-1] > 1:
             return self._of_batch(slot)
-        found = self._expected(slot)
-        if found is None:
-            found = self._look_ahead(slot, leaders)
-        return found
+        least = 0 if here and slot.dim() == 1 else _AHEAD_BYTES_ON_CPU if here else _AHEAD_BYTES
+        if leaders is None or slot.shape[-1] > 1 or self.used * self._row_bytes < least:
+            return self._without(self._prior(slot), slot, 0)
+        return self._looked_ahead(slot, leaders)
 
     def _prior(self, slot: Tensor) -> Tensor:
         rows, posterior = self._owners
@@ -147,45 +143,10 @@ class Directions(Buffered):
         out = torch.baddbmm(*(x.reshape(flat, *x.shape[-2:]) for x in (start, t, T)), alpha=-1)
         return out.reshape(start.shape)
 
-    def _expected(self, slot: Tensor) -> Tensor | None:
-        """The column, if the arm of every batch row was evaluated ahead; otherwise None."""
-        if self._ahead is None:
-            return None
-        arms, columns, first = self._ahead
-        same = arms == slot
-        if not bool(same.any(dim=-1).all()):
-            return None
-        self._hits += 1
-        place = same.byte().argmax(dim=-1, keepdim=True)
-        start = columns.gather(-2, place.unsqueeze(-1).expand(*place.shape, columns.shape[-1]))
-        return self._without(start, slot, first)
-
-    def _look_ahead(self, slot: Tensor, leaders: Leaders) -> Tensor:
-        """The column of an arm that was not evaluated ahead. If the arm was among the last leaders, columns of the current
-        leaders are evaluated in the same pass over T; otherwise the pull was not predictable, and only its column is
-        evaluated."""
-        expected = self._named is not None and bool((self._named == slot).any(dim=-1).all())
-        if self._ahead is not None:
-            self._adapt(self._hits)
-            expected = expected or self._hits > 0
-        self._named, self._ahead, self._hits = leaders(self._size - 1), None, 0
-        if not expected:
-            return self._without(self._prior(slot), slot, 0)
-        arms = torch.cat([slot, self._named], dim=-1)
-        columns = self._without(self._prior(arms), arms, 0)
-        self._ahead = (arms, columns, self.used)
-        return columns[..., :1, :].clone()
-
-    def _adapt(self, hits: int) -> None:
-        """Adapt the number of columns to how many of them were used: double it for half of them, halve it for fewer than an
-        eighth."""
-        self._size = min(_MOST, 2 * self._size) if 2 * hits >= self._size else self._size
-        self._size = max(_FEWEST, self._size // 2) if 8 * hits < self._size else self._size
-
-    def _in_rows(self, slot: Tensor, leaders: Leaders) -> Tensor:
+    def _looked_ahead(self, slot: Tensor, leaders: Leaders) -> Tensor:
         """The column of one arm of each batch row, from those that were evaluated ahead where it is among them. Rows that miss
-        it have a pass over their own T. Once as many have missed theirs as there are rows, columns of the current leaders of
-        all rows are evaluated, in one pass over all of T.
+        it have a pass over their own T. Once as many have missed theirs as there are rows, columns of the current leaders are
+        evaluated for all rows, in one pass over all of T, if pulls are predictable.
 
         One wait for a device: which rows missed.
         """
@@ -206,15 +167,25 @@ class Directions(Buffered):
                         own[row].addmm_(before[:, at[row, 0]].mT, before, alpha=-1)
                 return self._without(start, slot, first)
             self._adapt(self._hits // known.numel())
-        self._hits, self._misses, self._ahead = 0, 0, None
-        # Beside T they take little memory.
-        arms = torch.cat([slot, leaders(min(self._size, max(1, self.used // 8)) - 1)], dim=-1)
-        try:
-            columns = self._without(self._prior(arms), arms, 0)
-        except torch.OutOfMemoryError:
-            return self._without(self._prior(slot), slot, 0)
-        self._ahead = (arms, columns, self.used)
-        return columns[..., :1, :].clone()
+        # Pulls are predictable if columns were used, or an arm was among the leaders at the last evaluation.
+        expected = self._hits > 0 or (self._named is not None and bool((self._named == slot).any()))
+        size = min(self._size, max(_FEWEST, self.used // 8))  # beside T they take little memory
+        self._named, self._ahead, self._hits, self._misses = leaders(size - 1), None, 0, 0
+        if expected:
+            arms = torch.cat([slot, self._named], dim=-1)
+            try:
+                columns = self._without(self._prior(arms), arms, 0)
+            except torch.OutOfMemoryError:
+                return self._without(self._prior(slot), slot, 0)
+            self._ahead = (arms, columns, self.used)
+            return columns[..., :1, :].clone()
+        return self._without(self._prior(slot), slot, 0)
+
+    def _adapt(self, hits: int) -> None:
+        """Adapt the number of columns to how many of them were used: double it for half of them, halve it for fewer than an
+        eighth."""
+        self._size = min(_MOST, 2 * self._size) if 2 * hits >= self._size else self._size
+        self._size = max(_FEWEST, self._size // 2) if 8 * hits < self._size else self._size
 
     def _of_batch(self, slot: Tensor) -> Tensor:
         """The columns of the arms of a batch. They are kept for the next batch if they take at most half of the memory of T,

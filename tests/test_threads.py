@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import threading
+import time
 
 import gpytorch
 import pytest
@@ -12,7 +16,7 @@ from problems import generator, rbf
 import torchbandits as tb
 from torchbandits.arms import columns, strategies
 from torchbandits.packing import Packing
-from torchbandits.threads import MANY_NUMBERS, side_by_side, thread_setter, threads
+from torchbandits.threads import MANY_NUMBERS, shared, side_by_side, thread_setter, threads
 
 pytestmark = pytest.mark.skipif(thread_setter() is None, reason="this build of PyTorch does not let a thread set its number")
 
@@ -228,3 +232,59 @@ def test_sweeps_of_packed_arms_do_not_depend_on_the_number_of_threads(counts, mo
         tables.append((bandit.counts, table.mean(), table.leverage))
     for one, three in zip(*tables, strict=True):
         assert torch.equal(one, three)
+
+
+@pytest.mark.parametrize("wrong", [0, 10, 20])
+def test_an_error_in_a_part_is_raised_when_no_part_runs_any_more(wrong: int):
+    """Parts write into tensors of the caller."""
+    running = set[int]()
+
+    def work(part: slice) -> None:
+        running.add(part.start)
+        time.sleep(0.02 if part.start == wrong else 0.2)
+        running.remove(part.start)
+        if part.start == wrong:
+            raise ArithmeticError("on demand")
+
+    with pytest.raises(ArithmeticError, match="on demand"):
+        shared(work, 30, 10)
+    assert not running
+
+
+def test_threads_are_shared_by_several_callers_and_inside_a_part():
+    def counted(count: int) -> int:
+        found: list[int] = []
+        shared(lambda part: found.extend(range(part.start, part.stop)), count, 4)
+        assert sorted(found) == list(range(count))
+        return len(found)
+
+    def within(part: slice) -> None:
+        assert all(counted(count) == count for count in range(40))
+
+    callers = [threading.Thread(target=shared, args=(within, 12, 4), daemon=True) for _ in range(8)]
+    for caller in callers:
+        caller.start()
+    for caller in callers:
+        caller.join(60)
+    assert not any(caller.is_alive() for caller in callers)
+
+
+def test_a_thread_that_outlives_the_main_thread_does_all_parts_itself():
+    """Python starts no further threads then: there would be an error."""
+    program = (
+        "import threading, torch\n"
+        "from torchbandits.threads import shared, side_by_side\n"
+        "torch.set_num_threads(4)\n"
+        "def late():\n"
+        "    threading.main_thread().join()\n"
+        "    done = []\n"
+        "    shared(done.append, 40, 4)\n"
+        "    print(sorted(part.start for part in done), list(side_by_side(lambda item, place: item, range(3))))\n"
+        "shared(lambda part: None, 40, 4)\n"
+        "threading.Thread(target=late).start()\n"
+    )
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=100, env=environment, check=False
+    )
+    assert (done.stdout, done.stderr) == ("[0, 10, 20, 30] [0, 1, 2]\n", "")

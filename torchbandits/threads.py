@@ -8,6 +8,7 @@ PyTorch was built with MKL, only for the calling thread and for the duration of 
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import itertools
 import os
@@ -113,7 +114,8 @@ def side_by_side(work: Callable[[Item, int], Result], items: Iterable[Item]) -> 
         items: Read in this thread, ahead of their use; at most one more than there are threads is in progress at a time.
     """
     count = torch.get_num_threads()
-    if count == 1 or thread_setter() is None:
+    # Python starts no further threads once the main thread has ended.
+    if count == 1 or thread_setter() is None or not threading.main_thread().is_alive():
         for item in items:
             yield work(item, 0)
         return
@@ -139,7 +141,8 @@ def side_by_side(work: Callable[[Item, int], Result], items: Iterable[Item]) -> 
 def shared(work: Callable[[slice], object], count: int, least: int) -> None:
     """Call `work` on parts of `range(count)`, in as many threads as the caller of the library lets PyTorch use.
 
-    For compiled loops that let other threads run. The threads stay for later calls.
+    For compiled loops that let other threads run. The threads stay for later calls. An error of a part is raised when no part
+    runs any more.
 
     Args:
         work: Called with at least `least` places; results must not depend on how they are divided.
@@ -152,12 +155,31 @@ def shared(work: Callable[[slice], object], count: int, least: int) -> None:
         work(slice(0, count))
         return
     ends = [count * place // workers for place in range(workers + 1)]
-    pool = _pool()
-    waiting = [pool.submit(work, slice(*some)) for some in itertools.pairwise(ends[1:])]
-    # This thread has a part, too.
-    work(slice(0, ends[1]))
-    for future in waiting:
-        future.result()
+    left = deque(slice(*some) for some in itertools.pairwise(ends))
+
+    def take() -> None:
+        while True:
+            try:
+                part = left.popleft()
+            except IndexError:
+                return
+            work(part)
+
+    waiting: list[Future[None]] = []
+    try:
+        # Python starts no further threads once the main thread has ended. This thread then has all parts.
+        with contextlib.suppress(RuntimeError):
+            pool = _pool()
+            for _ in range(workers - 1):
+                waiting.append(pool.submit(take))
+        take()
+    finally:
+        # No thread works on after this call, also after an error. What has not begun finds no part.
+        left.clear()
+        errors = [future.exception() for future in waiting if not future.cancel()]
+    for error in errors:
+        if error is not None:
+            raise error
 
 
 @cache

@@ -129,6 +129,58 @@ def test_columns_ahead_on_a_device_are_those_of_the_cpu(lane: Lane, rows: int, m
     assert len(passes) >= 60
 
 
+@pytest.mark.parametrize("rows", [1, 3])
+def test_columns_ahead_of_unpredictable_pulls_are_not_evaluated(lane: Lane, rows: int, monkeypatch: pytest.MonkeyPatch):
+    """Pulls that are not those of the policy, as of a user who tells results of other arms, cost one column each."""
+    monkeypatch.setattr(module, "_DENSE_ARMS", 0)
+    monkeypatch.setattr(module, "_AHEAD_BYTES", 1)
+    evaluated, plain = list[int](), module.Directions._prior
+
+    def prior(self: module.Directions, slot: torch.Tensor) -> torch.Tensor:
+        evaluated.append(slot.shape[-1])
+        return plain(self, slot)
+
+    monkeypatch.setattr(module.Directions, "_prior", prior)
+    problem, order = Problem(seed=4, a=500), torch.stack([torch.randperm(500, generator=generator(row)) for row in range(rows)])
+    generators = [generator(row) for row in range(rows)]
+    with lane():
+        bandit = tb.Bandit(tb.gp_ucb(rbf(0.1), **COMMON), problem.tensor.to("cuda"), generator=generators)
+        for pull in range(100):
+            bandit.ask()
+            index = order[:, pull : pull + 1]
+            bandit.tell(index.to("cuda"), problem.rewards(pull, index[:1, 0]).expand(rows, 1).to("cuda"))
+    assert len(evaluated) > 90
+    assert sum(evaluated) < 200
+
+
+def test_a_device_without_memory_for_columns_ahead_evaluates_fewer_and_fewer(lane: Lane, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(module, "_DENSE_ARMS", 0)
+    monkeypatch.setattr(module, "_AHEAD_BYTES", 1)
+    problem, plain, refused = Problem(seed=4, a=500), module.Directions._without, list[int]()
+
+    def without(self: module.Directions, start: torch.Tensor, slot: torch.Tensor, first: int) -> torch.Tensor:
+        if slot.shape[-1] > 1:
+            refused.append(slot.shape[-1])
+            raise torch.OutOfMemoryError
+        return plain(self, start, slot, first)
+
+    def play(device: str) -> torch.Tensor:
+        generators = [generator(row) for row in range(2)]
+        bandit, picks = tb.Bandit(tb.gp_ucb(rbf(0.1), **COMMON), problem.tensor.to(device), generator=generators), []
+        for pull in range(80):
+            selection = bandit.ask()
+            picks.append(selection.index.cpu())
+            rewards = torch.stack([problem.rewards(pull + 1000 * row, index) for row, index in enumerate(picks[-1])])
+            bandit.tell(selection, rewards.to(device))
+        return torch.cat(picks, dim=-1)
+
+    expected = play("cpu")
+    with lane(), monkeypatch.context() as patch:
+        patch.setattr(module.Directions, "_without", without)
+        assert torch.equal(play("cuda"), expected)
+    assert 0 < len(refused) < 20
+
+
 @OFF_SCALE
 def test_a_kept_covariance_survives_a_failed_tell_at_any_point_of_its_block(monkeypatch):
     """Directions are subtracted from the covariance in place: a rollback must not subtract them twice."""

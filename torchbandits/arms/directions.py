@@ -146,10 +146,12 @@ class Directions(Buffered):
     def _looked_ahead(self, slot: Tensor, leaders: Leaders) -> Tensor:
         """The column of one arm of each batch row, from those that were evaluated ahead where it is among them. Rows that miss
         it have a pass over their own T. Once as many have missed theirs as there are rows, columns of the current leaders are
-        evaluated for all rows, in one pass over all of T, if pulls are predictable.
+        evaluated for all rows, in one pass over all of T; but where fewer were found than missed, the pulls were not
+        predictable, and only their own columns are evaluated until half of the rows pull one of their last leaders.
 
         One wait for a device: which rows missed.
         """
+        expected = False
         if self._ahead is not None:
             arms, columns, first = self._ahead
             same = arms == slot
@@ -166,19 +168,23 @@ class Directions(Buffered):
                         before = T[row, :first]
                         own[row].addmm_(before[:, at[row, 0]].mT, before, alpha=-1)
                 return self._without(start, slot, first)
+            expected = self._hits >= known.numel()
             self._adapt(self._hits // known.numel())
-        # Pulls are predictable if columns were used, or an arm was among the leaders at the last evaluation.
-        expected = self._hits > 0 or (self._named is not None and bool((self._named == slot).any()))
-        size = min(self._size, max(_FEWEST, self.used // 8))  # beside T they take little memory
-        self._named, self._ahead, self._hits, self._misses = leaders(size - 1), None, 0, 0
+        elif self._named is not None:
+            among = (self._named == slot).any(dim=-1)
+            expected = 2 * int(among.sum()) >= among.numel()
+        self._ahead, self._hits, self._misses = None, 0, 0
+        # Beside T they take little memory. With the pulled arm itself: it may be pulled again, and stands for padding.
+        size = min(self._size, max(_FEWEST, self.used // 8))
+        self._named = arms = torch.cat([slot, leaders(size - 1)], dim=-1)
         if expected:
-            arms = torch.cat([slot, self._named], dim=-1)
             try:
                 columns = self._without(self._prior(arms), arms, 0)
             except torch.OutOfMemoryError:
-                return self._without(self._prior(slot), slot, 0)
-            self._ahead = (arms, columns, self.used)
-            return columns[..., :1, :].clone()
+                self._size = max(1, self._size // 2)
+            else:
+                self._ahead = (arms, columns, self.used)
+                return columns[..., :1, :].clone()
         return self._without(self._prior(slot), slot, 0)
 
     def _adapt(self, hits: int) -> None:

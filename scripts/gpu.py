@@ -49,7 +49,7 @@ NOT_MEASURED = (
 @dataclass(frozen=True)
 class Part:
     """One part, run in its own process: `status` is its exit status, or None if it exceeded its limit of `limit` seconds. A
-    `timed` part is told how long it may measure. `date` and `commit` are those of its measurement."""
+    `timed` part is told how long it may measure. `date`, `commit` and `card` (None on the CPU) are those of its measurement."""
 
     name: str
     command: list[str]
@@ -59,6 +59,7 @@ class Part:
     seconds: float | None = None
     date: str | None = None
     commit: str | None = None
+    card: str | None = None
 
     @property
     def outcome(self) -> str:
@@ -98,8 +99,8 @@ def main() -> int:
     parts = [part for part in every if part.name in asked]
 
     def report() -> None:
-        """Write the report, of earlier runs where a part was not asked for."""
-        known = earlier | {part.name: part for part in parts} | {part.name: part for part in done}
+        """Write the report, of an earlier call where a part was not measured by this one."""
+        known = {part.name: part for part in parts} | earlier | {part.name: part for part in done}
         write(folder, about, [known[part.name] for part in every if part.name in known])
 
     report()
@@ -109,10 +110,14 @@ def main() -> int:
         # The benchmark has already drawn the pictures.
         if part.name == "pictures" and done and (done[-1].name, done[-1].status) == ("bench", 0):
             parts.remove(part)
+            earlier.pop(part.name, None)
             continue
         part = replace(part, limit=share(parts[len(done) :], until - time.perf_counter()))
         print(f"{part.name}: at most {part.limit:.0f} s", flush=True)
-        done.append(replace(ran(part, folder), date=now(), commit=about["commit"]))
+        earlier.pop(part.name, None)
+        forget(folder, part.name)
+        report()
+        done.append(replace(ran(part, folder), date=now(), commit=about["commit"], card=about["card"]))
         report()
         print(f"{part.name}: {done[-1].outcome}, {done[-1].seconds:.0f} s", flush=True)
     report()
@@ -124,9 +129,22 @@ def earlier_parts(folder: Path) -> dict[str, Part]:
     """The parts that an earlier call has measured into the folder, by name."""
     if not (folder / "gpu.json").exists():
         return {}
-    told = json.loads((folder / "gpu.json").read_text(encoding="utf-8"))["parts"]
-    own = [Part(**{name: part[name] for name in Part.__dataclass_fields__}) for part in told]
-    return {part.name: part for part in own if part.seconds is not None}
+    told = json.loads((folder / "gpu.json").read_text(encoding="utf-8"))
+    # Reports of earlier versions tell date, commit and card of all parts together.
+    common = {name: told.get(name) for name in ("date", "commit", "card")}
+    known = [common | {name: part[name] for name in Part.__dataclass_fields__ if name in part} for part in told["parts"]]
+    return {part["name"]: Part(**part) for part in known if part["seconds"] is not None}
+
+
+def forget(folder: Path, name: str) -> None:
+    """Remove what an earlier call has measured in a part, so that it is not taken for the result of a part that fails."""
+    for path in {
+        "tests": [folder / "tests.xml"],
+        "bench": [*(folder / "bench").glob("*")],
+        "profile": [folder / "profile.txt"],
+    }.get(name, [*(folder / "lane").glob(f"{name}.*")]):
+        if path.is_file():
+            path.unlink()
 
 
 def share(parts: list[Part], seconds: float) -> float:
@@ -283,12 +301,16 @@ def page(folder: Path, told: dict[str, Any]) -> str:
         "",
         f"{told['date']}, {where}. {system}.",
         "",
-        "| part | outcome | seconds | limit | measured |",
-        "|---|---|---|---|---|",
+        "| part | outcome | seconds | limit | measured | commit |",
+        "|---|---|---|---|---|---|",
     ]
     for part in told["parts"]:
         seconds = "–" if part["seconds"] is None else f"{part['seconds']:.0f}"
-        lines.append(f"| {part['name']} | {part['outcome']} | {seconds} | {part['limit']:.0f} | {part['date'] or '–'} |")
+        when = part["date"] or "–"
+        if part["date"] is not None and part["card"] != told["card"]:
+            when += f", on {part['card'] or 'the CPU'}"
+        commit = (part["commit"] or "–")[:7]
+        lines.append(f"| {part['name']} | {part['outcome']} | {seconds} | {part['limit']:.0f} | {when} | {commit} |")
     lines += ["", "## In short", "", *in_short(folder / "lane")]
     lines += ["", "## Tests", "", said(told["tests"]), "", "## A new posterior, and a pull", ""]
     table = folder / "bench" / "table.md"

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import json
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -150,6 +152,40 @@ def test_some_parts_are_measured_beside_those_of_an_earlier_call(gpu, tmp_path, 
     assert call("--parts", "pictures") == 0
     assert measured() == {"tests": "done", "pictures": "done", "long": "done"}
     assert call("--parts", "nothing") == 2
+
+
+def test_what_an_earlier_call_measured_is_not_taken_for_that_of_a_failed_part(gpu, tmp_path, monkeypatch):
+    monkeypatch.setattr(gpu, "ran", lambda part, folder: gpu.replace(part, seconds=part.limit))
+    (tmp_path / "lane").mkdir()
+    (tmp_path / "tests.xml").write_text('<testsuites><testsuite tests="7" failures="0" errors="0" skipped="0"/></testsuites>')
+    for name in ("steps", "long"):
+        (tmp_path / "lane" / f"{name}.md").write_text(f"| measured before: {name} |")
+    monkeypatch.setattr(sys, "argv", ["gpu.py", "--rehearse", "--output", str(tmp_path), "--parts", "steps", "tests"])
+    assert gpu.main() == 0
+    page = (tmp_path / "gpu.md").read_text()
+    assert "No report of tests" in page
+    assert "measured before: steps" not in page
+    assert "measured before: long" in page
+
+
+def test_a_part_that_an_earlier_version_measured_on_another_card_is_told_apart(gpu, tmp_path, monkeypatch):
+    """Its report told date, commit and card once for all parts."""
+    monkeypatch.setattr(gpu, "ran", lambda part, folder: gpu.replace(part, status=0, seconds=1.0))
+    part = {"name": "long", "command": [], "limit": 80.0, "timed": True, "status": 0, "seconds": 5.0, "outcome": "done"}
+    told = {"date": "2026-11-26T10:00:00+00:00", "commit": "82ef145c0ffee", "card": "NVIDIA H200", "parts": [part]}
+    (tmp_path / "gpu.json").write_text(json.dumps(told))
+    monkeypatch.setattr(sys, "argv", ["gpu.py", "--rehearse", "--output", str(tmp_path), "--parts", "tests"])
+    assert gpu.main() == 0
+    page = (tmp_path / "gpu.md").read_text()
+    assert "| long | done | 5 | 80 | 2026-11-26T10:00:00+00:00, on NVIDIA H200 | 82ef145 |" in page
+    assert page.count("on NVIDIA H200") == 1
+
+
+def test_calls_of_the_host_are_not_counted_as_kernels(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "scripts" / "benchmarks"))
+    profile = importlib.import_module("device_profile")
+    seen = [SimpleNamespace(self_device_time_total=us) for us in (3.0, 0.0, 7.0)]
+    assert [event.self_device_time_total for event in profile.on_device(seen)] == [7.0, 3.0]
 
 
 def test_benchmark_and_package_need_neither_pydantic_nor_beartype():

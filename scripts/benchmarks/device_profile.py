@@ -15,8 +15,10 @@ import io
 import pstats
 import statistics
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 import torch
 from lane import POLICIES, arms_of, noisy, replicating, synchronised, table_of
@@ -79,7 +81,7 @@ def profiled(step: Step, device: str) -> str:
         with profile(activities=[ProfilerActivity.CUDA], acc_events=True) as seen:
             for _ in range(PROFILED):
                 step()
-        kernels = sorted(seen.key_averages(), key=lambda event: -event.self_device_time_total)
+        kernels = on_device(seen.key_averages())
         total, count = (sum(x) / PROFILED for x in zip(*((e.self_device_time_total, e.count) for e in kernels), strict=True))
         text.append(f"  on the device {total / 1e3:.3g} ms in {count:.0f} kernels and copies a step:")
         for event in kernels[:_KERNELS]:
@@ -99,6 +101,13 @@ def profiled(step: Step, device: str) -> str:
     return "\n".join(text)
 
 
+def on_device(events: Iterable[Any]) -> list[Any]:
+    """Kernels and copies, the longest first. The profiler lists the calls that launch them, too, which are on the host."""
+    return sorted(
+        (event for event in events if event.self_device_time_total > 0), key=lambda event: -event.self_device_time_total
+    )
+
+
 def main() -> None:
     """Profile every case."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -108,7 +117,7 @@ def main() -> None:
     given = parser.parse_args()
     if given.output is not None:
         given.output.parent.mkdir(parents=True, exist_ok=True)
-    with sys.stdout if given.output is None else open(given.output, "w", encoding="utf-8") as file:
+    with nullcontext(sys.stdout) if given.output is None else open(given.output, "w", encoding="utf-8") as file:
         for name, make in cases(given.device, given.small):
             try:
                 told = profiled(make(), given.device)

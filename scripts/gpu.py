@@ -258,11 +258,13 @@ def version_of(package: str) -> str | None:
 
 
 def commit() -> str | None:
-    """The commit of this checkout, if git knows it."""
+    """The commit of this checkout, with a plus where files differ from it, if git knows it."""
+    asked = (["git", "rev-parse", "HEAD"], ["git", "status", "--porcelain"])
     try:
-        return subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
+        head, changes = (subprocess.run(own, cwd=ROOT, capture_output=True, text=True, check=True).stdout for own in asked)
     except (OSError, subprocess.SubprocessError):
         return None
+    return head.strip() + ("+" if changes.strip() else "")
 
 
 def driver() -> str | None:
@@ -309,7 +311,7 @@ def page(folder: Path, told: dict[str, Any]) -> str:
         when = part["date"] or "–"
         if part["date"] is not None and part["card"] != told["card"]:
             when += f", on {part['card'] or 'the CPU'}"
-        commit = (part["commit"] or "–")[:7]
+        commit = "–" if part["commit"] is None else part["commit"][:7] + "+" * part["commit"].endswith("+")
         lines.append(f"| {part['name']} | {part['outcome']} | {seconds} | {part['limit']:.0f} | {when} | {commit} |")
     lines += ["", "## In short", "", *in_short(folder / "lane")]
     lines += ["", "## Tests", "", said(told["tests"]), "", "## A new posterior, and a pull", ""]

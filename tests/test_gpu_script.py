@@ -123,6 +123,19 @@ def test_tests_run_in_processes_where_xdist_is_installed(gpu, tmp_path, monkeypa
     assert "no:benchmark" in command
 
 
+def test_a_commit_with_changes_has_a_plus(gpu, tmp_path, monkeypatch):
+    monkeypatch.setattr(gpu, "ROOT", tmp_path)
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
+    assert gpu.commit() is None
+    own = ["git", "-c", "user.name=a", "-c", "user.email=a@b.c", "-C", str(tmp_path)]
+    for command in (["init", "-q"], ["commit", "-q", "--allow-empty", "-m", "first"]):
+        subprocess.run([*own, *command], check=True)
+    clean = gpu.commit()
+    assert len(clean) == 40
+    (tmp_path / "changed").touch()
+    assert gpu.commit() == clean + "+"
+
+
 def test_the_tests_that_need_a_gpu_are_found(gpu, tmp_path):
     command = gpu.parts_of(tmp_path, rehearse=False)[0].command
     assert command[-2:] == ["-m", "cuda"]

@@ -149,9 +149,10 @@ def shared(work: Callable[[slice], object], count: int, least: int) -> None:
         count: Number of places.
         least: See `work`.
     """
-    with threads(many=True):
-        most = torch.get_num_threads()
-    if (workers := min(most, count // least)) <= 1:
+    if (workers := count // least) > 1:
+        with threads(many=True):
+            workers = min(workers, torch.get_num_threads())
+    if workers <= 1:
         work(slice(0, count))
         return
     ends = [count * place // workers for place in range(workers + 1)]

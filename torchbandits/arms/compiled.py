@@ -135,45 +135,7 @@ def pick_among_many(
 
 
 @njit(cache=True, nogil=True)
-def pick_leaders_of_rows(
-    dynamic: bool,
-    mean: np.ndarray,
-    leverage: np.ndarray,
-    covariance: np.ndarray,
-    scale: np.ndarray,
-    gain: np.ndarray,
-    room: np.ndarray,
-    outside: np.ndarray,
-    first: np.ndarray,
-    spent: np.ndarray,
-    budget: np.ndarray,
-    remaining: np.ndarray,
-    picks: np.ndarray,
-    n: np.ndarray,
-    why: np.ndarray,
-) -> None:  # pragma: no cover - measured through its callers when compiled
-    """`pick_leaders` for every batch row: all arguments but `dynamic` have a row for each. `spent`, the numbers `n` of picks
-    and the reasons `why` for stopping are overwritten."""
-    for row in range(mean.shape[0]):
-        n[row], spent[row], why[row] = pick_leaders(
-            mean[row],
-            leverage[row],
-            covariance[row],
-            scale[row],
-            gain[row],
-            dynamic,
-            spent[row],
-            budget[row],
-            outside[row],
-            remaining[row],
-            room[row],
-            first[row],
-            picks[row],
-        )
-
-
-@njit(cache=True, nogil=True)
-def pick_among_many_of_rows(
+def pick_of_rows(
     dynamic: bool,
     mean: np.ndarray,
     leverage: np.ndarray,
@@ -192,23 +154,15 @@ def pick_among_many_of_rows(
     drops: np.ndarray,
     used: np.ndarray,
 ) -> None:  # pragma: no cover - measured through its callers when compiled
-    """`pick_among_many` for every batch row, as `pick_leaders_of_rows`; `used` is brought up to date."""
+    """`pick_among_many` for every batch row, or `pick_leaders` if `drops` is empty and `used` is not read. All arguments but
+    `dynamic` have a row for each; `spent`, the numbers `n` of picks and the reasons `why` for stopping are overwritten."""
     for row in range(mean.shape[0]):
-        n[row], spent[row], why[row] = pick_among_many(
-            mean[row],
-            leverage[row],
-            covariance[row],
-            scale[row],
-            gain[row],
-            dynamic,
-            spent[row],
-            budget[row],
-            outside[row],
-            remaining[row],
-            room[row],
-            first[row],
-            picks[row],
-            drops[row],
-            used[row],
-        )
-        used[row] += n[row]
+        own = mean[row], leverage[row], covariance[row], scale[row], gain[row]
+        limits = spent[row], budget[row], outside[row], remaining[row]
+        if drops.size:
+            n[row], spent[row], why[row] = pick_among_many(
+                *own, dynamic, *limits, room[row], first[row], picks[row], drops[row], used[row]
+            )
+            used[row] += n[row]
+        else:
+            n[row], spent[row], why[row] = pick_leaders(*own, dynamic, *limits, room[row], first[row], picks[row])

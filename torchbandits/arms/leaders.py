@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -12,6 +13,8 @@ from torchbandits.transfers import to_host
 
 # Smallest number of batch rows of a thread: the loop takes some ten microseconds for each pick of a row.
 _ROWS_A_THREAD = 4
+# No room for changes of the covariance.
+_NO_DROPS = np.empty((0, 0, 0))
 
 
 @dataclass(frozen=True)
@@ -77,17 +80,18 @@ def pick_rows(
 
     Cost: O(k²) per pick.
     """
-    from torchbandits.arms.compiled import pick_among_many_of_rows, pick_leaders_of_rows  # noqa: PLC0415 - numba loads slowly
+    from torchbandits.arms.compiled import pick_of_rows  # noqa: PLC0415 - numba takes half a second to load
 
     *numbers, leaders = to_host(mean, leverage, covariance, scale, gain, room, outside, first, leaders)
     rows, total = mean.shape[0], spent.clone()
     picks, n, why = torch.full((rows, most), -1), torch.empty(rows, dtype=torch.int64), torch.empty(rows, dtype=torch.int64)
     given = [x.contiguous().numpy() for x in (*numbers, total, budget, remaining, picks, n, why)]
     if drops is None or used is None:
-        pick_leaders_of_rows(dynamic, *given)
+        given += [_NO_DROPS, n.numpy()]
+        pick_of_rows(dynamic, *given)
     else:
         given += [drops.numpy(), used.numpy()]
-        shared(lambda part: pick_among_many_of_rows(dynamic, *(x[part] for x in given)), rows, _ROWS_A_THREAD)
+        shared(lambda part: pick_of_rows(dynamic, *(x[part] for x in given)), rows, _ROWS_A_THREAD)
     return Ended(picks[:, : max(1, int(n.max()))], torch.from_numpy(given[1]), n, total, why, leaders)
 
 

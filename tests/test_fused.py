@@ -26,10 +26,11 @@ from torchbandits.posteriors import SweepFactors
 ARMS = torch.rand(300, 3, generator=generator(1), dtype=torch.float64)
 
 
-def course(device: str, **options: Any) -> tuple[list[list[int]], Tensor]:
+def course(device: str, rows: int | None = None) -> tuple[list[list[int]], Tensor]:
     """Picks, and leverages at the end, with a budget that keeps no column."""
-    policy = tb.batch_bkb(rbf(), noise_std=0.1, memory_budget=1, **options)
-    bandit, picks = tb.Bandit(policy, ARMS.to(device), generator=generator(0)), []
+    policy = tb.batch_bkb(rbf(), noise_std=0.1, memory_budget=1)
+    draws = generator(0) if rows is None else [generator(row) for row in range(rows)]
+    bandit, picks = tb.Bandit(policy, ARMS.to(device), generator=draws), []
     for _ in range(4):
         selection = bandit.ask(limit=3)
         picks.append(selection.index.tolist())
@@ -87,10 +88,13 @@ def test_a_card_with_little_shared_memory_has_small_blocks(monkeypatch):
     fused._shared.cache_clear()
 
 
+@pytest.mark.parametrize("rows", [None, 3])
 @pytest.mark.parametrize(
     ("asked", "compiles", "near"), [(False, True, True), (True, True, True), (True, True, False), (True, False, True)]
 )
-def test_it_is_used_where_columns_are_not_kept_on_a_device_and_elsewhere_the_general_form(monkeypatch, asked, compiles, near):
+def test_it_is_used_where_columns_are_not_kept_on_a_device_and_elsewhere_the_general_form(
+    monkeypatch, asked, compiles, near, rows
+):
     calls: list[int] = []
 
     def stand_in(arms, points, form, factors, prior, leverage, channels, *, by_product) -> bool:
@@ -106,13 +110,13 @@ def test_it_is_used_where_columns_are_not_kept_on_a_device_and_elsewhere_the_gen
     module: Any = ModuleType("torchbandits.arms.fused")
     module.fused_sweep = stand_in
     monkeypatch.setitem(sys.modules, "torchbandits.arms.fused", module)
-    expected = course("cpu")
+    expected = course("cpu", rows)
     assert not calls
     with emulated_device(), pytest.MonkeyPatch.context() as switch:
         switch.setattr(columns, "FUSED", asked)
         if not near:
             switch.setattr(kernels, "_TRUSTED", dict.fromkeys(kernels._TRUSTED, 1e-9))
-        picks, leverage = course("cuda")
+        picks, leverage = course("cuda", rows)
         assert bool(calls) == (asked and compiles)
         assert set(calls) <= {300}
         calls.clear()
@@ -130,7 +134,7 @@ def test_it_is_used_where_columns_are_not_kept_on_a_device_and_elsewhere_the_gen
 
 
 @pytest.mark.cuda
-@pytest.mark.parametrize("place", range(80))
+@pytest.mark.parametrize("place", range(92))
 def test_the_kernel_computes_on_a_card_what_dense_products_do(place: int):
     pytest.importorskip("triton", reason="PyTorch brings Triton on Linux with CUDA; here it is not")
     import fused_program  # noqa: PLC0415 - imports Triton
@@ -147,11 +151,12 @@ def test_features_far_from_zero_lose_no_accuracy():
 
 
 @pytest.mark.cuda
-def test_a_policy_picks_with_the_kernel_what_it_picks_without(monkeypatch):
+@pytest.mark.parametrize("rows", [None, 3])
+def test_a_policy_picks_with_the_kernel_what_it_picks_without(monkeypatch, rows):
     pytest.importorskip("triton", reason="PyTorch brings Triton on Linux with CUDA; here it is not")
     monkeypatch.setattr(columns, "FUSED", False)
-    picks, leverage = course("cuda")
+    picks, leverage = course("cuda", rows)
     monkeypatch.setattr(columns, "FUSED", True)
-    again, there = course("cuda")
+    again, there = course("cuda", rows)
     assert again == picks
     torch.testing.assert_close(there, leverage, rtol=1e-8, atol=1e-12)

@@ -37,8 +37,11 @@ def cases(device: str, small: bool) -> Iterator[tuple[str, Callable[[], Step]]]:
     A = 400 if small else 20_000
     for name in ("gp_ucb", "bkb", "batch_bkb", "thompson_sampling"):
         yield f"{name}, {A:,} arms", lambda name=name: of_policy(name, A, device)
+    table = "made up" if small else "cadata"
     for rows in (1, 2) if small else (1, 16, 64):
-        yield f"{rows} replicates of batch_bkb", lambda rows=rows: of_replicates("made up" if small else "cadata", rows, device)
+        yield f"{rows} replicates of batch_bkb", lambda rows=rows: of_replicates(table, rows, device)
+        # With the fused sweep, which may take less time than reading columns.
+        yield f"{rows} replicates, no column kept", lambda rows=rows: of_replicates(table, rows, device, memory_budget=1)
 
 
 def of_policy(name: str, A: int, device: str) -> Step:
@@ -50,11 +53,11 @@ def of_policy(name: str, A: int, device: str) -> Step:
     return lambda: taken(bandit, means, draws, device)
 
 
-def of_replicates(table: str, rows: int, device: str) -> Step:
-    """A batch of every replicate of the runs of `lane.py replicates`."""
+def of_replicates(table: str, rows: int, device: str, memory_budget: int | None = None) -> Step:
+    """A batch of every replicate of the runs of `lane.py replicates`; by default with the policy's own memory budget."""
     arms, means, lengthscale = table_of(table)
     generators = [torch.Generator().manual_seed(row) for row in range(rows)]
-    bandit = tb.Bandit(replicating("batch_bkb", lengthscale, 1_000), arms.to(device), generator=generators)
+    bandit = tb.Bandit(replicating("batch_bkb", lengthscale, 1_000, memory_budget), arms.to(device), generator=generators)
     draws = torch.Generator().manual_seed(99)
     return lambda: taken(bandit, means, draws, device)
 

@@ -168,11 +168,13 @@ def replicated(table: str, policy: str, rows: int, device: str, horizon: int, un
     return course(made, arms, means, generators, device, horizon, until, 0.01)
 
 
-def replicating(policy: str, lengthscale: float, horizon: int) -> tb.policies.Policy:
+def replicating(policy: str, lengthscale: float, horizon: int, memory_budget: int | None = None) -> tb.policies.Policy:
     """The policy of the replicates."""
     own = {"noise_std": 0.01, "norm_bound": 1.0, "delta": 1 / horizon, "oversampling": 2.0, "initial": tb.starts.uniform(1)}
     if policy == "batch_bkb":
         own |= {"ratio_threshold": 2.0, "batch_rule": "global"}
+    if memory_budget is not None:
+        own["memory_budget"] = memory_budget
     made: tb.policies.Policy = getattr(tb, policy)(rbf(lengthscale), **own)
     return made
 

@@ -382,7 +382,7 @@ class KernelColumns:
         """`sweep` by one Triton kernel, for an RBF or Matérn kernel whose columns are not kept, on a device. Return False in
         all other cases."""
         source, kernel = self._rows.source, self._posterior.kernel
-        wanted = FUSED and factors.rows.device.type == "cuda" and factors.rows.dim() == 1
+        wanted = FUSED and factors.rows.device.type == "cuda"
         if (
             not wanted
             or not isinstance(source, InMemory)
@@ -402,11 +402,13 @@ class KernelColumns:
         return fused_sweep(arms, own, form, factors, prior.expand(leverage.shape), leverage, channels, by_product=near)
 
     def _reach(self, form: Stationary, points: Points) -> Tensor:
-        """A bound of the squared distances of arms in memory and of points from the mean of these, in lengthscales."""
+        """A bound of the squared distances of arms in memory and of points (`batch_shape x m x d`) from the mean of these, in
+        lengthscales."""
         if self._box is None:
             source = self._rows.source
             assert isinstance(source, InMemory)
             self._box = torch.stack(source.arms.aminmax(dim=-2)).double()
+        points = points.reshape(-1, points.shape[-1])
         corners = torch.cat([self._box, points]) - points.mean(dim=0)
         return (corners.abs().amax(dim=0) * form.scale).square().sum()
 

@@ -10,6 +10,7 @@ where it is compared with dense products (`bash scripts/check_fused.sh`).
 
 from __future__ import annotations
 
+import math
 import subprocess
 from contextlib import nullcontext
 from functools import cache
@@ -48,14 +49,21 @@ _FEATURES = 16
 
 @jit
 def _sweep(  # type: ignore[no-untyped-def]
-    arms, points, scale, centre, weights, prior, step_of_prior, outputscale, leverage, channels, A, M, C,
+    arms, points, scale, centre, weights, prior, row_of_prior, step_of_prior, outputscale, leverage, channels, A, M, C,
     D: tl.constexpr, FEATURES: tl.constexpr, BY_PRODUCT: tl.constexpr, ORDER: tl.constexpr, SHAPE: tl.constexpr,
     PRECISION: tl.constexpr, COLUMNS: tl.constexpr, POINTS: tl.constexpr, ARMS: tl.constexpr,
 ):  # fmt: skip
-    """channels = aᵀk and leverage = prior − |Nᵀk|² of one block of arms. `weights` are the columns of a and N, each contiguous.
-    ORDER is 2ν of a Matérn kernel, or 0 for RBF. SHAPE is 1 if N is lower triangular, −1 if it is upper triangular, and 0 if it
-    is full. Squared distances are computed BY_PRODUCT or else by differences."""
+    """channels = aᵀk and leverage = prior − |Nᵀk|² of one block of arms and one batch row. `weights` are the columns of a and
+    N, each contiguous. Batch rows follow each other in all tensors but those of arms and kernel. ORDER is 2ν of a Matérn
+    kernel, or 0 for RBF. SHAPE is 1 if N is lower triangular, −1 if it is upper triangular, and 0 if it is full. Squared
+    distances are computed BY_PRODUCT or else by differences."""
     dtype = points.dtype.element_ty
+    batch_row = tl.program_id(1).to(tl.int64)
+    points += batch_row * M * D
+    weights += batch_row * (C + M) * M
+    prior += batch_row * row_of_prior
+    leverage += batch_row * A
+    channels += batch_row * C * A
     place = tl.program_id(0).to(tl.int64) * ARMS + tl.arange(0, ARMS)
     inside = place < A
     feature = tl.arange(0, FEATURES)
@@ -133,23 +141,24 @@ def fused_sweep(
     a C compiler on this machine, or where the card has too little memory; a warning says so once.
 
     Args:
-        arms: `A x d`, float64 or float32, contiguous.
-        points: `m x d`, the dictionary in the same units.
+        arms: `A x d`, float64 or float32, contiguous, the same for all batch rows.
+        points: `batch_shape x m x d`, the dictionary in the same units.
         form: The kernel, without batch shape.
-        factors: Sweep factors of one batch row; they are used in the arms' dtype.
-        prior: `A`, k(x, x) / λ.
-        leverage: `A`, overwritten.
-        channels: `c x A`, overwritten.
+        factors: Sweep factors; they are used in the arms' dtype.
+        prior: `batch_shape x A`, k(x, x) / λ.
+        leverage: `batch_shape x A`, contiguous, overwritten.
+        channels: `batch_shape x c x A`, contiguous, overwritten.
         by_product: Whether squared distances may come from a matrix product, as in `StationaryBlocks`.
 
-    Cost: O(A m²), in one pass over the arms.
+    Cost: O(A m²) for each batch row, in one pass over the arms.
     """
-    dtype, (A, d), (m, c) = arms.dtype, arms.shape, factors.a.shape
+    dtype, (A, d), (*batch_shape, m, c) = arms.dtype, arms.shape, factors.a.shape
+    rows, prior = math.prod(batch_shape), prior.reshape(-1, A)
     scale = form.scale.to(dtype).reshape(-1).expand(d).contiguous()
     one = torch.ones(1, dtype=dtype, device=arms.device)
     outputscale = one if form.outputscale is None else form.outputscale.to(dtype).reshape(1)
     # Arms and points are shifted by the same number: its rounding would be a distance between an arm and itself.
-    centre = points.mean(dim=0).to(dtype)
+    centre = points.reshape(-1, d).mean(dim=0).to(dtype)
     own = ((points - centre.to(points.dtype)).to(dtype) * scale).contiguous()
     small = dtype == torch.float64 and _shared(arms.device) < _SHARED
     columns, block, wide, warps, stages = _SMALL if small else _SHAPES[dtype]
@@ -165,10 +174,10 @@ def fused_sweep(
         return False
     try:
         with torch.cuda.device(arms.device) if arms.is_cuda else nullcontext():
-            _sweep[-(-A // wide),](
-                arms, own, scale, centre, factors.weights.to(dtype).contiguous(), prior, prior.stride(0), outputscale, leverage,
-                channels, A, m, c, **which, PRECISION=_precision(arms), COLUMNS=columns, POINTS=block, ARMS=wide,
-                num_warps=warps, num_stages=stages,
+            _sweep[-(-A // wide), rows](
+                arms, own, scale, centre, factors.weights.to(dtype).contiguous(), prior, prior.stride(0), prior.stride(1),
+                outputscale, leverage, channels, A, m, c, **which, PRECISION=_precision(arms), COLUMNS=columns, POINTS=block,
+                ARMS=wide, num_warps=warps, num_stages=stages,
             )  # fmt: skip
     except torch.OutOfMemoryError:
         return False

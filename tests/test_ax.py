@@ -36,6 +36,7 @@ from ax.storage import botorch_modular_registry as registry
 import torchbandits as tb
 from torchbandits.botorch import BanditModel, PolicyAcquisition, ax_generation_strategy, ax_generator_spec, register_with_ax
 from torchbandits.botorch import ax as ours
+from torchbandits.botorch.inputs import construct_inputs
 from torchbandits.errors import ArgumentError, UnsupportedError
 
 TUTORIAL = Path(__file__).parent.parent / "docs" / "tutorials" / "ax_loop.py"
@@ -142,6 +143,18 @@ def test_arguments_that_do_not_fit_are_refused():
             ax_generation_strategy(policy)
     assert ax_generation_strategy("gp_ucb", beta=4.0) is not None
     assert ax_generation_strategy("gp_ucb", policy_options={"acquisition": "ei"}) is not None
+
+
+def test_a_named_policy_without_beta_has_its_own_width_and_the_documentation_begins_with_that():
+    for call in (ax_generator_spec, ax_generation_strategy):
+        assert "beta=4.0" in (call.__doc__ or "").partition("Args:")[0], call.__name__
+    model = BanditModel(torch.rand(9, 2).double(), torch.rand(9, 1).double())
+    widths = {
+        arguments: construct_inputs(model, *arguments)["policy"].confidence
+        for arguments in ((), ("gp_bucb",), ("gp_bucb", None, 4.0))
+    }
+    assert widths[()] == widths["gp_bucb", None, 4.0] == tb.widths.Constant(2.0)
+    assert type(widths[("gp_bucb",)]) is type(tb.gp_bucb(model.covar_module).confidence)
 
 
 # ---------------------------------------------------------------- what Ax and BoTorch read of the model

@@ -49,15 +49,18 @@ def ax_generator_spec(
 ) -> GeneratorSpec:
     """Ax's modular BoTorch generator with `BanditModel` and `PolicyAcquisition`, for a node of a generation strategy.
 
-    Ax fits the kernel's hyper-parameters and the noise to the trials at every step.
+    Pass `beta=4.0` with a named policy that has a width: its bounds are then two posterior deviations wide, which is usual in
+    practice. Without `beta` a named policy has its own default width, as everywhere in this package; for most policies it is
+    that of their theorem, under which early trials only explore. Without a name the policy is GP-UCB with β = 4.
+
+    Ax fits the kernel's hyper-parameters and the noise to the trials at every step, so that no theorem holds in any case.
 
     Args:
         policy: Name of a policy that scores points (`"gp_bucb"`; `torchbandits policies` lists all), which is made with the
             kernel, noise and λ of the fitted model; GP-UCB by default. Or a policy, which Ax can't store.
         policy_options: Keyword options of a named policy.
-        beta: β of BoTorch's μ + √β σ, which replaces the width of a named policy; 4 where no policy is named. Without it a
-            named policy has the width of its theorem, which explores far longer, although no theorem holds for a kernel that is
-            fitted: pass 4, or 1 for `thompson_sampling`, which then draws from the posterior.
+        beta: β of BoTorch's μ + √β σ, which replaces the width of a named policy; 4 where no policy is named. For
+            `thompson_sampling` pass 1, which then draws from the posterior.
         model_options: Keyword options of `BanditModel`, such as `dictionary="leverage"` or `kernel=`; a kernel can't be
             stored, `model_config_options={"covar_module_class": …}` can.
         model_config_options: Further arguments of Ax's `ModelConfig`.
@@ -102,6 +105,9 @@ def ax_generation_strategy(
     policy: Policy | str | None = None, *, num_initial: int = 5, seed: int | None = None, **options: Any
 ) -> GenerationStrategy:
     """A generation strategy for Ax's `Client`: Sobol points, then `policy`.
+
+    Pass `beta=4.0` with a named policy, `ax_generation_strategy("gp_bucb", beta=4.0)`: without it the policy has its own
+    default width, for most policies that of their theorem, under which early trials only explore. See `ax_generator_spec`.
 
     Args:
         policy: As in `ax_generator_spec`.

@@ -305,3 +305,84 @@ def test_an_earlier_selection_of_several_outcomes_is_told_at_its_points():
     assert bandit.counts[0].nonzero().squeeze(-1).tolist() == sorted((ARMS - 1 - early.index[:2]).tolist())
     bandit.forget(early[2:])
     assert bandit.loop.open is None
+
+
+@pytest.mark.parametrize("rows", [None, 2])
+@pytest.mark.parametrize("policy", [tb.gp_ucb(rbf(), **COMMON), tb.uniform()], ids=["posterior", "sums"])
+def test_a_removed_arm_is_not_recommended(policy: tb.Policy, rows: int | None):
+    """It was recommended with index −1; the removed arm has the highest mean, and the second best is an arm that stays."""
+    bandit = tb.Bandit(policy, PROBLEM.tensor, generator=generator(0) if rows is None else [generator(r) for r in range(rows)])
+    index, shape = torch.tensor([3, 7, 11, 20]), () if rows is None else (rows,)
+    # Arm 3 is the best one in the first row; arm 20 is the best one in the second.
+    rewards = torch.tensor([[9.0, 1.0, 2.0, 0.0], [9.0, 1.0, 2.0, 12.0]], dtype=torch.float64)
+    bandit.tell(index.expand(*shape, -1), rewards[0] if rows is None else rewards)
+    assert bandit.best_arm().reshape(-1).tolist() == ([3] if rows is None else [3, 20])
+    stays = torch.arange(ARMS) != 3
+    bandit.set_arms_(PROBLEM.tensor[stays])
+    best, expected = bandit.best(4), [[10, 6, 19, -1]] if rows is None else [[10, 6, 19, -1], [19, 10, 6, -1]]
+    ours = best.index.reshape(len(expected), -1).tolist()
+    marginals = bandit.posterior(PROBLEM.tensor[index]) if bandit.loop.state.tabulated else None
+    assert [sorted(row) for row in ours] == [sorted(row) for row in expected]
+    assert [row[0] for row in ours] == [row[0] for row in expected]
+    assert torch.equal(best.points[..., :3, :], PROBLEM.tensor[stays][best.index[..., :3]])
+    assert bool(best.mean[..., 3].isnan().all())
+    assert bool(best.points[..., 3, :].isnan().all())
+    if marginals is not None:
+        means = dict(zip([-1, 6, 10, 19], marginals.mean.reshape(-1, 4)[0].tolist(), strict=True))
+        assert best.mean.reshape(-1, 4)[0, :3].tolist() == pytest.approx([means[arm] for arm in ours[0][:3]])
+    assert torch.equal(bandit.best_arm(), best.index[..., 0])
+    arm = bandit.should_stop(tb.stopping.Budget(pulls=1)).arm
+    assert torch.equal(arm, best.index[..., 0])
+    # The arm is recommended again when it is back.
+    bandit.set_arms_(PROBLEM.tensor)
+    assert bandit.best_arm().reshape(-1).tolist() == ([3] if rows is None else [3, 20])
+
+
+def test_nothing_is_recommended_when_every_pulled_arm_was_removed():
+    bandit = tb.Bandit(tb.gp_ucb(rbf(), **COMMON), PROBLEM.tensor)
+    bandit.tell(torch.tensor([3, 7]), torch.tensor([1.0, 2.0]))
+    bandit.set_arms_(PROBLEM.tensor[10:])
+    best = bandit.best(2)
+    assert best.index.tolist() == [-1, -1]
+    assert bool(best.mean.isnan().all())
+    assert int(bandit.best_arm()) == -1
+    assert int(bandit.should_stop(tb.stopping.Budget(pulls=1)).arm) == -1
+    assert bandit.explain().lines()[0].startswith("Best so far: a point that is none of the arms")
+
+
+def test_points_of_a_history_are_recommended_in_a_box_only():
+    points, ones = torch.tensor([[0.3, 0.2], [0.7, 0.9]], dtype=torch.float64), torch.ones(2, dtype=torch.float64)
+    box = torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=torch.float64)
+    fixed = {"width": tb.widths.Constant(2.0), **COMMON}
+    for policy in (tb.gp_ucb(rbf(), **fixed), tb.ada_bkb(rbf(), horizon=50, **fixed)):
+        bandit = tb.Bandit(policy, bounds=box)
+        bandit.observe(points, ones, torch.tensor([1.0, 2.0]))
+        assert torch.equal(bandit.best().points, points[1:])
+        assert int(bandit.best().index) == -1
+    bandit = tb.Bandit(tb.gp_ucb(rbf(), **fixed), PROBLEM.tensor)
+    bandit.observe(points, ones, torch.tensor([1.0, 2.0]))
+    assert bandit.best().index.tolist() == [-1]
+    assert bool(bandit.best().points.isnan().all())
+    bandit.tell(torch.tensor([5]), torch.tensor([0.1]))
+    assert bandit.best(2).index.tolist() == [5, -1]
+
+
+@pytest.mark.parametrize("rows", [None, 2])
+def test_an_earlier_selection_is_told_at_its_points_after_the_state_was_loaded(rows: int | None):
+    """A bandit of another process did not know that the arms had been replaced, and read the old indices among the new arms."""
+    policy, seeds = tb.gp_ucb(rbf(), **COMMON), [generator(row) for row in range(rows or 1)]
+    bandit = tb.Bandit(policy, PROBLEM.tensor, generator=seeds[0] if rows is None else seeds)
+    early, arms = bandit.ask(more=3), PROBLEM.tensor.flip(0)
+    bandit.set_arms_(arms)
+    saved = [bandit.state_dict()]
+    for _ in range(2):  # a state that was loaded and saved again, too
+        fresh = tb.Bandit(policy, arms, generator=seeds[0] if rows is None else seeds).load_state_dict(saved[-1])
+        saved.append(fresh.state_dict())
+    rewards = torch.ones(early.index.shape, dtype=torch.float64)[..., :2]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", errors.DiagnosticWarning)
+        fresh.tell(early[:2], rewards)
+    for row, told in enumerate((ARMS - 1 - early.index[..., :2]).reshape(-1, 2).tolist()):
+        assert fresh.counts.reshape(-1, ARMS)[row].nonzero().squeeze(-1).tolist() == sorted(told)
+    fresh.forget(early[2:])
+    assert fresh.loop.open is None

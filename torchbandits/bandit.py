@@ -323,8 +323,9 @@ class Bandit:
     def set_arms_(self, arms: Tensor | ArmSource, *, costs: Tensor | None = None) -> Bandit:
         """Replace the arms and keep all observations, including those at removed arms. Returns self.
 
-        Arms that were pulled before keep their pulls. Open picks must be among the new arms, and they stay open. A selection
-        that `ask` returned before may be told or forgotten afterwards: its picks are found by their points.
+        Arms that were pulled before keep their pulls. `best` no longer recommends removed arms. Open picks must be among the
+        new arms, and they stay open. A selection that `ask` returned before may be told or forgotten afterwards, also by a
+        bandit that loads the state in another process: its picks are found by their points.
 
         Args:
             arms: `A' x d` or `batch_shape x A' x d`, copied, or a source, of the same dtype and device.
@@ -358,6 +359,10 @@ class Bandit:
     def best(self, k: int = 1) -> Recommendation:
         """The k arms with the highest posterior mean among the pulled arms, best first. A batch row with fewer than k pulled
         arms is padded with index −1 and mean NaN.
+
+        Arms that were removed by `set_arms_`, and observed points that are none of the arms, are not recommended, although
+        their rewards stay in the posterior. In a box such points are recommended, too, with index −1. `available=` of `ask`
+        has no influence.
 
         Raises:
             StateError: If no batch row has observed a reward yet.

@@ -102,7 +102,8 @@ class Explanation:
             those of all arms.
         noise_share: Fraction of the variance over the pulled arms that is noise, under the model and in its units: for `auto`
             these are normal scores of the ranks.
-        best: The recommended arm.
+        best: The pulled point with the highest posterior mean. If it is none of the arms, such as a removed arm, its index is
+            −1 and the text says so, while `Bandit.best` recommends the best one of the arms.
         upper: Largest upper confidence bound over the arms that may be pulled and the best one, reward units; for a campaign
             that minimises its objective the smallest lower bound.
         rivals: Number of other arms that may be pulled and have an upper bound above the lower bound of the best one.
@@ -357,7 +358,7 @@ def explain(
     posterior = state.posterior
     own = checked_names(names, posterior.statistics.points.shape[-1])
     check_row(place, posterior.batch_shape)
-    here, best = best is not None, best or state.best(1)
+    here, best = best is not None, best or state.best(1, elsewhere=True)
     known = Recommendation(best.points[place], best.index[place], best.mean[place], best.variance[place])
     arm = int(known.index[0])
     bounds = policy.bounds(state)

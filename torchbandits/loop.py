@@ -72,7 +72,8 @@ class Loop:
         policy: The policy that was passed in.
         state: The learned state.
         open: The picks that were asked for and have been neither told nor forgotten, or None.
-        moved: Whether the arms were replaced, so that earlier selections may have other indices.
+        moved: Whether the arms were replaced, here or before the state was saved, so that earlier selections may have other
+            indices.
         failures: What failed evaluations taught; None before the first one, and for policies that do not learn from them.
         batch_shape: Leading dimensions.
         device: Device of the arms and the posterior.
@@ -523,6 +524,8 @@ class Loop:
             saved["open"] = {"index": self.open.index, "mask": self.open.mask}
         if self.failures is not None:
             saved["failures"] = self.failures.state_dict(brief=brief)
+        if self.moved:
+            saved["moved"] = True
         return copy.deepcopy(saved)
 
     def load_(self, state_dict: dict[str, Any], do: Callable[..., Any] | None = None) -> None:
@@ -570,6 +573,7 @@ class Loop:
         if state.rows.sharded and isinstance(state, TableState):
             state.table.sweep_()
         self._synced = not state.rows.sharded
+        self.moved = self.moved or "moved" in state_dict
 
     def to_(self, device: torch.device) -> None:
         """Move arms and posterior; factors stay float64."""

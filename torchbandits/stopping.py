@@ -143,8 +143,8 @@ def check_rules(rules: Any, name: str = "rule") -> tuple[Rule, ...]:
 
 
 def recommended(loop: Loop) -> Tensor:
-    """The pulled arm with the highest posterior mean, `batch_shape`; −1 before the first pull. Points that are none of the arms
-    now, such as removed arms, are passed over."""
+    """The pulled arm with the highest posterior mean, `batch_shape`; −1 before the first pull. Observed points of a box that
+    were never picked are passed over."""
     arm = loop.best_arm()
     if not bool(((arm < 0) & (loop.pulls > 0)).any()):
         return arm
@@ -586,8 +586,8 @@ class ImprovementPerCost(Rule):
 
 
 class SameArm(Rule):
-    """Stop when the recommended arm (`Bandit.best_arm`) has not changed over a number of pulls. It does not stop while the best
-    point is none of the arms, such as a removed arm.
+    """Stop when the recommended arm (`Bandit.best_arm`) has not changed over a number of pulls. It does not stop while none
+    of the arms was pulled, as after all pulled arms were removed, nor while the best point of a box was never picked.
 
     The rule remembers when the arm last changed, so use one object per bandit. It observes the recommended arm whenever it is
     evaluated and, in `run`, after every tell, including the tells of a resumed journal. With several workers, the rule of each

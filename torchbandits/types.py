@@ -89,8 +89,9 @@ class Evidence:
 class Recommendation:
     """The k best arms among the pulled arms, best first: `points` `batch_shape x k x d`, other fields `batch_shape x k`.
 
-    `index` is −1 (and mean NaN) where a row has pulled fewer than k arms, or where a point is not one of the arms. For several
-    outcomes, mean and variance have a further dimension, the last one, with an entry per outcome, in the order of `outcomes`.
+    `index` is −1 (and mean NaN) where a row has pulled fewer than k arms. It is −1, with a mean, for an observed point of a box
+    that was never picked, and in an explanation for a point that is none of the arms. For several outcomes, mean and variance
+    have a further dimension, the last one, with an entry per outcome, in the order of `outcomes`.
     """
 
     points: Tensor

@@ -77,6 +77,7 @@ class ArmRows(Buffered):
         self.register_buffer("costs", None, persistent=False)
         # Whether rows may be points from outside the arms.
         self.outside = False
+        self.growing = growing
         # Mask of the arms that one pick is chosen among, `batch_shape x A`: those at one context. None for all.
         self.competing: Tensor | None = None
         self._streamed = None if isinstance(arms, Tensor | InMemory) else arms

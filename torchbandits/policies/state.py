@@ -176,14 +176,21 @@ class State(Buffered, ABC):
         """Mean and variance of the distinct points pulled, `batch_shape x u` each; the variance is NaN without a posterior."""
 
     @without_gradients
-    def best(self, k: int) -> Recommendation:
-        """The k arms with the highest posterior mean (average reward without a posterior) among those pulled."""
+    def best(self, k: int, *, elsewhere: bool = False) -> Recommendation:
+        """The k arms with the highest posterior mean (average reward without a posterior) among those pulled.
+
+        Args:
+            k: Number of arms.
+            elsewhere: Whether pulled points that are none of the arms compete with them. In a box they always do.
+        """
         statistics, arms, shape = self.statistics, self.rows.source, self.rows.batch_shape
         nan = torch.full((*shape, k), torch.nan, dtype=torch.float64, device=arms.device)
         if statistics.size == 0:
             empty = torch.full((*shape, k, arms.dim), torch.nan, dtype=arms.dtype, device=arms.device)
             return Recommendation(empty, torch.full(nan.shape, -1, device=arms.device), nan, nan.clone())
         pulled, arm = statistics.mask & (statistics.weights > 0), self.rows.arm_of_row
+        if self.rows.outside and not (elsewhere or self.rows.growing):
+            pulled = pulled & (arm >= 0)
         mean, variance = self.row_marginals()
         k_here = min(k, mean.shape[-1])
         signed = mean if self.directions is None else self.directions * mean

@@ -36,7 +36,9 @@ ROOMS = [
     "ingredients", "forgetting", "outcomes",
     "figures", "history", "selections", "reporting", "failures", "loop", "journal",
     "botorch",  # a bandit returns its BoTorch model
-    "explanation", "outcome_explanation", "sets", "fronts", "stopping", "bandit", "outcome_bandit", "worker", "contextual",
+    "explanation", "outcome_explanation", "sets", "fronts", "stopping",
+    "filling",  # batches under constraints
+    "bandit", "outcome_bandit", "worker", "contextual",
     "evaluation", "running", "callbacks", "diagnostics", "files", "experiments",
     "campaigns", "plugins", "cli", "testing", "__init__", "__main__",
 ]  # fmt: skip

@@ -888,3 +888,170 @@ def test_replaced_arms_are_resumed_from_a_journal(name: str, every: int, tmp_pat
 def test_costs_that_are_not_one_per_arm_are_named_as_such():
     with pytest.raises(errors.ShapeError, match=r"one number per arm, \(25,\), got \(3,\)"):
         tb.ContextualBandit(tb.gp_ucb(rbf(), **COMMON), ARMS, CONTEXTS[:2], costs=torch.ones(3))
+
+
+def test_an_earlier_selection_is_told_at_its_points_after_the_state_was_loaded():
+    """A bandit of another process did not know that the arms had been replaced, and read the old indices among the new arms."""
+    policy = tb.gp_ucb(rbf(), **COMMON)
+    bandit = tb.ContextualBandit(policy, ARMS, CONTEXTS[:1])
+    early = bandit.ask(context=CONTEXTS[0], more=2)
+    bandit.set_arms_(ARMS.flip(0))
+    for _ in range(2):  # a state that was loaded and saved again, too
+        saved = bandit.state_dict()
+        bandit = tb.ContextualBandit(policy, ARMS.flip(0), CONTEXTS[:1]).load_state_dict(saved)
+    bandit.tell(early[:1], torch.ones(1))
+    assert bandit.counts.nonzero().squeeze(-1).tolist() == [24 - int(early.index[0])]
+    bandit.forget(early[1:])
+    assert bandit.loop.open is None
+
+
+LABELS = torch.arange(25) % 4
+PRICES = torch.as_tensor(np.random.default_rng(8).uniform(1, 9, size=25))
+WITHIN = {
+    "distinct": lambda n: [tb.constraints.Distinct()],
+    "same": lambda n: [tb.constraints.Distinct(), tb.constraints.Same(LABELS.tile(n))],
+    "at most": lambda n: tb.constraints.AtMost(LABELS.tile(n), 1),
+    "groups": lambda n: [tb.constraints.Distinct(), tb.constraints.Groups(LABELS.tile(n), 2)],
+    "total": lambda n: [tb.constraints.Distinct(), tb.constraints.Total(PRICES.tile(n), 12.0)],
+}
+
+
+@pytest.mark.parametrize("name", WITHIN)
+def test_constraints_at_a_context_are_those_of_the_plain_bandit_on_its_pairs(name: str):
+    """Picks that are open at other contexts do not count for the constraints, and are pending."""
+    policy, n = tb.gp_ucb(rbf(), **COMMON), 3
+    bandit = tb.ContextualBandit(policy, ARMS, CONTEXTS[:n])
+    plain = tb.Bandit(policy, joint(CONTEXTS[:n]))
+    elsewhere = bandit.ask(context=CONTEXTS[2], more=2)
+    there = torch.zeros(n, len(ARMS), dtype=torch.bool)
+    there[2] = True
+    assert torch.equal(plain.ask(more=2, available=there.flatten()).points, elsewhere.points)
+    offered = PRICES < 8
+    for step, c in enumerate((0, 1, 0)):
+        here = torch.zeros(n, len(ARMS), dtype=torch.bool)
+        here[c] = offered
+        ours = bandit.ask(context=CONTEXTS[c], exactly=4, within=WITHIN[name](1), available=offered)
+        theirs = expected_within(copy.deepcopy(plain), WITHIN[name](n), here.flatten(), 4)
+        assert ours.index.tolist() == (theirs - c * len(ARMS)).tolist()
+        assert torch.equal(ours.points, joint(CONTEXTS[:n])[theirs])
+        assert torch.equal(bandit.ask(context=CONTEXTS[c]).index, ours.index)
+        y = reward(ours.points, 5 * step)
+        bandit.tell(ours, y)
+        plain.tell(torch.as_tensor(theirs), y)
+    assert torch.equal(bandit.ask(context=CONTEXTS[2]).points, elsewhere.points)
+
+
+def expected_within(plain: tb.Bandit, within: Any, offered: torch.Tensor, count: int) -> torch.Tensor:
+    """Picks one by one of a plain bandit, each among the arms that the constraints on these picks allow."""
+    constraints = tb.constraints.check_within(within)
+    constraints = tuple(constraint.for_batch(count) for constraint in constraints)
+    once = any(isinstance(constraint, tb.constraints.Distinct) for constraint in constraints)
+    picks = torch.zeros(0, dtype=torch.int64)
+    for _ in range(count):
+        left = tb.constraints.allowed_by(constraints, picks, offered, offered, count - len(picks) if once else 1)
+        picks = torch.cat([picks, plain.ask(more=1, available=left).index[-1:]])
+    return picks
+
+
+def test_constraints_at_a_context_with_more_picks_equal_arms_and_batch_rows():
+    arms = torch.cat([ARMS, ARMS[:5]])
+    rows = [generator(r) for r in range(2)]
+    bandit = tb.ContextualBandit(tb.gp_ucb(rbf(), **COMMON), arms, CONTEXTS[:2], generator=rows)
+    context = torch.stack([CONTEXTS[1], CONTEXTS[0]])
+    prices = torch.cat([PRICES, PRICES[:5] / 2])
+    within = [tb.constraints.Distinct(), tb.constraints.Total(prices, 20.0)]
+    first = bandit.ask(context=context, exactly=2, within=within)
+    both = bandit.ask(context=context, more=3, within=within)
+    assert torch.equal(both.index[:, :2], first.index)
+    assert torch.equal(both.points[..., 1:], arms[both.index])
+    assert torch.equal(both.points[..., :1], context.unsqueeze(1).expand(2, 5, 1))
+    assert bool((prices[both.index].sum(dim=-1) <= 20).all())
+    for row in both.index.tolist():
+        assert len({tuple(arms[arm].tolist()) for arm in row}) == 5
+        assert all(arm >= 5 for arm in row), "of equal arms the cheaper one"
+    before = state_of(bandit)
+    with pytest.raises(errors.ArgumentError, match="Total allows a sum of at most 20"):
+        bandit.ask(context=context, more=20, within=within)
+    assert differences(before, state_of(bandit)) == []
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({}, "pass exactly=, or more="),
+        ({"more": 2, "limit": 3}, "within= excludes limit="),
+        ({"exactly": 26}, "no batch was found"),
+    ],
+)
+def test_constraints_at_a_context_that_cannot_be_met_are_refused(options: dict[str, Any], said: str):
+    bandit = tb.ContextualBandit(tb.gp_ucb(rbf(), **COMMON), ARMS, CONTEXTS[:2])
+    with pytest.raises(errors.ArgumentError, match=said):
+        bandit.ask(context=CONTEXTS[0], within=tb.constraints.Distinct(), **options)
+    assert bandit.loop.open is None
+
+
+def test_constrained_picks_at_a_context_are_resumed_from_a_journal(tmp_path: Path):
+    def made() -> tb.ContextualBandit:
+        policy = tb.gp_ucb(rbf(), **COMMON)
+        return tb.ContextualBandit(policy, ARMS, CONTEXTS[:2], journal=tmp_path / "run.journal", max_contexts=2)
+
+    bandit = made()
+    picks = bandit.ask(context=CONTEXTS[5], exactly=3, within=tb.constraints.Distinct())
+    bandit.tell(picks[:1], torch.ones(1))
+    bandit.journal.close()
+    again = made()
+    assert torch.equal(again.ask(context=CONTEXTS[5]).points, picks.points[1:])
+    again.journal.close()
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_the_level_set_at_a_context_is_the_dense_one(own: bool):
+    bandit = tb.ContextualBandit(tb.gp_ucb(rbf(), **COMMON), ARMS, CONTEXTS[:3], max_contexts=2)
+    for t in range(12):
+        selection = bandit.ask(context=CONTEXTS[t % 3], more=2)
+        bandit.tell(selection[:1], reward(selection.points[:1], t))  # the other one stays pending
+    for context in (CONTEXTS[1], CONTEXTS[7]):
+        x = torch.cat([context.expand(len(ARMS), 1), ARMS], dim=-1).numpy()
+        statistics = bandit.posterior.statistics
+        u, n, s = (part.numpy() for part in (statistics.points, statistics.weights, statistics.sums))
+        K = rbf()(torch.as_tensor(u)).to_dense().detach().numpy() + np.diag(COMMON["noise_std"] ** 2 / n)
+        k = rbf()(torch.as_tensor(u), torch.as_tensor(x)).to_dense().detach().numpy()
+        mean, std = k.T @ np.linalg.solve(K, s / n), np.sqrt(1 - (k * np.linalg.solve(K, k)).sum(0))
+        width = 1.5 if own else float(bandit.width)
+        found = bandit.level_set(1.0, context=context, width=tb.widths.Constant(1.5) if own else None)
+        assert found.above.shape == (25,)
+        assert found.above.tolist() == (mean - width * std >= 1).tolist()
+        assert found.below.tolist() == (mean + width * std < 1).tolist()
+        assert torch.equal(found.undecided, ~(found.above | found.below))
+        expected = 0.5 * (1 + torch.erf(torch.as_tensor((mean - 1) / std) / 2**0.5))
+        torch.testing.assert_close(found.probability, expected, rtol=0, atol=1e-8)
+    with pytest.raises(errors.ArgumentError, match="level must be a finite number"):
+        bandit.level_set(float("nan"), context=CONTEXTS[0])
+    with pytest.raises(errors.UnsupportedError, match="one Gaussian process"):
+        tb.ContextualBandit(tb.uniform(), ARMS, CONTEXTS[:1]).level_set(1.0, context=CONTEXTS[0])
+
+
+def test_a_rule_sees_the_loop_with_the_recommendation_of_the_context():
+    seen: list[Any] = []
+
+    class Sees(tb.stopping.Rule):
+        def decide(self, loop: Any) -> tb.stopping.Decision:
+            seen.append(loop)
+            return tb.stopping.Budget(pulls=3).decide(loop)
+
+    bandit = tb.ContextualBandit(tb.auto(), ARMS, CONTEXTS[:2])
+    for t in range(8):
+        selection = bandit.ask(context=CONTEXTS[t % 2])
+        y = reward(selection.points, t)
+        bandit.tell(selection, torch.where(torch.tensor(t in (2, 5)), torch.nan, y), failures="forget")
+    opened, loop = bandit.ask(context=CONTEXTS[0]), bandit.loop
+    assert bandit.should_stop(Sees(), context=CONTEXTS[1])
+    (here,) = seen
+    assert here.best_arm().item() == 25 + bandit.best(context=CONTEXTS[1]).index.item()
+    for name in ("policy", "state", "open", "failures"):
+        assert getattr(here, name) is getattr(loop, name), name
+    for name in ("moved", "batch_shape", "device", "large", "narrow"):
+        assert getattr(here, name) == getattr(loop, name), name
+    assert loop.failures is not None
+    assert torch.equal(here.pulls, loop.pulls)
+    assert torch.equal(here.process(opened.points).variance, bandit.posterior(opened.points).variance)

@@ -39,21 +39,12 @@ from torchbandits.checks import (
     picks_on_host,
     same_device,
 )
-from torchbandits.constraints import (
-    Constraint,
-    Distinct,
-    Total,
-    allowed_by,
-    check_possible,
-    check_within,
-    frequencies,
-    given_up,
-    values_of_sums,
-)
+from torchbandits.constraints import Constraint, check_within
 from torchbandits.display import Shown, count, numbers, pairs
 from torchbandits.errors import ArgumentError, UnsupportedError, require
 from torchbandits.explanation import Explanation, explain
-from torchbandits.journal import Journal, NoArmLeft, Recorder, as_journal, begun, describe_policy
+from torchbandits.filling import fill_within
+from torchbandits.journal import Journal, Recorder, as_journal, begun, describe_policy
 from torchbandits.loop import Loop
 from torchbandits.policies import Policy
 from torchbandits.posteriors import GaussianProcess, PartitionedProcess
@@ -634,41 +625,7 @@ class Bandit:
         require(self.loop.state.box is None, message, UnsupportedError)
         shape = (*self.batch_shape, self.loop.num_arms)
         free = torch.ones(shape, dtype=torch.bool, device=self.device) if offered is None else offered.expand(shape)
-        first = self.loop.state.rows.first
-        once = any(isinstance(constraint, Distinct) for constraint in constraints)
-        opened = self.loop.open
-        before = (
-            torch.zeros(*self.batch_shape, 0, dtype=torch.int64, device=self.device)
-            if opened is None
-            else opened.index.masked_fill(~opened.mask, -1)
-        )
-        whole = count + before.shape[-1]
-        constraints = tuple(constraint.for_batch(whole) for constraint in constraints)
-        for constraint in constraints:
-            if isinstance(constraint, Total):
-                check_possible(constraint, before, free, count, once=once, first=first)
-
-        left_out = torch.zeros_like(free)
-
-        def allowed(picks: Tensor) -> Tensor:
-            return allowed_by(constraints, picks, free, free & ~left_out, whole - picks.shape[-1] if once else 1, first)
-
-        # Which of equal arms is picked: the cheapest one, and in the last attempt the one whose label the fewest arms have.
-        values, rarest = values_of_sums(constraints, free), [] if first is None else frequencies(constraints, free)
-        dead_end: NoArmLeft | None = None
-        while True:
-            try:
-                return self.recorder.fill(count, allowed, values)
-            except NoArmLeft as error:
-                dead_end = dead_end or error
-                further = given_up(constraints, before, error.picks, free, free & ~left_out, first) & error.stuck.unsqueeze(-1)
-                # Each attempt excludes more arms in every stuck row, so that the number of attempts is finite.
-                if bool((further & ~left_out).any(dim=-1)[error.stuck].all()):
-                    left_out |= further
-                elif rarest:
-                    values, rarest, left_out = values + rarest, [], torch.zeros_like(free)
-                else:
-                    raise dead_end from None
+        return fill_within(self.recorder, count, constraints, free, self.loop.state.rows.first)
 
     def _of_now(self, selection: Any) -> Any:
         """A selection with the indices of the present arms, if it was made before `set_arms_`."""

@@ -37,10 +37,13 @@ from torchbandits.checks import (
     check_told,
     check_whole,
     explains_keywords,
+    is_finite,
     own_copy,
 )
+from torchbandits.constraints import Constraint, check_within
 from torchbandits.errors import ArgumentError, NonFiniteError, ShapeError, StateError, UnsupportedError, require
 from torchbandits.explanation import Explanation, Words, explain
+from torchbandits.filling import fill_within
 from torchbandits.journal import (
     Journal,
     Recorder,
@@ -57,11 +60,13 @@ from torchbandits.journal import (
 from torchbandits.loop import Loop
 from torchbandits.policies import Policy
 from torchbandits.posteriors import GaussianProcess, PartitionedProcess
-from torchbandits.selections import duplicate, joined, renumbered, within
-from torchbandits.sets import TopK, top_k
+from torchbandits.selections import duplicate, joined, renumbered
+from torchbandits.selections import within as picks_within
+from torchbandits.sets import LevelSet, TopK, level_set, top_k
 from torchbandits.shapes import broadcast_shapes
 from torchbandits.stopping import Decision, Rule, check_rules, decide
 from torchbandits.types import Arms, FitReport, PickMask, Picks, Points, Recommendation, Report, Selection
+from torchbandits.widths import Width
 
 
 class Contexts:
@@ -81,7 +86,7 @@ class Contexts:
         known = own_copy(check_contexts(known, arms, batch_shape))
         check_whole("max_contexts", most)
         self.arms, self.most, self._batch_shape = arms, max(most, known.shape[-2]), batch_shape
-        self.moved = False  # whether the arms were replaced
+        self.moved = False  # whether the arms were replaced, here or before the contexts were saved
         self.seen = known  # batch_shape x C x c
         self.current = torch.zeros(batch_shape, dtype=torch.int64, device=arms.device)  # the block of each row
         self._asked = list(range(known.shape[-2]))  # time at which each context was last asked for
@@ -186,7 +191,8 @@ class Contexts:
 
     def state_dict(self) -> dict[str, Any]:
         """The contexts, in the form that `load_` reads."""
-        return {"seen": self.seen, "current": self.current, "asked": list(self._asked)}
+        state = {"seen": self.seen, "current": self.current, "asked": list(self._asked)}
+        return state | ({"moved": True} if self.moved else {})
 
     def load_(self, state: Any) -> None:
         """Restore the contexts from the result of `state_dict`.
@@ -211,6 +217,7 @@ class Contexts:
         require(good, message, StateError)
         self.seen, self.current = own_copy(seen.to(self.arms)), own_copy(current.to(self.arms.device))
         self._asked = list(asked)
+        self.moved = self.moved or "moved" in state
 
 
 def check_contexts(contexts: Any, arms: Arms, batch_shape: torch.Size) -> Tensor:
@@ -224,7 +231,7 @@ def check_contexts(contexts: Any, arms: Arms, batch_shape: torch.Size) -> Tensor
 
 
 class LoopHere(Loop):
-    """A loop as stopping rules see it at one context.
+    """A loop as stopping rules see it at one context. It shares the state and the open picks of another loop.
 
     Args:
         loop: The loop over all pairs (context, arm).
@@ -232,8 +239,9 @@ class LoopHere(Loop):
     """
 
     def __init__(self, loop: Loop, arm: Tensor) -> None:
-        self.__dict__.update(loop.__dict__)
-        self._arm = arm
+        super().__init__(loop.policy, loop.state)
+        self.set_open_(loop.open)
+        self.moved, self.failures, self._arm = loop.moved, loop.failures, arm
 
     def best_arm(self) -> Tensor:
         """The pair that is recommended at the context, `batch_shape`."""
@@ -310,6 +318,7 @@ class ContextualBandit:
         context: Tensor,
         more: int | None = None,
         exactly: int | None = None,
+        within: Constraint | Sequence[Constraint] = (),
         available: Tensor | None = None,
     ) -> Selection:
         """Return the picks to evaluate next at a context. While picks are open at this context, they are returned again.
@@ -319,6 +328,8 @@ class ContextualBandit:
             context: `c` or `batch_shape x c`.
             more: Number of additional picks beside the picks that are open at this context.
             exactly: Number of picks per row of a new batch, in place of the batch rule, as for `Bandit.ask`.
+            within: With `exactly` or `more`, constraints of `torchbandits.constraints` on all picks that are open at this
+                context, as for `Bandit.ask`. Labels and values are those of the `A` arms.
             available: `A` or `batch_shape x A` booleans, the arms on offer; by default all arms.
 
         Returns:
@@ -326,14 +337,18 @@ class ContextualBandit:
             open picks of all contexts as pending.
 
         Raises:
-            ShapeError, NonFiniteError, ArgumentError: On bad input, or if not so many picks could be made. The bandit is then
-                unchanged.
+            ShapeError, NonFiniteError, ArgumentError: On bad input, or if not so many picks could be made that meet the
+                constraints. No pick is then opened.
 
         Warns (`DiagnosticWarning`): As `Bandit.ask` for `exactly`.
         """
         limit, more, exactly = check_limit(limit, self.batch_shape), check_more(more), check_more(exactly, "exactly")
         alone = exactly is None or (limit is None and more is None)
         require(alone, "exactly= excludes limit= and more=: leave them out.")
+        constraints = () if isinstance(within, tuple) and not within else check_within(within)
+        if constraints:
+            require((exactly or more) is not None, "within= requires a given number of picks: pass exactly=, or more=.")
+            require(limit is None, "within= excludes limit=: leave it out.")
         offered = check_available(available, self.batch_shape, self.arms.shape[-2], self.device)
         some = offered is None or bool(offered.any(dim=-1).all())
         require(some, "available must have at least one True in each batch row.")
@@ -343,7 +358,11 @@ class ContextualBandit:
             if exactly is not None:
                 self.recorder.warn_of_exactly_()
             many = more if exactly is None else exactly
-            added, _ = self.recorder.ask(limit, self._contexts.only_here(offered), many, whole=exactly is not None)
+            if constraints:
+                assert many is not None
+                added = self._filled(many, constraints, offered)
+            else:
+                added, _ = self.recorder.ask(limit, self._contexts.only_here(offered), many, whole=exactly is not None)
             mine = added if mine is None else joined(mine, added)
         return duplicate(Selection(mine.points, self._contexts.outward(mine.index), mine.mask))
 
@@ -466,6 +485,19 @@ class ContextualBandit:
         with self.loop.few_threads():
             found = top_k(self.loop, k, draws, seed)
         return replace(found, index=self._contexts.outward(found.index))
+
+    @one_at_a_time
+    def level_set(self, level: float, *, context: Tensor, width: Width | None = None) -> LevelSet:
+        """Classify the arms at a context as above or below a level, or as undecided; see `Bandit.level_set`. The context is
+        then kept, as after `ask`. If the confidence bounds hold for all pairs and steps, the classification is correct at all
+        contexts together."""
+        require(is_finite(level), f"level must be a finite number, got {level!r}.")
+        check_instance("width", width, Width | None, "a torchbandits.widths.Width, or None for the policy's own")
+        self._enter(context)
+        own = self._contexts.own
+        with self.loop.few_threads():
+            found = level_set(self.loop, float(level), width)
+        return LevelSet(own(found.above), own(found.below), own(found.undecided), own(found.probability))
 
     @one_at_a_time
     def should_stop(self, *rules: Rule, context: Tensor) -> Decision:
@@ -711,9 +743,28 @@ class ContextualBandit:
             self._replace(arms, None if costs is None else own_copy(costs[..., :A]))
         self.load_state_dict({"bandit": saved["state"], "contexts": saved["contexts"]})
 
+    def _filled(self, count: int, constraints: tuple[Constraint, ...], offered: Tensor | None) -> Selection:
+        """Exactly `count` additional picks per row at the current context, under constraints on all open picks there."""
+        contexts, A = self._contexts, self.arms.shape[-2]
+        free = torch.ones(*self.batch_shape, A, dtype=torch.bool, device=self.device) if offered is None else offered
+        first = self.loop.state.rows.first
+        if first is not None:
+            # Equal pairs at this context are in the same block, of which these are the places.
+            first = contexts.outward(contexts.own(first))
+        return fill_within(
+            self.recorder,
+            count,
+            constraints,
+            free,
+            first,
+            outward=lambda picks: torch.where(contexts.here(picks), contexts.outward(picks), -1),
+            inward=contexts.only_here,
+            repeated=lambda values: values.tile(contexts.seen.shape[-2]),
+        )
+
     def _open_here(self) -> Selection | None:
         loop = self.loop
-        return None if loop.open is None else within(loop.open, self._contexts.here(loop.open.index), loop.points)
+        return None if loop.open is None else picks_within(loop.open, self._contexts.here(loop.open.index), loop.points)
 
     def _best_here(self, k: int) -> Recommendation:
         """The k best arms at the current context, see `best`."""

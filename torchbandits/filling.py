@@ -1,0 +1,90 @@
+"""Batches under constraints: the search for picks that meet them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from torchbandits.constraints import (
+    Constraint,
+    Distinct,
+    Total,
+    allowed_by,
+    check_possible,
+    frequencies,
+    given_up,
+    values_of_sums,
+)
+from torchbandits.journal import NoArmLeft, Recorder
+from torchbandits.types import Picks, Selection
+
+
+def _same(values: Tensor) -> Tensor:
+    return values
+
+
+def fill_within(
+    recorder: Recorder,
+    count: int,
+    constraints: Sequence[Constraint],
+    free: Tensor,
+    first: Tensor | None,
+    *,
+    outward: Callable[[Picks], Picks] = _same,
+    inward: Callable[[Tensor], Tensor] = _same,
+    repeated: Callable[[Tensor], Tensor] = _same,
+) -> Selection:
+    """Open exactly `count` additional picks per row, under constraints on all open picks.
+
+    Args:
+        recorder: Makes the picks.
+        count: Number of additional picks of each row.
+        constraints: The constraints, on the arms to which `outward` maps.
+        free: `batch_shape x A` booleans, arms on offer.
+        first: The lowest index of an arm equal to each arm, `A` or `batch_shape x A`; None if all arms differ.
+        outward: Function from the picks of the loop to arm indices, −1 for picks that the constraints ignore.
+        inward: Function from booleans of arms to the arms of the loop, False for arms that may not be picked.
+        repeated: Function from numbers of arms to numbers of the arms of the loop.
+
+    Returns:
+        A copy of the new picks.
+
+    Raises:
+        ArgumentError: If no batch was found that meets the constraints. Nothing has changed then.
+    """
+    loop = recorder.loop
+    once = any(isinstance(constraint, Distinct) for constraint in constraints)
+    before = torch.zeros(*loop.batch_shape, 0, dtype=torch.int64, device=loop.device)
+    if loop.open is not None:
+        before = outward(loop.open.index.masked_fill(~loop.open.mask, -1))
+    whole = count + before.shape[-1]
+    constraints = tuple(constraint.for_batch(whole) for constraint in constraints)
+    for constraint in constraints:
+        if isinstance(constraint, Total):
+            check_possible(constraint, before, free, count, once=once, first=first)
+
+    left_out = torch.zeros_like(free)
+
+    def allowed(picks: Tensor) -> Tensor:
+        room = whole - picks.shape[-1] if once else 1
+        return inward(allowed_by(constraints, outward(picks), free, free & ~left_out, room, first))
+
+    # Which of equal arms is picked: the cheapest one, and in the last attempt the one whose label the fewest arms have.
+    values, rarest = values_of_sums(constraints, free), [] if first is None else frequencies(constraints, free)
+    dead_end: NoArmLeft | None = None
+    while True:
+        try:
+            return recorder.fill(count, allowed, [repeated(value) for value in values])
+        except NoArmLeft as error:
+            dead_end = dead_end or error
+            further = given_up(constraints, before, outward(error.picks), free, free & ~left_out, first)
+            further &= error.stuck.unsqueeze(-1)
+            # Each attempt excludes more arms in every stuck row, so that the number of attempts is finite.
+            if bool((further & ~left_out).any(dim=-1)[error.stuck].all()):
+                left_out |= further
+            elif rarest:
+                values, rarest, left_out = values + rarest, [], torch.zeros_like(free)
+            else:
+                raise dead_end from None

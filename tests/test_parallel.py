@@ -473,6 +473,28 @@ def test_without_repeats_each_row_and_all_outcomes_of_a_table_have_their_own_res
     assert sorted(history.row(0).pulls["arm"].tolist()) == list(range(20))
 
 
+@pytest.mark.parametrize("fail", [1, 2, 3, 4, 5])
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_without_repeats_the_last_open_picks_are_evaluated_when_the_run_resumes(fail: int, asynchronous: bool, tmp_path: Path):
+    """No further arm was on offer, and the picks that were open when the run was interrupted stayed open for ever."""
+    arms, calls = torch.rand(5, 2, dtype=torch.float64, generator=generator(0)), itertools.count(1)
+
+    def once_broken(point: Tensor) -> float:
+        if next(calls) == fail:
+            raise RuntimeError("broken")
+        return float(point.sum())
+
+    environment, path = BlackBox(once_broken, arms), tmp_path / "run.journal"
+    policy = tb.gp_bucb(rbf(), noise_std=0.1, width=tb.widths.Constant(2.0), max_batch_size=2)
+    with ThreadPoolExecutor(1) as executor:
+        parallel: dict[str, Any] = {"executor": executor, "workers": 1, "asynchronous": True} if asynchronous else {}
+        with pytest.raises(errors.EvaluationError) as caught:
+            tb.run(policy, environment, 20, journal=path, repeats=False, **parallel)
+        caught.value.bandit.journal.close()
+        history = tb.run(policy, environment, 20, journal=path, repeats=False, **parallel)
+    assert sorted(history.pulls["arm"].tolist()) == [0, 1, 2, 3, 4]
+
+
 def test_a_run_without_repeats_resumes_and_still_decides_on_failures(tmp_path: Path):
     bad = torch.arange(0, 60, 3)
 

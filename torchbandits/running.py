@@ -437,6 +437,10 @@ class Rounds:
         restricted = self._budget is not None or self._excluded is not None or self._once
         if workers is not None or restricted or most is None or most > self._least:
             available, able = self._available()
+            opened = self._bandit.loop.open
+            if able is not None and self._once and workers is None and opened is not None:
+                # Picks that were open when the run was interrupted are evaluated, also if no further arm is on offer.
+                able = able | opened.mask.any(dim=-1)
             limit = self._rounds - self._bandit.pulls.long()
             limit = limit if able is None else torch.where(able, limit, 0)
             self._least = int(limit.min())

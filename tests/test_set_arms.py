@@ -386,3 +386,20 @@ def test_an_earlier_selection_is_told_at_its_points_after_the_state_was_loaded(r
         assert fresh.counts.reshape(-1, ARMS)[row].nonzero().squeeze(-1).tolist() == sorted(told)
     fresh.forget(early[2:])
     assert fresh.loop.open is None
+
+
+@pytest.mark.parametrize("estimated", [False, True])
+def test_arms_that_may_be_better_than_a_removed_one_are_counted_by_its_lower_bound(estimated: bool):
+    """They were compared with its mean, in reward units also where the model has units of its own."""
+    policy = tb.auto() if estimated else tb.gp_ucb(rbf(), width=tb.widths.Constant(2.0), **COMMON)
+    bandit = tb.Bandit(policy, PROBLEM.tensor, generator=generator(0))
+    rewards = PROBLEM.rewards(0, torch.arange(12))
+    bandit.tell(torch.arange(12), 100 + 10 * rewards if estimated else rewards)
+    best = int(bandit.best_arm())
+    with_it = bandit.explain()
+    bandit.set_arms_(PROBLEM.tensor[torch.arange(ARMS) != best])
+    without = bandit.explain()
+    assert without.best.index.tolist() == [-1]
+    assert torch.equal(without.best.points, with_it.best.points)
+    assert 0 < with_it.rivals < ARMS - 1
+    assert without.rivals == with_it.rivals

@@ -365,7 +365,13 @@ def explain(
     assert bounds is not None
     variance = noise_share(policy.noise_std, policy.regularization) * posterior.regularization
     share = share_of_noise(posterior, variance, place)
-    possible, upper = rivals(state, policy.width(state), arm, place, float(known.mean[0])), float(bounds[0][place])
+    width, floor = policy.width(state), 0.0
+    if arm < 0:
+        # The lower bound of the best point, in the units of the model.
+        model_mean, model_variance = pulled(state, place)
+        top = model_mean.argmax()
+        floor = float(model_mean[top] - width[place] * model_variance[top].sqrt())
+    possible, upper = rivals(state, width, arm, place, floor), float(bounds[0][place])
     if offered is not None:
         entries = state.rows.offered(offered)
         assert entries is not None

@@ -15,6 +15,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.feather
 import pytest
+import torch
 from problems import OFF_SCALE
 from test_campaign import frame, policy, yields
 from typer.testing import CliRunner
@@ -118,6 +119,25 @@ def test_a_filled_in_plate_is_not_overwritten(folder: Path):
     (folder / "plate.csv").write_bytes(b"\xff\xfe")
     assert "is not a file of selected rows" in refused("ask", "-n", "3", "--output", "plate.csv")
     assert len(plate(run("ask", "-n", "3"))) == 3  # no row was asked for in vain
+
+
+def test_a_seed_reproduces_and_varies_the_rows_of_a_campaign(folder: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("torchbandits.campaigns.campaign.auto", tb.auto)
+    numbers = np.random.default_rng(0).uniform(size=(1_100, 2))
+    pd.DataFrame(numbers, columns=["x", "y"]).to_csv("large.csv", index=False)
+
+    def rows(name: str, *options: str) -> list[int]:
+        run("new", "large.csv", "--objective", "yield", "--folder", name, *options)
+        return plate(run("ask", "-n", "4", "--folder", name))["row"].tolist()
+
+    assert rows("seven", "--seed", "7") == rows("again", "--seed", "7") != rows("own", "--seed", "0")
+    assert rows("own") == rows("default")  # 0
+    generator = torch.Generator().manual_seed(7)
+    own = tb.Campaign(folder / "large.csv", "yield", generator=generator)
+    assert own.ask(4)["row"].tolist() == rows("seven")
+    assert "holds a campaign with --seed 7: leave the option out" in refused(
+        "new", "large.csv", "--objective", "yield", "--folder", "seven", "--seed", "8"
+    )
 
 
 def test_another_condition_is_refused_where_the_campaign_goes_on():

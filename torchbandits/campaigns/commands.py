@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+import torch
 import typer
 from rich.box import SIMPLE
 from rich.console import Console
@@ -84,6 +85,14 @@ def new(
         list[str] | None,
         typer.Option(help="Standard deviation of a measurement, if known; yield=0.5 for one of several outcomes."),
     ] = None,
+    seed: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            max=2**63 - 1,
+            help="Seed of the random numbers, 0 by default: the same table, options and results give the same rows.",
+        ),
+    ] = None,
     folder: Folder = HERE,
     device: Device = "cpu",
 ) -> None:
@@ -91,6 +100,7 @@ def new(
     kind, options = _wanted(objective, minimize, limit or [], cost, noise_std or [])
     options |= {"id": id, "candidates": only, "device": device}
     options["columns"] = dict(_kind(text) for text in column or ())
+    generator = torch.Generator().manual_seed(seed or 0)
     table = open_table(str(candidates), id)
     source = candidates.absolute()
     began = (folder / f"{JOURNAL}.campaign.json").exists()
@@ -109,7 +119,11 @@ def new(
         _copy(table, source, began)
     else:
         prepare_folder(folder)
-    made = kind(source, journal=folder / JOURNAL, **options)
+    made = kind(source, journal=folder / JOURNAL, generator=generator, **options)
+    # A journal resumes with its own random numbers, whose state holds the seed with which they began.
+    own = made.bandit.generators[0].initial_seed()
+    message = f"{folder} holds a campaign with --seed {own}: leave the option out, or begin another one in another --folder."
+    require(seed in (None, own), message, StateError)
     _print_table(made.columns.to_pandas().reset_index())
     where = "" if folder == HERE else f" --folder {folder}"
     told, names, rows = made.bandit.pulls.sum(), made.objective, table.count

@@ -260,6 +260,18 @@ def test_a_killed_beginning_is_begun_again(folder: Path):
     assert len(plate(run("ask", "-n", "3"))) == 3
 
 
+def test_what_to_do_with_several_columns_is_said_to_the_end(folder: Path):
+    names = ["Lot of the first supplier", "Day", "Remark of the operator"]
+    table = frame().assign(**{name: [f"{number:02}.11.2026 {name}" for number in range(len(frame()))] for name in names})
+    table.to_csv("remarks.csv", index=False)
+    said = refused("new", "remarks.csv", "--objective", "yield")
+    assert "…" not in said
+    options = [part for part in shlex.split(said.replace("'", "").replace(")", "")) if part.endswith("=ignore")]
+    assert options == [f"{name}=ignore" for name in names]
+    assert "Dates are written like 2026-08-31" in said
+    run("new", "remarks.csv", "--objective", "yield", *(part for option in options for part in ("--column", option)))
+
+
 def test_mistakes_are_one_line(folder: Path):
     assert "there is no campaign in campaign: begin one with torchbandits campaign new" in refused("ask")
     assert "none.csv can't be read" in refused("new", "none.csv", "--objective", "yield")

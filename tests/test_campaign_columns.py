@@ -248,8 +248,10 @@ def test_what_can_not_be_taken_is_refused_with_what_to_do(column: str, values: A
 
 def test_all_that_is_wrong_is_said_at_once():
     frame = table()[["number"]].assign(a=[f"a{i}" for i in range(N)], b=[f"b{i}" for i in range(N)])
-    with pytest.raises(ArgumentError, match=r"column 'a' holds text.*column 'b' holds text"):
+    with pytest.raises(ArgumentError, match=r"column 'a' holds text.*column 'b' holds text") as error:
         decided(frame)
+    assert "(columns={'a': 'ignore', 'b': 'ignore'}, --column a=ignore --column b=ignore)" in str(error.value)
+    assert len(str(error.value)) < 450, "what to do is said once, and the line on the terminal holds it"
 
 
 def test_texts_that_may_name_the_rows_are_offered_as_ids():

@@ -109,9 +109,10 @@ def test_molecules_stand_alone():
 @pytest.mark.parametrize(
     ("cell", "told", "words"),
     [
-        ("C1", None, "holds text"),
-        ("C1", "molecule", "row 3, column 'smiles': 'C1' is not a valid SMILES"),
-        (None, None, "lacks the SMILES of 1 rows"),
+        ("C1", None, "'C1' in row 3 is not a valid SMILES (1 of its 48 different texts)"),
+        ("C1", None, "make the column a 'category' (--column smiles=category)"),
+        ("C1", "molecule", "column 'smiles': 'C1' in row 3 is not a valid SMILES. Correct it, or leave these rows out."),
+        (None, None, "lacks the SMILES in row 3 (1 such row)"),
         (7.0, "molecule", "holds double and can't be 'molecule': SMILES are texts"),
     ],
 )
@@ -126,9 +127,27 @@ def test_what_is_no_molecule_is_refused(cell: Any, told: str | None, words: str)
     assert words in str(error.value)
 
 
+@pytest.mark.parametrize("told", [None, "substance", "molecule"])
+def test_texts_among_many_smiles_are_named_with_their_rows_and_the_campaign_can_begin_without_them(told: str | None):
+    smiles = [f"{'C' * i}{end}" for i in range(1, 14) for end in ("O", "N", "Cl", "C(=O)O", "OC")]
+    table = pd.DataFrame({"id": range(len(smiles)), "heat": np.arange(len(smiles)) % 7, "reaction ligand": smiles})
+    table.loc[[60, 7, 30], "reaction ligand"] = ["SPhos", "XPhos G3", "no ligand"]
+    kinds = None if told is None else {"reaction ligand": told}
+    with pytest.raises(ArgumentError) as error:
+        tb.Campaign(table, objective="value", columns=kinds)
+    said = str(error.value)
+    assert all(words in said for words in ("'SPhos' in row 60", "'XPhos G3' in row 7", "'no ligand' in row 30"))
+    if told != "molecule":
+        assert "(3 of its 65 different texts). Correct them, leave these rows out, or make the column a 'category'" in said
+        assert '--column "reaction ligand=category"' in said
+    for kind in ("category", "ignore"):
+        tb.Campaign(table, objective="value", columns={"reaction ligand": kind}).ask(2)
+    tb.Campaign(table.drop(index=[60, 7, 30]), objective="value", columns=kinds).ask(2)
+
+
 def test_without_rdkit_smiles_are_texts(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("torchbandits.sources.smiles.chem", Later("no_such_package", "fingerprints of SMILES", "chem"))
-    with pytest.raises(ArgumentError, match=r"holds text .* or SMILES of molecules \('substance', 'molecule'\)"):
+    with pytest.raises(ArgumentError, match=r"holds text .* or declare it as SMILES of molecules \('substance', 'molecule'\)"):
         tb.Campaign(frame(), objective="value")
 
 

@@ -30,6 +30,7 @@ from torchbandits.errors import ConfigError, TorchBanditsError, nearest, require
 from torchbandits.experiments.printable import one_line, plain
 from torchbandits.extras import missing
 from torchbandits.policies import CATALOGUE, markdown_table
+from torchbandits.tabular.columns import ColumnsError
 from torchbandits.version import __version__
 
 if TYPE_CHECKING:
@@ -106,7 +107,7 @@ class OneLineErrors(TyperGroup):
 
 def complain(error: object) -> None:
     """Print an error in one line on standard error."""
-    typer.echo(f"torchbandits: {one_line(error)}", err=True)
+    typer.echo(f"torchbandits: {one_line(error, _LONGEST if isinstance(error, ColumnsError) else 450)}", err=True)
 
 
 def _complain_once() -> Callable[..., None]:
@@ -123,6 +124,8 @@ def _complain_once() -> Callable[..., None]:
     return show
 
 
+_LONGEST = 1_200
+"""Largest number of characters of a message on several columns, each with what to do."""
 # Plain tracebacks, which only unexpected errors reach.
 app = typer.Typer(
     cls=OneLineErrors,

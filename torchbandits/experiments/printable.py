@@ -25,9 +25,9 @@ def shortened(text: str, most: int = 80) -> str:
     return text if len(text) <= most else f"{text[: most - tail - 1]}…{text[len(text) - tail :]}"
 
 
-def one_line(error: object) -> str:
-    """The message of an error in one line that is safe to print, of at most 450 characters."""
-    return shortened(printable(" ".join(str(error).split())), 450)
+def one_line(error: object, most: int = 450) -> str:
+    """The message of an error in one line that is safe to print, of at most `most` characters."""
+    return shortened(printable(" ".join(str(error).split())), most)
 
 
 def literal(text: str, most: int = 60) -> str:

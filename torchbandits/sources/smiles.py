@@ -130,13 +130,25 @@ def from_smiles(
 
 def all_smiles(texts: Sequence[str]) -> bool:
     """Whether all of some texts are SMILES; False where RDKit is not installed."""
+    return len(texts) > 0 and next(_no_smiles(texts), None) is None
+
+
+def no_smiles(texts: Sequence[str]) -> list[str]:
+    """The texts that are no SMILES: all of them where RDKit is not installed. Cost: some 0.1 ms per text."""
+    return list(_no_smiles(texts))
+
+
+def _no_smiles(texts: Sequence[str]) -> Iterator[str]:
     try:
         chem.need()
     except DataError:
-        return False
+        yield from texts
+        return
     with rdbase.BlockLogs():
-        found = (chem.MolFromSmiles(text) for text in texts)
-        return len(texts) > 0 and all(molecule is not None and molecule.GetNumAtoms() for molecule in found)
+        for text in texts:
+            molecule = chem.MolFromSmiles(text)
+            if molecule is None or not molecule.GetNumAtoms():
+                yield text
 
 
 # ---------------------------------------------------------------------------------- lines

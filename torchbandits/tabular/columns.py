@@ -6,14 +6,14 @@ import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
 
 from torchbandits.display import count
 from torchbandits.errors import ArgumentError, nearest, require
-from torchbandits.sources.smiles import all_smiles
+from torchbandits.sources.smiles import all_smiles, chem, no_smiles
 from torchbandits.tabular.substances import coordinates_of
 from torchbandits.tabular.tables import Table
 
@@ -49,6 +49,8 @@ ROUNDING = 64 * float(np.finfo(np.float64).eps)
 _DAY = 86_400e6  # microseconds
 FEW_REAGENTS = 100
 """Largest number of different SMILES that are categories beside other features. As substances so few had more simple regret."""
+# Largest number of texts, or of columns, that a message names.
+_NAMED = 5
 _SIMILAR = "SMILES: similar ones are close to each other"
 _LIKE_A_DATE = re.compile(r"\d{1,4}[-./]\d{1,2}[-./]\d{1,4}\b")
 
@@ -135,6 +137,32 @@ class Survey:
     def text_at(self) -> str:
         """The place of `first_text` in words."""
         return self._table.where(self._text_row)
+
+    def where(self, texts: Sequence[str]) -> str:
+        """Some texts with the place of the first cell that holds each; of many, the first ones. Cost: a pass over the column."""
+        named = list(texts[:_NAMED])
+        places: dict[str, int] = {}
+        first = 0
+        for batch in self._table.batches([self.column]):
+            cells = as_texts(batch.column(0))
+            for text in named:
+                row = pc.index(cells, text).as_py()
+                if row >= 0:
+                    places.setdefault(text, first + row)
+            first += batch.num_rows
+        said = [f"{text[:40]!r} in {self._table.where(places[text])}" for text in named]
+        return ", ".join(said) + (f" and {len(texts) - _NAMED:,} more" if len(texts) > _NAMED else "")
+
+    @property
+    def empty_at(self) -> str:
+        """The place of the first empty cell in words. Cost: a pass over the column."""
+        first = 0
+        for batch in self._table.batches([self.column]):
+            cells = as_texts(batch.column(0))
+            if cells.null_count:
+                return self._table.where(first + pc.index(cells.is_null(), True).as_py())
+            first += batch.num_rows
+        return ""
 
     @property
     def sample(self) -> NDArray[np.float64]:
@@ -288,6 +316,14 @@ class Decisions:
         return str(self.to_pandas().reset_index().to_string(index=False, justify="left"))
 
 
+class ColumnsError(ArgumentError):
+    """Columns that can't be used, each of them named with what to do."""
+
+
+class _TextError(ArgumentError):
+    """A column of texts that are neither categories nor SMILES. Its message is a fact; `_remedy` tells what to do."""
+
+
 def decide(table: Table, roles: Mapping[str, str], overruled: Mapping[str, Any], *, molecules: bool = False) -> Decisions:
     """Decide how each column is encoded.
 
@@ -330,6 +366,7 @@ def decide(table: Table, roles: Mapping[str, str], overruled: Mapping[str, Any],
     decided: list[Decision] = []
     wrong: list[str] = []
     refused: list[str] = []
+    texts: dict[str, str] = {}
     for name in names:
         if name in roles:
             decided.append(Decision(name, roles[name], "as told" if roles[name] != "id" else "names the rows"))
@@ -340,9 +377,14 @@ def decide(table: Table, roles: Mapping[str, str], overruled: Mapping[str, Any],
         else:
             try:
                 decided.append(_decided(found[name], overruled.get(name), molecules))
+            except _TextError as error:
+                texts[name] = str(error)
+                refused.append(name)
             except ArgumentError as error:
                 wrong.append(str(error))
                 refused.append(name)
+    if texts:
+        wrong.append(f"{'; '.join(texts.values())}. {_remedy([found[name] for name in texts], molecules)}")
     guessed = [place for place, d in enumerate(decided) if d.kind == MOLECULE and alone is None]
     others = refused + [d.column for d in decided if d.features and d.kind != MOLECULE]
     for place in guessed:
@@ -359,7 +401,7 @@ def decide(table: Table, roles: Mapping[str, str], overruled: Mapping[str, Any],
             )
     if "id" not in roles.values():
         wrong += [_may_be_ids(name) for name in refused if found[name].may_name_rows][:1]
-    require(not wrong, " ".join(wrong))
+    require(not wrong, " ".join(wrong), ColumnsError)
     some = any(d.features for d in decided)
     require(some, f"{table.name} has no column that tells its rows apart: nothing can be learned from one row about another.")
     return Decisions(tuple(decided))
@@ -409,8 +451,9 @@ def _decided(s: Survey, told: Any, molecules: bool) -> Decision:
         return _substances(s, why)
     if kind == MOLECULE:
         require(s.text, f"columns: {s.column!r} holds {s.type} and can't be 'molecule': SMILES are texts.")
-        lacks = f"column {s.column!r} lacks the SMILES of {s.missing:,} rows: fill them in, or leave these rows out."
-        require(not s.missing, lacks)
+        if s.missing:
+            lacks = f"column {s.column!r} lacks the SMILES in {s.empty_at} ({count(s.missing, 'such row')})"
+            raise ArgumentError(f"{lacks}: fill in what is missing, or leave these rows out.")
         return Decision(s.column, kind, why)
     require(s.numeric, no_number(s))
     check_size(s)
@@ -436,10 +479,11 @@ def _reagents(s: Survey) -> Decision:
 def _substances(s: Survey, why: str) -> Decision:
     require(s.text or s.dictionary, f"columns: {s.column!r} holds {s.type} and can't be {SUBSTANCE!r}: SMILES are texts.")
     _check_categories(s)
-    try:
-        found = coordinates_of(s.categories)
-    except ArgumentError as error:
-        raise ArgumentError(f"column {s.column!r}: {error} Correct it, or make the column a 'category'.") from error
+    chem.need()
+    wrong = no_smiles(s.categories)
+    if wrong:
+        raise ArgumentError(_nearly_smiles(s, wrong))
+    found = coordinates_of(s.categories)
     rows = tuple(tuple(row) for row in found.tolist())
     require(bool(rows[0]), f"column {s.column!r}: all its molecules have the same fingerprint. Make the column a 'category'.")
     return Decision(s.column, SUBSTANCE, why + _spellings(s.categories, rows), s.missing, s.categories, coordinates=rows)
@@ -524,7 +568,8 @@ def _guess(s: Survey, molecules: bool) -> tuple[Any, str]:
     most_rare = not s.too_many and len(s.categories) <= FEW_CATEGORIES and 2 * len(s.categories) <= s.count - s.missing
     if molecules and not (most_rare or s.dictionary) and all_smiles(s.categories):
         return MOLECULE, "SMILES: Morgan fingerprints"
-    require(most_rare or s.dictionary, _no_category(s, molecules))
+    if not (most_rare or s.dictionary):
+        _refuse_texts(s, molecules)
     return "category", f"{len(s.categories)} different texts" if len(s.categories) > 1 else "the same text, or empty"
 
 
@@ -534,21 +579,50 @@ def _decades(values: NDArray[np.float64]) -> bool:
     return bool(high >= WIDE * low)
 
 
-def _no_category(s: Survey, molecules: bool) -> str:
+def _refuse_texts(s: Survey, molecules: bool) -> NoReturn:
+    """Refuse texts that are neither categories nor, where there may be molecules, all SMILES."""
     if s.mostly_numbers:
-        return no_number(s)
-    also = ", or SMILES of molecules ('substance', 'molecule')" if molecules else ""
-    dates = (
-        " Dates are written like 2026-08-31 in a file, and have the type of dates in a table of pandas (pandas.to_datetime)."
-        if _LIKE_A_DATE.match(s.first_text)
-        else ""
-    )
+        raise ArgumentError(no_number(s))
+    wrong = no_smiles(s.categories) if molecules else s.categories
+    if 2 * len(wrong) < len(s.categories):
+        raise ArgumentError(_nearly_smiles(s, wrong))
     many = f"more than {MOST_CATEGORIES:,}" if s.too_many else f"{len(s.categories):,}"
+    raise _TextError(f"column {s.column!r} holds text ({many} different ones, such as {s.first_text!r})")
+
+
+def _nearly_smiles(s: Survey, wrong: Sequence[str]) -> str:
+    """Error message for a column of SMILES with other texts among them."""
+    # More than 1,000 different texts can't be categories.
+    kinds = ["ignore"] if s.too_many else ["category", "ignore"]
+    ways = " or ".join(f"{kind!r} ({_option(s.column, kind)})" for kind in kinds)
+    are, them = ("is not a", "it") if len(wrong) == 1 else ("are not", "them")
+    of = f"of its {'first ' * s.too_many}{len(s.categories):,} different texts"
     return (
-        f"column {s.column!r} holds text ({many} different ones, such as {s.first_text!r}), which a model "
-        f"can't read: leave it out (columns={{{s.column!r}: 'ignore'}}, --column {s.column}=ignore), compute "
-        f"numbers from it, or declare them as categories ('category'){also}.{dates}"
+        f"column {s.column!r}: {s.where(wrong)} {are} valid SMILES ({len(wrong):,} {of}). Correct {them}, leave these rows out, "
+        f"or make the column a {ways}."
     )
+
+
+def _remedy(columns: Sequence[Survey], molecules: bool) -> str:
+    """What to do with columns of texts that are neither categories nor SMILES."""
+    named = [s.column for s in columns[:_NAMED]]
+    more = ", …" if len(columns) > _NAMED else ""
+    python = ", ".join(f"{name!r}: 'ignore'" for name in named) + more
+    command = " ".join(_option(name, "ignore") for name in named) + more
+    ways = ["compute numbers from it"]
+    ways += [] if all(s.too_many for s in columns) else ["declare it as categories ('category')"]
+    ways += ["declare it as SMILES of molecules ('substance', 'molecule')"] if molecules else []
+    dates = any(_LIKE_A_DATE.match(s.first_text) for s in columns)
+    return (
+        f"A model can't read {'this' if len(columns) == 1 else 'these'}: leave a column out (columns={{{python}}}, {command}), "
+        f"{', '.join(ways[:-1])}{', ' * (len(ways) > 1)}or {ways[-1]}."
+    ) + " Dates are written like 2026-08-31 in a file, and have the type of dates in a table of pandas." * dates
+
+
+def _option(column: str, kind: str) -> str:
+    """The option of the command line that declares the kind of a column."""
+    plain = re.fullmatch(r"[\w.-]+", column) is not None
+    return f"--column {column}={kind}" if plain else f'--column "{column}={kind}"'
 
 
 def _may_be_ids(column: str) -> str:

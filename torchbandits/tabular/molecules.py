@@ -18,6 +18,8 @@ from torchbandits.tabular.tables import Table
 
 KEPT = 10_000
 """Number of molecules from which on their fingerprints are kept in a file, so that a resumed campaign need not compute them."""
+# Largest number of rows that an error names.
+_NAMED = 5
 # Fingerprints that are read together.
 _STEP = 1 << 16
 
@@ -70,9 +72,11 @@ def _computed(table: Table, column: str, dtype: torch.dtype, device: torch.devic
         warnings.simplefilter("ignore", DiagnosticWarning)
         found = from_smiles(texts, num_bits=FINGERPRINT_BITS, dtype=dtype, device=device, distinct=True)
     if found.left_out:
-        row, text = found.left_out[0]
+        named = ", ".join(f"{text[:40]!r} in {table.where(row - 1)}" for row, text in found.left_out[:_NAMED])
+        more = len(found.left_out) - _NAMED
+        are, them = ("is not a", "it") if len(found.left_out) == 1 else ("are not", "them")
         raise ArgumentError(
-            f"{table.name}, {table.where(row - 1)}, column {column!r}: {text!r} is not a valid SMILES "
-            f"({len(found.left_out):,} such rows). Correct it, or leave the row out."
+            f"{table.name}, column {column!r}: {named}{f' and {more:,} more' if more > 0 else ''} {are} valid SMILES. Correct "
+            f"{them}, or leave these rows out."
         )
     return found

@@ -883,6 +883,21 @@ def test_values_that_overflow_are_refused_before_anything_is_written(tmp_path: P
     assert list(tmp_path.iterdir()) == []
 
 
+def test_rows_that_are_one_candidate_to_the_model_need_one_cost(tmp_path: Path):
+    table = frame().assign(supplier="A", price=8.0)
+    table.loc[7, ["temp", "conc", "solvent", "dry"]] = table.loc[3, ["temp", "conc", "solvent", "dry"]]
+    table.loc[7, ["supplier", "price"]] = ["B", 5.0]
+    options = {"cost": "price", "policy": tb.per_cost(policy()), "journal": tmp_path / "lab"}
+    one, other = table["id"][[3, 7]]
+    with pytest.raises(ArgumentError, match=rf"rows '{one}' and '{other}' of the table .* cost 8 and 5 in column 'price'"):
+        campaign(table, columns={"supplier": "ignore"}, **options)
+    assert not list(tmp_path.iterdir())
+    c = campaign(table.drop(index=3), columns={"supplier": "ignore"}, **options)
+    with pytest.raises(ArgumentError, match=rf"rows '{other}' and '{one}' .* cost 5 and 8"):
+        c.extend(table.loc[[3]])
+    assert len(c.ask(3)) == 3
+
+
 def test_changed_costs_are_named(tmp_path: Path):
     path, table = tmp_path / "journal", frame().assign(price=1.0)
     options = {"journal": path, "cost": "price", "policy": tb.per_cost(policy())}

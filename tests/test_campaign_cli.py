@@ -266,10 +266,64 @@ def test_what_to_do_with_several_columns_is_said_to_the_end(folder: Path):
     table.to_csv("remarks.csv", index=False)
     said = refused("new", "remarks.csv", "--objective", "yield")
     assert "…" not in said
-    options = [part for part in shlex.split(said.replace("'", "").replace(")", "")) if part.endswith("=ignore")]
+    options = [part for part in shlex.split(re.sub("[',)]", "", said)) if part.endswith("=ignore")]
     assert options == [f"{name}=ignore" for name in names]
     assert "Dates are written like 2026-08-31" in said
     run("new", "remarks.csv", "--objective", "yield", *(part for option in options for part in ("--column", option)))
+
+
+@pytest.mark.parametrize(("fractions", "decimal"), [(True, ","), (False, ","), (True, ".")])
+def test_plates_open_in_the_program_that_wrote_the_table(fractions: bool, decimal: str, folder: Path):
+    numbers = np.arange(30) / (4 if fractions else 1)
+    table = pd.DataFrame({"id": [f"{i:03}" for i in range(30)], "Länge [µm]": numbers, "yield": [1] + 29 * [None]})
+    table.to_csv("german.csv", sep=";", decimal=decimal, index=False, encoding="utf-8-sig")
+    run("new", "german.csv", "--objective", "yield")
+    run("ask", "-n", "3", "--output", "plate.csv")
+    said = (folder / "plate.csv").read_bytes()
+    assert said.startswith(b"\xef\xbb\xbfid;")
+    assert RUNNER.invoke(app, ["campaign", "ask", "-n", "3"]).stdout_bytes == said
+    rows = pd.read_csv("plate.csv", sep=";", decimal=decimal, dtype={"id": str}, encoding="utf-8-sig")
+    assert rows["Länge [µm]"].tolist() == [numbers[int(name)] for name in rows["id"]]
+    assert rows["expected"].dtype == float
+    rows["yield"] = [1.5, 2.5, 4.25]
+    rows.to_csv("plate.csv", sep=";", decimal=decimal, index=False, encoding="utf-8-sig")
+    assert "3 measurements" in run("tell", "plate.csv")
+    assert RUNNER.invoke(app, ["campaign", "best"]).stdout_bytes.startswith(b"\xef\xbb\xbfid;")
+    assert "4.25 measured" in run("tell", "plate.csv")
+
+
+def test_tabs_with_decimal_commas_are_answered_with_semicolons(folder: Path):
+    frame().to_csv("tabs.txt", sep="\t", decimal=",", index=False)
+    run("new", "tabs.txt", "--objective", "yield")
+    assert run("ask", "-n", "3").startswith("id;")
+    run("new", "candidates.csv", "--objective", "yield", "--folder", "plain")
+    assert run("ask", "-n", "3", "--folder", "plain").startswith("id,")
+
+
+def test_a_campaign_of_workbooks(folder: Path):
+    table = frame().assign(id=[f"{i:03}" for i in range(len(frame()))], made=pd.Timestamp("2026-01-05"), note="=1+1")
+    table["made"] += pd.to_timedelta(np.arange(len(table)), unit="D")
+    with pd.ExcelWriter("table.xlsx") as writer:
+        table.to_excel(writer, index=False)
+        for cell in writer.sheets["Sheet1"]["A"]:
+            cell.data_type = "s"
+    assert "ask -n 8 --output plate.xlsx" in run("new", "table.xlsx", "--objective", "yield", "--column", "note=ignore")
+    run("ask", "-n", "3", "--output", "plate.xlsx")
+    plate = pd.read_excel("plate.xlsx", dtype={"id": str})
+    own = table.set_index("id").loc[plate["id"]]
+    assert plate["made"].tolist() == own["made"].tolist()
+    assert np.allclose(plate["temp"], own["temp"])
+    run("ask", "-n", "4", "--output", "plate.xlsx")  # nothing is filled in
+    plate = pd.read_excel("plate.xlsx", dtype={"id": str})
+    plate["yield"] = [1.0, 2.0, None, 3.5]
+    plate.to_excel("plate.xlsx", index=False)
+    assert "plate.xlsx has values of 'yield'" in refused("ask", "--output", "plate.xlsx")
+    assert "3 measurements and 1 failed evaluation told" in run("tell", "plate.xlsx")
+    run("best", "--output", "best.xlsx")
+    assert pd.read_excel("best.xlsx", dtype={"id": str})["id"].iloc[0] == plate["id"].iloc[3]
+    for name in ("plate.parquet", "plate.xls", "plate.ods"):
+        assert "as CSV (.csv), or as an Excel workbook (.xlsx)" in refused("ask", "--output", name)
+        assert not (folder / name).exists()
 
 
 def test_mistakes_are_one_line(folder: Path):

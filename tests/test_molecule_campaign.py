@@ -163,3 +163,29 @@ def test_the_command_line_takes_molecules(tmp_path: Path, monkeypatch: pytest.Mo
     run("new", "molecules.csv", "--objective", "value", "--column", "smiles=molecule")
     plate = pd.read_csv(io.StringIO(run("ask", "-n", "3")))
     assert plate["smiles"].isin(SMILES).all()
+
+
+def test_more_molecules_need_another_campaign_which_the_message_tells_how_to_begin(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.chdir(tmp_path)
+    frame()[:40].to_csv("few.csv", index=False)
+    frame()[40:].to_csv("more.csv", index=False)
+    frame().to_csv("all.csv", index=False)
+
+    def run(*arguments: str, code: int = 0) -> str:
+        result = CliRunner().invoke(app, ["campaign", *arguments])
+        assert result.exit_code == code, result.output
+        return result.output
+
+    run("new", "few.csv", "--objective", "value")
+    run("ask", "-n", "3", "--output", "plate.csv")
+    plate = pd.read_csv("plate.csv")
+    plate.assign(value=plate["smiles"].map(value)).to_csv("plate.csv", index=False)
+    run("tell", "plate.csv")
+    said = run("extend", "more.csv", code=2)
+    assert "…" not in said
+    assert "one table of all rows and another --folder; then torchbandits campaign tell, with the files that were told" in said
+    run("new", "all.csv", "--objective", "value", "--folder", "all")
+    assert "3 measurements" in run("tell", "plate.csv", "--folder", "all")
+    assert len(pd.read_csv(io.StringIO(run("best", "--folder", "all")))) == 3

@@ -296,6 +296,10 @@ class Campaign(Readable):
             bandit = self._bandit_on(policy, arms, generator, None if priced is None else priced.to(device))
             made = True
             return bandit
+        except ArgumentError as error:
+            if priced is not None and isinstance(arms, Tensor):
+                self._check_equal_costs(self._table, self._ids, arms, priced)
+            raise
         except StateError as error:
             changed = {"arms was": "a cell, or the order of the rows", "costs was": f"column {settings.cost!r}"}
             what = next((words for name, words in changed.items() if name in str(error)), None)
@@ -309,6 +313,23 @@ class Campaign(Readable):
             if unwritten is not None and not made:
                 for path in (unwritten, self._features_file(), origin_of(self._features_file())):
                     path.unlink(missing_ok=True)
+
+    def _check_equal_costs(self, table: Table, ids: Ids, arms: Tensor, priced: Tensor) -> None:
+        """Refuse rows with equal features and different costs: names two of them."""
+        _, group = arms.cpu().unique(dim=0, return_inverse=True)
+        order = torch.argsort(group, stable=True)
+        same = (group[order][1:] == group[order][:-1]) & (priced.cpu()[order][1:] != priced.cpu()[order][:-1])
+        places = same.nonzero()[:1, 0]
+        if not len(places):
+            return
+        rows = order[places[0] : places[0] + 2].numpy()
+        (one, other), (cost, dearer) = ids.of(rows, table.take(rows)), priced.cpu()[rows].tolist()
+        raise ArgumentError(
+            f"cost: rows {one!r} and {other!r} of {table.name} differ only in columns that are no features, and cost {cost:g} and "
+            f"{dearer:g} in column {self._settings.cost!r}; the model sees one candidate, which needs one cost. Keep the cheapest of "
+            "such rows, give them one cost, or make a column in which they differ a feature. Without a column of costs, "
+            "constraints.Total (ask --total) takes the cheapest."
+        )
 
     def _bandit_on(self, policy: Policy, arms: Any, generator: torch.Generator | None, priced: Tensor | None) -> Bandit:
         return Bandit(policy, arms, generator=generator, costs=priced, journal=self._journal)
@@ -614,6 +635,10 @@ class Campaign(Readable):
         try:
             arms = torch.cat([self._bandit.loop.state.rows.arms, self._there(features)])
             self._bandit.set_arms_(arms, costs=self._there(priced))
+        except ArgumentError:
+            if priced is not None:
+                self._check_equal_costs(whole, ids, arms, priced)
+            raise
         except UnsupportedError as error:
             message = f"the policy of this campaign is bound to the rows it began with: {ANOTHER}."
             raise UnsupportedError(message) from error

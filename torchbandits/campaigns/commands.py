@@ -7,6 +7,7 @@ files that belong to it. Every command may be repeated, and killed at any time.
 from __future__ import annotations
 
 import io
+import json
 import math
 import re
 import sys
@@ -23,7 +24,7 @@ from rich.table import Table as RichTable
 
 from torchbandits.campaigns.campaign import MEASURED, TIMES, Campaign
 from torchbandits.campaigns.outcome_campaign import OPTIMAL, OutcomeCampaign
-from torchbandits.campaigns.settings import SOURCE, read_settings
+from torchbandits.campaigns.settings import FORM, SOURCE, read_settings
 from torchbandits.constraints import AtMost, Constraint, Distinct, Same, Total
 from torchbandits.display import count
 from torchbandits.errors import ConfigError, DataError, StateError, require
@@ -31,8 +32,9 @@ from torchbandits.experiments.printable import plain, printable
 from torchbandits.files import prepare_folder, write_atomically
 from torchbandits.stopping import Budget, ImprovementPerCost, ProbableRegret, Rule
 from torchbandits.tabular.ids import open_table
-from torchbandits.tabular.spreadsheets import EMPTY, read_texts
-from torchbandits.tabular.tables import InMemory
+from torchbandits.tabular.spreadsheets import EMPTY, Form, form_of, read_texts
+from torchbandits.tabular.tables import ARROW, PARQUET, TEXT, InMemory
+from torchbandits.tabular.workbooks import WORKBOOK, read_workbook, write_workbook
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -50,8 +52,12 @@ JOURNAL = "journal"
 CANDIDATES = "candidates.parquet"
 Folder = Annotated[Path, typer.Option("--folder", "-f", help="Folder of the campaign.")]
 HERE = Path("campaign")
+_XLSX = ".xlsx"
 _UNINFORMATIVE = 0.05
 """Probability of belonging to the front below which the most probable row tells nothing about the front."""
+Output = Annotated[
+    Path | None, typer.Option(help="A CSV file, or an Excel workbook (.xlsx); by default CSV on standard output.")
+]
 Device = Annotated[str, typer.Option("--device", help="Where rows are scored: cpu, or cuda for an NVIDIA GPU.")]
 
 
@@ -130,7 +136,8 @@ def new(
     say(f"{folder} holds this campaign already: nothing has changed." if began else f"The campaign is in {folder}.")
     say(f"{candidates.name} has {count(rows, 'row')}, one per candidate.")
     say(f"{int(told):,} values of {names} are known." if told else f"No value of {names} is known yet.")
-    say(f"Next: torchbandits campaign ask -n {min(8, rows)}{where} > plate.csv")
+    plate = "--output plate.xlsx" if candidates.suffix.lower() in WORKBOOK else "> plate.csv"
+    say(f"Next: torchbandits campaign ask -n {min(8, rows)}{where} {plate}")
 
 
 @campaign_app.command()
@@ -157,13 +164,14 @@ def ask(
         list[str] | None,
         typer.Option(help="Maximum sum of a column over the rows: price=4000. Repeat it for several columns."),
     ] = None,
-    output: Annotated[Path | None, typer.Option(help="A CSV file; standard output by default.")] = None,
+    output: Output = None,
     folder: Folder = HERE,
     device: Device = "cpu",
 ) -> None:
     """Write the next rows to evaluate as CSV, with an empty column to fill in. A repeated call writes the same rows (without
     --more)."""
     with _opened(folder, device) as campaign:
+        _check_output(output)
         if output is not None and output.exists():
             _check_unfilled(output, campaign.outcomes)
         within: list[Constraint] = [Distinct()] if once else []
@@ -173,7 +181,7 @@ def ask(
         plate = campaign.ask(n, more=more, where=where, repeats=repeats, within=within)
         for name in campaign.outcomes:
             plate[name] = ""
-        _write(_rounded(plate, campaign), output)
+        _write(_rounded(plate, campaign), output, folder)
 
 
 @campaign_app.command()
@@ -211,20 +219,20 @@ def tell(
 def best(
     k: Annotated[int, typer.Option("-n", "-k", min=1, help="Number of rows.")] = 5,
     where: Annotated[str | None, typer.Option(help='Only rows that fulfil a condition: "price < 100".')] = None,
-    output: Annotated[Path | None, typer.Option(help="A CSV file; standard output by default.")] = None,
+    output: Output = None,
     folder: Folder = HERE,
     device: Device = "cpu",
 ) -> None:
     """Write the best rows measured so far, best first. If noise leaves open which is best, standard error says so."""
     with _opened(folder, device) as campaign:
-        _write(_rounded(campaign.best(k, where=where), campaign), output)
+        _write(_rounded(campaign.best(k, where=where), campaign), output, folder)
         _warn(campaign)
 
 
 @campaign_app.command()
 def front(
     measured: Annotated[bool, typer.Option("--measured", help="Write only rows that were measured.")] = False,
-    output: Annotated[Path | None, typer.Option(help="A CSV file; standard output by default.")] = None,
+    output: Output = None,
     folder: Folder = HERE,
     device: Device = "cpu",
 ) -> None:
@@ -237,7 +245,7 @@ def front(
         )
         assert isinstance(campaign, OutcomeCampaign)
         found = campaign.front(measured=measured)
-        _write(_rounded(found, campaign), output)
+        _write(_rounded(found, campaign), output, folder)
         own = {*(decision.column for decision in campaign.columns), *campaign.outcomes}
         chance = max((found[name].max() for name in found.columns if name.endswith(OPTIMAL) and name not in own), default=1.0)
         if chance < _UNINFORMATIVE:
@@ -392,8 +400,10 @@ def _copy(table: InMemory, path: Path, began: bool) -> None:
         message = f"{path.parent} holds a campaign of another table: choose another --folder, or delete that one."
         require(same, message, StateError)
         return
-    name = "" if table.path is None else table.path.name
-    named = table.arrow.replace_schema_metadata({**(table.arrow.schema.metadata or {}), SOURCE: name.encode()})
+    about = {**(table.arrow.schema.metadata or {}), SOURCE: ("" if table.path is None else table.path.name).encode()}
+    if table.path is not None and table.path.suffix.lower() in TEXT:
+        about[FORM] = json.dumps(form_of(table.path, table.arrow)).encode()
+    named = table.arrow.replace_schema_metadata(about)
     write_atomically(path, lambda temporary: parquet.write_table(named, temporary))
 
 
@@ -502,15 +512,24 @@ def _sum(text: str) -> tuple[str, float]:
     return name, _number("--total", "price=4000", number)
 
 
+def _check_output(path: Path | None) -> None:
+    """Refuse a name of another kind of file than the one that is written."""
+    kind = "" if path is None else path.suffix.lower()
+    other = kind in (*PARQUET, *ARROW, *WORKBOOK, ".xls", ".ods") and kind != _XLSX
+    require(not other, f"--output {path}: rows are written as CSV (.csv), or as an Excel workbook (.xlsx).", ConfigError)
+
+
 def _check_unfilled(path: Path, outcomes: Sequence[str]) -> None:
     """Refuse to overwrite a file in which results are filled in, or that is no table."""
     advice = "choose another --output, or delete the file"
     try:
-        frame = read_texts(path).frame if path.stat().st_size else pd.DataFrame()
+        if not path.stat().st_size:
+            return
+        frame = read_workbook(path, None)[0].to_pandas() if path.suffix.lower() == _XLSX else read_texts(path).frame
     except DataError as error:
         raise StateError(f"{path} exists and is not a file of selected rows: {advice}.") from error
     for name in outcomes:
-        some = name in frame.columns and not frame[name].str.strip().isin(EMPTY).all()
+        some = name in frame.columns and not frame[name].dropna().astype(str).str.strip().isin(EMPTY).all()
         require(not some, f"{path} has values of {name!r}: tell them and {advice}.", StateError)
 
 
@@ -535,15 +554,24 @@ def _rounded(frame: pd.DataFrame, campaign: Campaign) -> pd.DataFrame:
     return found
 
 
-def _write(frame: pd.DataFrame, output: Path | None) -> None:
-    if output is not None:
-        write_atomically(output, lambda temporary: frame.to_csv(temporary, index=False))
-        say(f"{len(frame):,} rows: {output}")
+def _write(frame: pd.DataFrame, output: Path | None, folder: Path) -> None:
+    """Write rows as a workbook, or as CSV in a form that the program which wrote the candidates opens."""
+    _check_output(output)
+    own = folder / CANDIDATES
+    saved = (parquet.read_schema(own).metadata or {}).get(FORM) if own.exists() else None
+    form = Form() if saved is None else Form(*json.loads(saved))
+    if output is not None and output.suffix.lower() == _XLSX:
+        write_atomically(output, lambda temporary: write_workbook(temporary, frame))
+    elif output is not None:
+        write_atomically(output, lambda temporary: temporary.write_bytes(form.written(frame)))
     elif sys.stdout.isatty():
         _print_table(frame)
+        return
     else:
         # `tell` reads UTF-8, whatever the encoding of the terminal is.
-        typer.echo(frame.to_csv(index=False).encode(), nl=False)
+        typer.echo(form.written(frame), nl=False)
+        return
+    say(f"{len(frame):,} rows: {output}")
 
 
 def _print_table(frame: pd.DataFrame) -> None:

@@ -26,6 +26,8 @@ ADDED = ".added.parquet"
 """End of the name of the file beside a journal with the rows that were added to the table."""
 SOURCE = b"torchbandits.source"
 """Key of the metadata of a copy of a table: the name of the file that it was copied from."""
+FORM = b"torchbandits.form"
+"""Key of the metadata of a copy of a CSV file: the form of that file, as JSON."""
 FORMAT, SEVERAL = 1, 2
 """Formats of the file, of one objective and of several outcomes."""
 _SEVERAL_KEYS = ("objectives", "at_least", "at_most")

@@ -44,6 +44,19 @@ class Dialect(NamedTuple):
     skipped: int
 
 
+class Form(NamedTuple):
+    """How a CSV file is written: its delimiter, its decimal mark, and whether it begins with a byte order mark."""
+
+    delimiter: str = ","
+    decimal: str = "."
+    mark: bool = False
+
+    def written(self, frame: pd.DataFrame) -> bytes:
+        """A table as a CSV file, without its index."""
+        text: str = frame.to_csv(index=False, sep=self.delimiter, decimal=self.decimal)
+        return text.encode("utf-8-sig" if self.mark else "utf-8")
+
+
 class Texts(NamedTuple):
     """A CSV file with every cell as text, the number of the line on which each row begins, and its decimal mark."""
 
@@ -164,6 +177,27 @@ def read_csv(path: Path, texts: Sequence[str] = ()) -> pa.Table:
     if any(pa.types.is_binary(kind) for kind in table.schema.types):
         _text(path)
     return _without_empty(path, table)
+
+
+def form_of(path: Path, table: pa.Table) -> Form:
+    """The form of a CSV file that the program which wrote another one opens: with semicolons where that one has them or decimal
+    commas, and otherwise with commas.
+
+    Args:
+        path: The other file.
+        table: Its content.
+
+    Raises:
+        DataError: If the file cannot be read.
+    """
+    found = dialect(path)
+    with open(path, "rb") as file:
+        mark = file.read(3) == b"\xef\xbb\xbf"
+    if found.decimal == "." and found.delimiter != ";":
+        return Form(mark=mark)
+    # Semicolons are in use where the comma is the decimal mark: without any decimal number it is the likely one.
+    pointed = found.decimal == "." and any(pa.types.is_floating(kind) for kind in table.schema.types)
+    return Form(";", "." if pointed else ",", mark)
 
 
 def conversion(texts: Sequence[str], decimal: str) -> csv.ConvertOptions:

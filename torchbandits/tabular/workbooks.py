@@ -1,4 +1,4 @@
-"""Sheets of Excel workbooks."""
+"""Excel workbooks: their sheets are read, and tables written."""
 
 from __future__ import annotations
 
@@ -18,10 +18,12 @@ from torchbandits.tabular.spreadsheets import conversion
 
 if TYPE_CHECKING:
     import openpyxl
+    import pandas as pd
     import pyarrow as pa
     from pyarrow import csv
 else:
     from torchbandits.tabular.extras import csv, openpyxl
+    from torchbandits.tabular.extras import pandas as pd
     from torchbandits.tabular.extras import pyarrow as pa
 
 WORKBOOK = (".xlsx", ".xlsm")
@@ -68,6 +70,36 @@ def read_workbook(path: Path, ids: str | None) -> tuple[pa.Table, NDArray[np.int
         convert_options=conversion(texts, "."),
     )
     return read, np.array([number for number, _ in rows], np.int64)
+
+
+def write_workbook(path: Path, frame: pd.DataFrame) -> None:
+    """Write a table as the only sheet of a workbook, without its index. Texts, such as ids with leading zeros, stay texts.
+
+    Raises:
+        DataError: If a text has a character that workbooks lack.
+    """
+    book = openpyxl.Workbook()
+    sheet = book.active
+    try:
+        for number, cells in enumerate([list(frame.columns), *frame.itertuples(index=False, name=None)], start=1):
+            for place, value in enumerate(map(_cell, cells), start=1):
+                cell = sheet.cell(number, place, value)
+                if isinstance(value, str) and value:
+                    # A text is no formula, and the program must not make it a number when the cell is edited.
+                    cell.data_type, cell.number_format = "s", "@"
+    except ValueError as error:
+        raise DataError(f"{path} can't be written as a workbook: {error}. Write a CSV file.") from error
+    book.save(path)
+
+
+def _cell(value: Any) -> Any:
+    """A value as a workbook holds it: None, a number, a truth value, a time or a text."""
+    if value is None or value == "" or (not isinstance(value, str) and pd.isna(value)):
+        return None
+    if isinstance(value, pd.Timestamp):
+        return value.to_pydatetime() if value.tzinfo is None else str(value)
+    value = value.item() if isinstance(value, np.generic) else value
+    return value if isinstance(value, (bool, int, float, datetime.date, datetime.datetime)) else str(value)
 
 
 def _sheets(path: Path) -> dict[str, list[Row]]:

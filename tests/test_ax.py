@@ -279,6 +279,27 @@ def test_noisy_arms_are_pulled_again_and_every_pull_counts():
     assert set(generators_of(client)[3:]) == {"torchbandits"}
 
 
+def test_an_arm_whose_trial_was_abandoned_is_not_tried_again_while_there_are_others():
+    client = client_on(GRID, ax_generation_strategy("gp_bucb", beta=4.0, num_initial=3, seed=0), "loss")
+    lost = []
+    for _ in range(16):
+        ((index, parameters),) = client.get_next_trials(max_trials=1).items()
+        if parameters["x"] > 4:  # the loss, which is maximised, grows with x
+            client.mark_trial_abandoned(index)
+            lost.append(tuple(parameters.values()))
+        else:
+            client.complete_trial(index, raw_data={"loss": bowl(parameters) + parameters["x"]})
+    assert len(lost) > 3
+    assert len(set(lost)) == len(lost)
+    few = [ChoiceParameterConfig("x", [0.0, 1.0, 2.0], "float", is_ordered=True)]
+    client = client_on(few, ax_generation_strategy(beta=4.0, num_initial=1, seed=0))
+    play(client, 1, bowl)
+    for _ in range(3):
+        (index,) = client.get_next_trials(max_trials=1)
+        client.mark_trial_abandoned(index)
+    assert len(client.get_next_trials(max_trials=1)) == 1  # none is left, or the one that was observed
+
+
 def test_axs_own_optimisers_never_pull_an_arm_twice():
     """Ax's own optimisers skip arms that were pulled, which the documentation describes and `every_arm` avoids."""
     few = [ChoiceParameterConfig("x", [0.0, 1.0, 2.0], "float", is_ordered=True)]

@@ -2,13 +2,16 @@
 
     python docs/tutorials/ax_loop.py            needs pip install "torchbandits[ax]"
 
-Ax keeps the trials, the search space and the storage; the policy proposes. Five things to know:
+Ax keeps the trials, the search space and the storage; the policy proposes. Six things to know:
 
 - In a space of whole numbers and choices Ax's own optimisers never return to a combination that was tried or is under way
   (`X_avoid`). With noise that is wrong: one lucky trial can't be checked. `ax_generation_strategy` scores every combination,
   tried or not, unless told otherwise (`every_arm=False`). A node that deduplicates (`should_deduplicate=True`, as in the
   strategies that Ax chooses by itself) would replace a second pull by a random point.
 - Above 10,000 combinations Ax searches locally. `ax_generation_strategy` scores all of them up to `max_arms` (10⁶).
+- Where an evaluation fails, call `client.mark_trial_abandoned(index)`: the arm is not tried again while there are others. After
+  `mark_trial_failed` Ax knows nothing of the trial, and the same arm is proposed again at once, for ever if it always fails. Neither
+  teaches the model which other arms are likely to fail: lists of arms have `torchbandits.Bandit` and `auto` for that.
 - Ax makes its arms as products of parameters and fits its model anew at every step. For a list of arms (molecules, networks),
   and for more than some 10⁴ arms or a few hundred trials, use `torchbandits.Bandit` with `ask` and `tell` instead.
 - Ax fits the kernel, so that no theorem holds for the width of a policy. `beta=4.0`, two deviations, explores far less: in

@@ -23,8 +23,9 @@ class ArmAcquisition(Acquisition):
 
     Ax's own `Acquisition` drops every combination that was evaluated or is pending, so that a noisy arm is never pulled twice,
     and searches locally above 10⁴ combinations. This class scores all of them with `optimize_arms`; each pick is pending for
-    the next ones. Other search spaces, and more than `max_arms` combinations (an entry of Ax's `acquisition_options`, 10⁶ by
-    default), are left to Ax.
+    the next ones. Arms that were never observed, and whose trial is running or was abandoned, are left out while there are
+    others. Other search spaces, and more than `max_arms` combinations (an entry of Ax's `acquisition_options`, 10⁶ by default),
+    are left to Ax.
 
     Cost: one score per arm for each of the n picks; for `PolicyAcquisition` one per arm in all.
     """
@@ -67,5 +68,20 @@ class ArmAcquisition(Acquisition):
         arms = arms[evaluate_feasibility(arms.unsqueeze(-2), inequality_constraints, equality_constraints)]
         if not len(arms):
             raise SearchSpaceExhausted("no combination of the parameters' values satisfies the constraints.")
-        candidates, values, _ = optimize_arms(self.acqf, arms, n, unique=False)
+        candidates, values, _ = optimize_arms(self.acqf, self._without_lost(arms), n, unique=False)
         return candidates, values, torch.ones(n, dtype=self.dtype)
+
+    def _without_lost(self, arms: Tensor) -> Tensor:
+        """The arms without those that are pending and were never observed; all if no others are left.
+
+        Ax counts abandoned trials as pending for ever and each arm as pending once, so that the upper bound of a noisy arm whose
+        trials are abandoned would stay as high as it is.
+        """
+        if self.X_pending is None:
+            return arms
+        observed = [] if self.X_observed is None else self.X_observed.tolist()
+        lost = torch.zeros(len(arms), dtype=torch.bool, device=arms.device)
+        for point in self.X_pending:
+            if point.tolist() not in observed:
+                lost |= (arms == point.to(arms)).all(dim=-1)
+        return arms if bool(lost.all()) else arms[~lost]

@@ -326,6 +326,26 @@ def test_a_campaign_of_workbooks(folder: Path):
         assert not (folder / name).exists()
 
 
+def test_a_table_without_a_column_called_id_says_how_its_rows_are_named(folder: Path):
+    table = frame().rename(columns={"id": "Sample ID"}).assign(**{"Sample ID": range(len(frame()))})
+    table.to_csv("samples.csv", index=False)
+    said = run("new", "samples.csv", "--objective", "yield")
+    assert "There is no column called id: rows are named by their numbers, from 1. If 'Sample ID' names them" in said
+    said = run("new", "samples.csv", "--objective", "yield", "--id", "Sample ID", "--folder", "named")
+    assert "no column called id" not in said
+    assert "no column called id" not in run("new", "candidates.csv", "--objective", "yield", "--folder", "own")
+
+
+def test_messages_name_the_users_file_and_what_to_write(folder: Path):
+    run("new", "candidates.csv", "--objective", "yield")
+    said = refused("ask", "--where", "solvent == DMF")
+    assert "where: candidates.csv has no column 'DMF'. A text is written in quotes: 'DMF'." in said
+    pd.DataFrame({"id": ["none"], "yield": [1.0]}).to_csv("other.csv", index=False)
+    assert "is an id of candidates.csv" in refused("tell", "other.csv")
+    said = refused("new", "candidates.csv", "--objective", "yield", "--objective", "pH:target=7", "--folder", "target")
+    assert 'For a target give limits, such as --limit "pH <= 7.2"' in said
+
+
 def test_mistakes_are_one_line(folder: Path):
     assert "there is no campaign in campaign: begin one with torchbandits campaign new" in refused("ask")
     assert "none.csv can't be read" in refused("new", "none.csv", "--objective", "yield")

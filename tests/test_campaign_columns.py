@@ -254,6 +254,18 @@ def test_all_that_is_wrong_is_said_at_once():
     assert len(str(error.value)) < 450, "what to do is said once, and the line on the terminal holds it"
 
 
+def test_numbers_that_are_texts_are_said_to_be():
+    for cells in ([f"{i}%" for i in range(N)], [f"1,{100 + i}.5" for i in range(N)], [f"{i} °C" for i in range(N)]):
+        with pytest.raises(ArgumentError, match="Numbers are written without units and separators of thousands"):
+            decided(table()[["number"]].assign(a=cells))
+    found = decided(table()[["number"]].assign(a=["5 %", "10 %"] * (N // 2), code=["1A", "2B"] * (N // 2)))
+    assert (found["a"].kind, found["a"].why) == (
+        "category",
+        "2 different texts: write '10 %' without the unit to use their order",
+    )
+    assert found["code"].why == "2 different texts"
+
+
 def test_texts_that_may_name_the_rows_are_offered_as_ids():
     names = [f"F{i:02}" for i in range(N)]
     frame = table()[["number"]].assign(

@@ -175,7 +175,11 @@ def test_what_is_declared_counts():
     assert tb.Campaign(typed, objective="yield", columns={"ligand": "substance"}).columns["ligand"].kind == "substance"
     for column, told, words in (
         ("temperature", frame(), "holds int64 and can't be 'substance': SMILES are texts"),
-        ("ligand", frame().replace(LIGANDS[0], "tBuXPhos"), "'tBuXPhos' in row 0 is not a valid SMILES .* make the column a 'category'"),
+        (
+            "ligand",
+            frame().replace(LIGANDS[0], "tBuXPhos"),
+            "'tBuXPhos' in row 0 is not a valid SMILES .* make the column a 'category'",
+        ),
         ("ligand", frame().replace(list(LIGANDS), ["CO", "CO", "OC", "OC", "OC"]), "have the same fingerprint"),
     ):
         with pytest.raises(ArgumentError, match=words):

@@ -101,6 +101,7 @@ def test_blank_rows_are_skipped_and_rows_are_named_as_in_the_sheet(tmp_path: Pat
         ([[["id"], [1]], [["x"]]], r"more than one sheet with content \(S0, S1\)"),
         ([[]], "is empty: its first row must name the columns"),
         ([[["id", None, "x"], [1, 2, 3]]], "column 2 has no name"),
+        ([[["Plan of 2026"], ["id", "x"], [1, 2]]], "row 1: column 2 has no name, .*: delete titles above the table"),
         ([[["id", "x"], [1, 2, 3]]], "column 3 has no name"),
         ([[["id", "x", "x"], [1, 2, 3]]], "more than one column 'x'"),
         ([[["id", "x"]]], "has no rows"),

@@ -10,8 +10,8 @@ Ax keeps the trials, the search space and the storage; the policy proposes. Six 
   strategies that Ax chooses by itself) would replace a second pull by a random point.
 - Above 10,000 combinations Ax searches locally. `ax_generation_strategy` scores all of them up to `max_arms` (10⁶).
 - Where an evaluation fails, call `client.mark_trial_abandoned(index)`: the arm is not tried again while there are others. After
-  `mark_trial_failed` Ax knows nothing of the trial, and the same arm is proposed again at once, for ever if it always fails. Neither
-  teaches the model which other arms are likely to fail: lists of arms have `torchbandits.Bandit` and `auto` for that.
+  `mark_trial_failed` Ax knows nothing of the trial, and the same arm is proposed again at once, for ever if it always fails.
+  Neither teaches the model which other arms are likely to fail: lists of arms have `torchbandits.Bandit` and `auto` for that.
 - Ax makes its arms as products of parameters and fits its model anew at every step. For a list of arms (molecules, networks),
   and for more than some 10⁴ arms or a few hundred trials, use `torchbandits.Bandit` with `ask` and `tell` instead.
 - Ax fits the kernel, so that no theorem holds for the width of a policy. `beta=4.0`, two deviations, explores far less: in

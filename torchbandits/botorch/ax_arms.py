@@ -74,8 +74,8 @@ class ArmAcquisition(Acquisition):
     def _without_lost(self, arms: Tensor) -> Tensor:
         """The arms without those that are pending and were never observed; all if no others are left.
 
-        Ax counts abandoned trials as pending for ever and each arm as pending once, so that the upper bound of a noisy arm whose
-        trials are abandoned would stay as high as it is.
+        Ax counts abandoned trials as pending for ever, and each arm as pending once, so that the upper bound of a noisy arm
+        whose trials are abandoned would stay as high as it is.
         """
         if self.X_pending is None:
             return arms

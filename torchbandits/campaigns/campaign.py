@@ -39,7 +39,7 @@ from torchbandits.campaigns.results import (
     read_results,
     record_of,
 )
-from torchbandits.campaigns.settings import ADDED, SOURCE, Settings, begin, check_pair, history
+from torchbandits.campaigns.settings import ADDED, Settings, begin, check_pair, history
 from torchbandits.checks import (
     as_device,
     as_path,
@@ -296,7 +296,7 @@ class Campaign(Readable):
             bandit = self._bandit_on(policy, arms, generator, None if priced is None else priced.to(device))
             made = True
             return bandit
-        except ArgumentError as error:
+        except ArgumentError:
             if priced is not None and isinstance(arms, Tensor):
                 self._check_equal_costs(self._table, self._ids, arms, priced)
             raise
@@ -306,8 +306,8 @@ class Campaign(Readable):
             if what is None:
                 raise
             raise StateError(
-                f"{self._table.name} has changed since the campaign began ({what}): put it back as it was, or begin another "
-                "campaign with another journal."
+                f"{self._table.path or self._table.name} has changed since the campaign began ({what}): put it back as it was, "
+                "or begin another campaign with another journal."
             ) from error
         finally:
             if unwritten is not None and not made:
@@ -325,10 +325,10 @@ class Campaign(Readable):
         rows = order[places[0] : places[0] + 2].numpy()
         (one, other), (cost, dearer) = ids.of(rows, table.take(rows)), priced.cpu()[rows].tolist()
         raise ArgumentError(
-            f"cost: rows {one!r} and {other!r} of {table.name} differ only in columns that are no features, and cost {cost:g} and "
-            f"{dearer:g} in column {self._settings.cost!r}; the model sees one candidate, which needs one cost. Keep the cheapest of "
-            "such rows, give them one cost, or make a column in which they differ a feature. Without a column of costs, "
-            "constraints.Total (ask --total) takes the cheapest."
+            f"cost: rows {one!r} and {other!r} of {table.name} differ only in columns that are no features, and cost {cost:g} "
+            f"and {dearer:g} in column {self._settings.cost!r}; the model sees one candidate, which needs one cost. Keep the "
+            "cheapest of such rows, give them one cost, or make a column in which they differ a feature. Without a column of "
+            "costs, constraints.Total (ask --total) takes the cheapest."
         )
 
     def _bandit_on(self, policy: Policy, arms: Any, generator: torch.Generator | None, priced: Tensor | None) -> Bandit:
@@ -917,8 +917,7 @@ class Campaign(Readable):
 
     def _table_name(self) -> str:
         """Name of the user's table in titles."""
-        own = self._table.name if self._table.path is None else self._table.path.name
-        return (self._table.schema.metadata or {}).get(SOURCE, b"").decode() or own
+        return Path(self._table.name).name
 
     def _check_not_closed(self) -> None:
         """Refuse changes after `close`."""

@@ -24,7 +24,7 @@ from rich.table import Table as RichTable
 
 from torchbandits.campaigns.campaign import MEASURED, TIMES, Campaign
 from torchbandits.campaigns.outcome_campaign import OPTIMAL, OutcomeCampaign
-from torchbandits.campaigns.settings import FORM, SOURCE, read_settings
+from torchbandits.campaigns.settings import FORM, read_settings
 from torchbandits.constraints import AtMost, Constraint, Distinct, Same, Total
 from torchbandits.display import count
 from torchbandits.errors import ConfigError, DataError, StateError, require
@@ -33,7 +33,7 @@ from torchbandits.files import prepare_folder, write_atomically
 from torchbandits.stopping import Budget, ImprovementPerCost, ProbableRegret, Rule
 from torchbandits.tabular.ids import open_table
 from torchbandits.tabular.spreadsheets import EMPTY, Form, form_of, read_texts
-from torchbandits.tabular.tables import ARROW, PARQUET, TEXT, InMemory
+from torchbandits.tabular.tables import ARROW, PARQUET, SOURCE, TEXT, InMemory
 from torchbandits.tabular.workbooks import WORKBOOK, read_workbook, write_workbook
 
 if TYPE_CHECKING:
@@ -53,6 +53,8 @@ CANDIDATES = "candidates.parquet"
 Folder = Annotated[Path, typer.Option("--folder", "-f", help="Folder of the campaign.")]
 HERE = Path("campaign")
 _XLSX = ".xlsx"
+# A name with the word "id", such as "Sample ID", "sample_id" or "sampleId".
+_ID = re.compile(r"(^|[\W_]|[a-z](?=I))(id|Id|ID)s?($|[\W_])")
 _UNINFORMATIVE = 0.05
 """Probability of belonging to the front below which the most probable row tells nothing about the front."""
 Output = Annotated[
@@ -135,6 +137,8 @@ def new(
     told, names, rows = made.bandit.pulls.sum(), made.objective, table.count
     say(f"{folder} holds this campaign already: nothing has changed." if began else f"The campaign is in {folder}.")
     say(f"{candidates.name} has {count(rows, 'row')}, one per candidate.")
+    if "id" not in [decision.kind for decision in made.columns]:
+        say(_unnamed([decision.column for decision in made.columns]))
     say(f"{int(told):,} values of {names} are known." if told else f"No value of {names} is known yet.")
     plate = "--output plate.xlsx" if candidates.suffix.lower() in WORKBOOK else "> plate.csv"
     say(f"Next: torchbandits campaign ask -n {min(8, rows)}{where} {plate}")
@@ -389,6 +393,13 @@ def _opened(folder: Path, device: str = "cpu") -> Iterator[Campaign]:
     campaign.close()
 
 
+def _unnamed(names: Sequence[str]) -> str:
+    """What a new campaign says of a table without a column of ids."""
+    own = next((name for name in names if _ID.search(name)), None)
+    meant = "" if own is None else f" If {own!r} names them, begin anew, with --id {own!r} and another --folder."
+    return f"There is no column called id: rows are named by their numbers, from 1.{meant}"
+
+
 def _copy(table: InMemory, path: Path, began: bool) -> None:
     """Copy a table to the folder, since users go on to edit their files. An existing copy must be equal to it."""
     if began:
@@ -464,6 +475,10 @@ def _objective(text: str) -> tuple[str, str]:
     if not (colon and name):
         return text, "max"
     message = f"--objective takes NAME, NAME:min or NAME:max, got {text!r}. For a column of that name write {text}:max."
+    if aim.startswith("target") or aim.replace(".", "").isdecimal():
+        message += (
+            f' For a target give limits, such as --limit "{name.split(":")[0]} <= 7.2", or minimise the distance from it.'
+        )
     require(aim in ("min", "max"), message, ConfigError)
     return name, aim
 

@@ -180,7 +180,10 @@ def _columns(name: str, table: Table, text: str) -> list[str]:
     require(odd is None, f"{name}: {text!r} may only compare columns, numbers and texts, and contains {type(odd).__name__}.")
     columns = list(dict.fromkeys([*quoted, *(node.id for node in ast.walk(tree) if isinstance(node, ast.Name))]))
     require(bool(columns), f"{name}: {text!r} does not name a column.")
-    _check_columns(name, table, columns)
+    unknown = next((column for column in columns if column not in table.schema.names), None)
+    quotes = f" A text is written in quotes: '{unknown}'."
+    message = f"{name}: {table.name} has no column {unknown!r}.{nearest(str(unknown), table.schema.names)}{quotes}"
+    require(unknown is None, message)
     return columns
 
 

@@ -24,8 +24,6 @@ MANY = 1_000_000
 """Number of rows from which on features have single precision by default."""
 ADDED = ".added.parquet"
 """End of the name of the file beside a journal with the rows that were added to the table."""
-SOURCE = b"torchbandits.source"
-"""Key of the metadata of a copy of a table: the name of the file that it was copied from."""
 FORM = b"torchbandits.form"
 """Key of the metadata of a copy of a CSV file: the form of that file, as JSON."""
 FORMAT, SEVERAL = 1, 2
@@ -255,8 +253,8 @@ def _resumed(settings: Settings, given: Any, wanted: dict[str, Any], candidates:
     kept = f" (rows that were added are in {added.name}, and belong to no other table)" if added.exists() else ""
     require(
         not lacks,
-        f"{table.name} is not the table that the campaign of {path} began with: {lacks}. Put that table back{kept}, or begin "
-        "another campaign with another journal.",
+        f"{table.path or table.name} is not the table that the campaign of {path} began with: {lacks}. Put that table "
+        f"back{kept}, or begin another campaign with another journal.",
         StateError,
     )
     return Beginning(table, ids, settings if candidates is None else replace(settings, candidates=candidates), False)

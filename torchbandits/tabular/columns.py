@@ -53,6 +53,8 @@ FEW_REAGENTS = 100
 _NAMED = 5
 _SIMILAR = "SMILES: similar ones are close to each other"
 _LIKE_A_DATE = re.compile(r"\d{1,4}[-./]\d{1,2}[-./]\d{1,4}\b")
+# A number with a unit, a sign such as <, or separators of thousands.
+_LIKE_A_NUMBER = re.compile(r"[<>~]?\s*[+-]?\d[\d.,' ]*\s*[^\W\d]{0,3}[%°]?[^\W\d]?")
 
 
 # ---------------------------------------------------------------------- the content of a column
@@ -139,7 +141,7 @@ class Survey:
         return self._table.where(self._text_row)
 
     def where(self, texts: Sequence[str]) -> str:
-        """Some texts with the place of the first cell that holds each; of many, the first ones. Cost: a pass over the column."""
+        """Some texts, each with the place of the first cell that holds it. Cost: a pass over the column."""
         named = list(texts[:_NAMED])
         places: dict[str, int] = {}
         first = 0
@@ -570,7 +572,10 @@ def _guess(s: Survey, molecules: bool) -> tuple[Any, str]:
         return MOLECULE, "SMILES: Morgan fingerprints"
     if not (most_rare or s.dictionary):
         _refuse_texts(s, molecules)
-    return "category", f"{len(s.categories)} different texts" if len(s.categories) > 1 else "the same text, or empty"
+    if len(s.categories) < 2:
+        return "category", "the same text, or empty"
+    amounts = f": write {s.categories[0][:20]!r} without the unit to use their order" if _of_one_unit(s.categories) else ""
+    return "category", f"{len(s.categories)} different texts{amounts}"
 
 
 def _decades(values: NDArray[np.float64]) -> bool:
@@ -598,8 +603,8 @@ def _nearly_smiles(s: Survey, wrong: Sequence[str]) -> str:
     are, them = ("is not a", "it") if len(wrong) == 1 else ("are not", "them")
     of = f"of its {'first ' * s.too_many}{len(s.categories):,} different texts"
     return (
-        f"column {s.column!r}: {s.where(wrong)} {are} valid SMILES ({len(wrong):,} {of}). Correct {them}, leave these rows out, "
-        f"or make the column a {ways}."
+        f"column {s.column!r}: {s.where(wrong)} {are} valid SMILES ({len(wrong):,} {of}). Correct {them}, leave these rows "
+        f"out, or make the column a {ways}."
     )
 
 
@@ -613,10 +618,24 @@ def _remedy(columns: Sequence[Survey], molecules: bool) -> str:
     ways += [] if all(s.too_many for s in columns) else ["declare it as categories ('category')"]
     ways += ["declare it as SMILES of molecules ('substance', 'molecule')"] if molecules else []
     dates = any(_LIKE_A_DATE.match(s.first_text) for s in columns)
+    amounts = any(_like_a_number(s.first_text) for s in columns)
     return (
         f"A model can't read {'this' if len(columns) == 1 else 'these'}: leave a column out (columns={{{python}}}, {command}), "
         f"{', '.join(ways[:-1])}{', ' * (len(ways) > 1)}or {ways[-1]}."
-    ) + " Dates are written like 2026-08-31 in a file, and have the type of dates in a table of pandas." * dates
+        f"{' Dates are written like 2026-08-31 in a file, and have the type of dates in a table of pandas.' * dates}"
+        f"{' Numbers are written without units and separators of thousands, and with one decimal mark in the file.' * amounts}"
+    )
+
+
+def _of_one_unit(texts: Sequence[str]) -> bool:
+    """Whether texts are numbers with the same unit."""
+    units = {re.sub(r"^[+-]?\d[\d.,]*\s*", "", text) for text in texts}
+    return len(units) == 1 and "" not in units and all(map(_like_a_number, texts))
+
+
+def _like_a_number(text: str) -> bool:
+    """Whether a text is a number with a unit or the like."""
+    return _LIKE_A_NUMBER.fullmatch(text) is not None and not _LIKE_A_DATE.match(text)
 
 
 def _option(column: str, kind: str) -> str:

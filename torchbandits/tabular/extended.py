@@ -20,8 +20,8 @@ else:
     from torchbandits.tabular.extras import pyarrow as pa
 
 ANOTHER = (
-    "begin another campaign with all rows, and tell() it the results so far (torchbandits campaign new, with one table of all rows "
-    "and another --folder; then torchbandits campaign tell, with the files that were told before)"
+    "begin another campaign with all rows, and tell() it the results so far (torchbandits campaign new, with one table of all "
+    "rows and another --folder; then torchbandits campaign tell, with the files that were told before)"
 )
 """The way to add rows that cannot be added."""
 

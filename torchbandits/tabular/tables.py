@@ -32,6 +32,8 @@ BATCH = 1 << 16
 ARROW = (".arrow", ".feather", ".ipc")
 PARQUET = (".parquet", ".pq")
 TEXT = (".csv", ".tsv", ".txt")
+SOURCE = b"torchbandits.source"
+"""Key of the metadata of a copy of a table: the name of the file that it was copied from."""
 
 
 class Table(ABC):
@@ -67,8 +69,9 @@ class Table(ABC):
 
     @property
     def name(self) -> str:
-        """Name of the table in messages."""
-        return "the table" if self.path is None else str(self.path)
+        """Name of the table in messages: that of the file from which it was copied, if it is a copy."""
+        own = "the table" if self.path is None else str(self.path)
+        return (self.schema.metadata or {}).get(SOURCE, b"").decode() or own
 
     def where(self, row: int) -> str:
         """Name of a row in messages."""

@@ -53,10 +53,13 @@ def read_workbook(path: Path, ids: str | None) -> tuple[pa.Table, NDArray[np.int
         "a file of its own."
     )
     require(len(sheets) == 1, message, DataError)
-    (_, header), *rows = next(iter(sheets.values()))
+    (first, header), *rows = next(iter(sheets.values()))
     width = max(len(cells) for cells in (header, *(cells for _, cells in rows)))
     unnamed = [str(place + 1) for place in range(width) if place >= len(header) or header[place] is None]
-    require(not unnamed, f"{path}: column {', '.join(unnamed[:5])} has no name.", DataError)
+    nameless = (
+        f"{path}, row {first}: column {', '.join(unnamed[:5])} has no name, and the first row with content must name them all"
+    )
+    require(not unnamed, f"{nameless}: delete titles above the table.", DataError)
     names = [str(name) for name in header]
     twice = sorted({name for name in names if names.count(name) > 1})
     require(not twice, f"{path} has more than one column {', '.join(map(repr, twice))}: rename all but one.", DataError)

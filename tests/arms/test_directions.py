@@ -248,3 +248,64 @@ def test_a_rollback_that_runs_twice_leaves_what_one_leaves():
         restore()
         found = table.directions.between(*(table.directions.features(index),) * 2)
         torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-12)
+
+
+def test_a_large_t_exists_once_and_repeats_stay_within_the_budget(monkeypatch: pytest.MonkeyPatch):
+    """From a third of the budget on its memory is reserved, and a sweep overwrites it. T has a row for every pull between two
+    sweeps, and so exceeds the number of distinct arms."""
+    monkeypatch.setattr(module, "_BRIEF_BYTES", 0)
+    problem, holds = Problem(seed=4, a=2000), 100
+    tight, roomy = (
+        tb.Bandit(tb.gp_ucb(rbf(0.3), noise_std=0.1, memory_budget=budget), problem.tensor)
+        for budget in (holds * 8 * 2000, 2 << 30)
+    )
+    table, places, used = tight.loop.state.table, set[int](), 0
+    for step in range(60):
+        index = torch.randperm(90, generator=generator(step))[:10]
+        for bandit in (tight, roomy):
+            bandit.tell(index, problem.rewards(step, index))
+        used = max(used, table.directions.used)
+        if table.directions.used > holds // 2:
+            places.add(table.directions.block.data_ptr())
+    assert int(tight.posterior.statistics.size) == 90
+    assert holds < used <= holds + 64 + 10
+    assert len(places) == 1
+    torch.testing.assert_close(table.leverage, roomy.loop.state.table.leverage, rtol=1e-8, atol=1e-9)
+    assert torch.equal(tight.ask().index, roomy.ask().index)
+
+
+@pytest.mark.parametrize("spare", [64, 0])
+def test_a_sweep_that_fails_after_it_overwrote_t_leaves_what_was_there(spare: int, monkeypatch: pytest.MonkeyPatch):
+    """Without spare rows the storage is too small for the next sweep, and is given back before it."""
+    for name, value in {"_BRIEF_BYTES": 0, "_SPARE": spare, "_SPARE_BYTES": 0}.items():
+        monkeypatch.setattr(module, name, value)
+    problem = Problem(seed=4, a=2000)
+    told = torch.randperm(2000, generator=generator(0))[:40]
+    bandit, twin = (tb.Bandit(tb.auto(batch_size=4), problem.tensor, generator=generator(1)) for _ in range(2))
+    for place in range(0, 16, 2):
+        for each in (bandit, twin):
+            each.tell(told[place : place + 2], problem.rewards(place, told[place : place + 2]))
+    swept, calls = module.Directions.swept, list[int]()
+
+    def broken(self: module.Directions, block: torch.Tensor, size: int) -> None:
+        calls.append(size)
+        if len(calls) == 1:
+            block.fill_(torch.nan)
+            raise MemoryError("the machine is full")
+        swept(self, block, size)
+
+    monkeypatch.setattr(module.Directions, "swept", broken)
+    with pytest.raises(MemoryError, match="the machine is full"):
+        bandit.tell(told[16:40], problem.rewards(16, told[16:40]))
+    monkeypatch.setattr(module.Directions, "swept", swept)
+    assert len(calls) == 2
+    first, second = (each.loop.state.table for each in (bandit, twin))
+    assert torch.equal(first.leverage, second.leverage)
+    slot = torch.tensor([5, 900, int(told[3])])
+    torch.testing.assert_close(first.cross(slot), second.cross(slot), rtol=1e-8, atol=1e-10)
+    again = tb.Bandit(tb.auto(batch_size=4), problem.tensor, generator=generator(2))
+    again.load_state_dict(bandit.state_dict())
+    for each in (bandit, twin, again):
+        each.tell(told[16:40], problem.rewards(16, told[16:40]))
+    assert torch.equal(bandit.ask().index, twin.ask().index)
+    torch.testing.assert_close(again.loop.state.table.leverage, first.leverage, rtol=1e-8, atol=1e-10)

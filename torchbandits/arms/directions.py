@@ -23,7 +23,7 @@ Leaders = Callable[[int], Tensor]
 _SPARE = 64
 # Largest size of the spare rows that a sweep allocates.
 _SPARE_BYTES = 256 << 20
-# A brief saved state leaves out a T that is larger than this.
+# A brief saved state leaves out a T that is larger than this, and a sweep on the host overwrites it.
 _BRIEF_BYTES = 256 << 20
 # Up to this number of arms the whole A x A covariance is kept, and directions are subtracted from it in blocks.
 _DENSE_ARMS = 1024
@@ -49,11 +49,15 @@ class Directions(Buffered):
     are pulled again in the next batch. When an arm whose column is known is pulled, the column is corrected by the rows of T
     that were appended in the meantime.
 
+    On the host a large T exists once: from a third of the memory budget on, memory for all of the budget is reserved at once
+    (untouched rows take none), and a sweep overwrites the rows. A snapshot from before such a sweep has to recompute them.
+
     Args:
         rows: The arms.
         posterior: The posterior; its `batch_shape` is that of the directions.
         columns: Evaluates kernel columns.
-        memory_budget: Bytes; the dense covariance is kept only if it is smaller.
+        memory_budget: Bytes; the dense covariance is kept only if it is smaller, and rows of repeated pulls that exceed it are
+            recomputed sooner.
 
     Buffers: `block` `batch_shape x capacity x A`, whose first `used` rows are T; `covariance` `batch_shape x A x A`, k̃ before
     those rows (empty if it is not kept, or not computed yet).
@@ -79,7 +83,12 @@ class Directions(Buffered):
         # On a CPU untouched rows take no memory, and growing later would copy all of T.
         self._spare = _SPARE_BYTES // max(1, self._row_bytes) if source.device.type == "cpu" else 0
         self._most = None if self._budget is None else self._budget // self._row_bytes
-        # Whether saved states leave out a large T, and whether the loaded state was saved without T.
+        # Number of rows that the budget holds, for arms in the memory of the host.
+        self._holds = memory_budget // max(1, self._row_bytes) if source.device.type == "cpu" and not rows.streamed else None
+        # The storage of T that was made here, which nothing else reads, and how often a sweep has overwritten it.
+        self._made: Tensor | None = None
+        self._overwritten = 0
+        # Whether saved states leave out a large T, and whether T must be computed before it is read.
         self.brief = self.incomplete = False
         self.register_buffer("block", empty, persistent=False)
         self.register_buffer("covariance", empty, persistent=False)
@@ -259,20 +268,42 @@ class Directions(Buffered):
             self._check_room(r + p)
             size = max(r + p, 2 * capacity, _SPARE)
             size = size if self._most is None else min(size, self._most)
+            size = max(r + p, self._whole_budget(size) or size)
             grown = self.block.new_empty(*self.block.shape[:-2], size, self.block.shape[-1])
             grown[..., :r, :] = self.block[..., :r, :]
-            self.block = grown
+            self.block = self._made = grown
         self.block[..., r : r + p, :] = G
         self.__dict__.update(used=r + p, _pulls=self._pulls + p)
 
     def sweep_storage(self, size: int) -> Tensor:
-        """Storage for a sweep that rewrites all `size` rows, `batch_shape x size x A`. Pass it to `swept` when filled."""
+        """Storage for a sweep that rewrites all `size` rows, `batch_shape x size x A`. Pass it to `swept` when filled. A large
+        T on the host is overwritten, so that there is no second one: until `swept`, the table is `incomplete`."""
         self._check_room(size)
+        if self._made is self.block and not self.dense and self._holds is not None and self._bytes > _BRIEF_BYTES:
+            self._overwritten, self.incomplete, self.used = self._overwritten + 1, True, 0
+            if self.block.shape[-2] >= size:
+                return self.block
+            # A snapshot may hold the tensor, but not its memory.
+            self.block.untyped_storage().resize_(0)
         # On the host, memory is only taken as it is written.
         most = size if self.block.device.type != "cpu" else 2 * size + _SPARE
         whole = size if self.dense else size + max(_SPARE, min(most, self._spare))
         whole = whole if self._most is None else min(whole, self._most)
+        whole = max(size, self._whole_budget(whole) or whole)
         return self.block.new_empty(*self.block.shape[:-2], whole, self.block.shape[-1])
+
+    @property
+    def _bytes(self) -> int:
+        """Bytes of the rows of T."""
+        return self.used * self._row_bytes
+
+    def _whole_budget(self, size: int) -> int | None:
+        """Number of rows to reserve at once instead of `size`, if these take a third of the budget of a large T on the host:
+        later copies would need more memory than they save. None otherwise."""
+        if self.dense or self._holds is None or 3 * size <= self._holds or size * self._row_bytes <= _BRIEF_BYTES:
+            return None
+        # A sweep comes after the tell that exceeds the budget by _SPARE rows.
+        return self._holds + 2 * _SPARE
 
     def _check_room(self, size: int) -> None:
         """Raise `UnsupportedError` if `size` rows do not fit the budget."""
@@ -292,22 +323,26 @@ class Directions(Buffered):
             self.covariance = self._prior_covariance() - block.mT @ block
             self.used = 0
         else:
-            self.block, self.used = block, size
+            self.block, self.used, self._made = block, size, block
 
     def forget_all(self) -> None:
         """Return to the prior."""
         self.used, self._pulls, self.incomplete = 0, 0, False
         self.block, self.covariance = (t[..., :0, :].clone() for t in (self.block, self.covariance))
+        self._made = None
         self._forget_ahead()
 
     def needs_sweep(self, rows: int = 0) -> bool:
-        """Whether repeated pulls have doubled T, T leaves no room for `rows` further rows, or rounding errors may have
-        accumulated in a kept covariance."""
+        """Whether repeated pulls have doubled T, or made it exceed a budget that holds a row for each arm pulled, T leaves no
+        room for `rows` further rows, or rounding errors may have accumulated in a kept covariance."""
         if self._most is not None and self.used + rows > self._most and self.used > self._owners[1].statistics.size:
             return True
         if self.dense:
             return self._pulls > _ANCHOR * max(self.block.shape[-1], _SPARE)
-        return self.used > 2 * self._owners[1].statistics.size + _SPARE
+        size, most = self._owners[1].statistics.size, self._holds
+        if most is not None and size <= most < self.used - _SPARE and self._bytes > _BRIEF_BYTES:
+            return True
+        return self.used > 2 * size + _SPARE
 
     def _dense(self) -> Tensor:
         if not self.covariance.shape[-2]:
@@ -333,17 +368,25 @@ class Directions(Buffered):
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Directions:
         super()._apply(fn, recurse)
+        self._made = None
         self._forget_ahead()
         return self
 
     def snapshot(self) -> Callable[[], None]:
-        """Function that restores the current rows. The buffers must be restored by the caller."""
-        used, pulls = self.used, self._pulls
+        """Function that restores the current rows. The buffers must be restored by the caller. Rows that a sweep has
+        overwritten are gone: the table is then `incomplete`."""
+        used, pulls, incomplete = self.used, self._pulls, self.incomplete
+        made, overwritten = self._made, self._overwritten
 
         def restore() -> None:
             self.used = used
             self._pulls = pulls
+            self.incomplete = incomplete
+            self._made = made
             self._forget_ahead()
+            if self._overwritten != overwritten:
+                self.incomplete, self._made, self.used = True, None, 0
+                self.block = self.block[..., :0, :].clone()
 
         return restore
 
@@ -351,8 +394,8 @@ class Directions(Buffered):
         """The used rows without spare capacity, the kept covariance, and the number of pulls since the last sweep. For streamed
         arms T is left out (None), because it may fill the memory, and is recomputed by a sweep. So is a large T of a `brief`
         state."""
-        large = self._budget is not None or (self.brief and self.used * self._row_bytes > _BRIEF_BYTES)
-        rows = None if large and self.used and not self.dense else self.rows_used.clone()
+        large = self._budget is not None or (self.brief and self._bytes > _BRIEF_BYTES)
+        rows = None if self.incomplete or (large and self.used and not self.dense) else self.rows_used.clone()
         return {"rows": rows, "covariance": self.covariance, "pulls": self._pulls}
 
     def set_extra_state(self, state: dict[str, Any]) -> None:

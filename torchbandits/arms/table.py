@@ -323,6 +323,13 @@ class ArmTable(Buffered):
         """Whether the loaded state leaves out values that a sweep must recompute."""
         return not self.posterior.sparse and self.directions is not None and self.directions.incomplete
 
+    def _sweep_directions(self) -> None:
+        """Recompute the directions alone, which a sweep has overwritten before it was undone."""
+        warm = self.posterior.factorised
+        self.strategy.sweep(self._prior_leverage(), torch.empty_like(self.leverage), torch.empty_like(self.channels))
+        if not warm:
+            self.posterior.invalidate_()
+
     # ------------------------------------------------------------------ covariances between arms
 
     def features(self, index: Picks) -> tuple[Tensor, ...]:
@@ -345,7 +352,7 @@ class ArmTable(Buffered):
     def snapshot(self) -> Callable[[], None]:
         """Function that restores the current derived values. The buffers must be restored by the caller."""
         updates, directions = self._updates, None if self.directions is None else self.directions.snapshot()
-        diagonal = self.columns.diagonal
+        diagonal, incomplete = self.columns.diagonal, self.incomplete
 
         def restore() -> None:
             self._updates = updates
@@ -355,6 +362,8 @@ class ArmTable(Buffered):
             self.columns.diagonal = diagonal
             if directions is not None:
                 directions()
+            if self.incomplete and not incomplete:
+                self._sweep_directions()
 
         return restore
 

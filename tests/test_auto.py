@@ -322,6 +322,25 @@ def test_the_noise_is_that_of_repeated_pulls_where_there_are_ten():
     assert said.noise_std == pytest.approx(within**0.5, rel=1e-2), "of all arms"
 
 
+@pytest.mark.filterwarnings("ignore:arm .* has taken")
+def test_repeats_tell_the_noise_where_no_kernel_is_found():
+    """Noise alone explains the averages of ten arms, and the fit is not accepted. The noise of the repeats still counts."""
+    x = torch.rand(10, 3, generator=generator(1), dtype=torch.float64)
+    rewards = torch.tensor([-1.41, 0.06, 0.26, -0.87, -0.01, 0.07, 0.28, 0.29, -0.69, -2.45], dtype=torch.float64)
+    draws = torch.randn(100, generator=generator(2), dtype=torch.float64)
+    bandit = tb.Bandit(tb.auto(batch_size=5), x, generator=generator(3))
+    for told in torch.arange(10).split(5):
+        bandit.tell(told, rewards[told])
+    best, top = 1, 0.35
+    for some in (0.5 * (draws - draws.mean()) / draws.std()).split(10):
+        bandit.tell(torch.full((10,), best), top + some)
+    report = bandit.fit_kernel_()
+    assert report.reasons[0].startswith("noise alone explains")
+    found, error = bandit.posterior(x[best : best + 1]), 0.5 / 101**0.5
+    assert abs(float(found.mean) - top) < 2 * error
+    assert error / 4 < float(found.variance) ** 0.5 < 4 * error
+
+
 def test_rewards_that_are_noise_are_not_taken_for_a_function():
     x = torch.as_tensor(np.random.default_rng(0).uniform(size=(2_000, 6)))
     f = torch.full((2_000,), 90.0, dtype=torch.float64)

@@ -61,8 +61,8 @@ class Climb:
         self._log_misfit = torch.full_like(self._log_noise, -torch.inf)
         self._parameters = {name: p for name, p in kernel.named_parameters() if name in fitted}
         self._noise = noise
-        self._pooled = pooled_noise(averages) if noise else None
-        if noise and self._pooled is None:
+        self.pooled = pooled_noise(averages) if noise else None
+        if noise and self.pooled is None:
             self._parameters[_NOISE] = self._log_noise
         self._noise_prior = noise_prior if _NOISE in self._parameters else None
         if misfit and _NOISE not in self._parameters:
@@ -108,8 +108,8 @@ class Climb:
         starts, own, levels = [], self._dictionary(size), self._misfits()
         self.before = max(self._value_of(origin | {"misfit": level}, own) for level in levels)
         self._restore(origin)
-        if self._pooled is not None:
-            self._log_noise.fill_(math.log(self._pooled))
+        if self.pooled is not None:
+            self._log_noise.fill_(math.log(self.pooled))
         first = self._values()
         for factor in dict.fromkeys((1.0, *restarts)):
             if factor == 1 or self._scale_lengthscales(factor):

@@ -104,7 +104,8 @@ def fit_standardized_(posterior: GaussianProcess, priors: Priors, rows: Tensor, 
             of their average rewards.
 
     Returns:
-        The report. A row with fewer than five points, or with equal rewards only, keeps its kernel and gets new units.
+        The report. A row with fewer than five points, or with equal rewards only, keeps its kernel and gets new units. A row
+        whose averages tell no kernel keeps it too, but takes the noise of its repeated pulls, where there are enough of them.
 
     Cost: O(min(u, `most`)³) per iteration and batch row.
     """
@@ -141,6 +142,9 @@ def fit_standardized_(posterior: GaussianProcess, priors: Priors, rows: Tensor, 
             climb.reason = "the average rewards are all equal, and say nothing of a kernel"
         else:
             climb.run(most, most, (0.3, 1.0, 3.0), 30)
+            # Where the averages tell no kernel, repeated pulls still tell the noise.
+            if climb.degenerate and not climb.accepted and climb.pooled is not None:
+                climb.noise_variance = climb.pooled
             climb.noise_variance = max(climb.noise_variance, priors.least_noise)
             scale[place] = c = math.sqrt(lam / climb.noise_variance)
             kernel = in_ranges(own, ranges)

@@ -222,6 +222,13 @@ def test_what_can_t_be_reweighted_says_so(make):
         make()
 
 
+@pytest.mark.parametrize("name", ["discount", "window", "restart", "robust"])
+def test_two_rules_that_weight_rewards_can_t_be_combined(name: str):
+    for outer in (tb.robust, lambda policy: tb.forgetting.window(policy, pulls=3)):
+        with pytest.raises(errors.UnsupportedError, match=r"already weights its rewards, by .*: choose robust or one rule of"):
+            outer(MAKERS[name]())
+
+
 @pytest.mark.parametrize("wrong", [0.0, 1.0, float("nan")])
 def test_a_factor_is_between_0_and_1(wrong):
     with pytest.raises(errors.ArgumentError, match="factor"):

@@ -103,7 +103,7 @@ class Composed(Policy[TableState | BoxState]):
         )
         ends = self.batch_rule.max_batch_size is not None if draws else self.batch_rule.budget is not None
         require(isinstance(base, UCB) or ends, message, UnsupportedError)
-        message = "auto weights rewards by its own rules: take gp_ucb, gp_bucb or thompson_sampling to forget some of them."
+        message = "auto weights rewards by its own rules: take gp_ucb, gp_bucb or thompson_sampling for robust or forgetting."
         require(self.from_data is None or self.reweighting is None, message, UnsupportedError)
         check_memory_budget(self.memory_budget)
         check_whole("refit_every", self.refit_every, otherwise="to keep the kernel as it is")

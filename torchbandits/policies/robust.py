@@ -20,10 +20,16 @@ def reweighted(policy: Any, reweighting: Reweighting) -> Composed:
         UnsupportedError: For a policy without a single exact Gaussian process, and for a policy that already has such a rule.
     """
     check_instance("policy", policy, Policy, "a torchbandits policy")
-    if not isinstance(policy, Composed) or not isinstance(policy.memory, KeepAll):
+    known = policy.memory if isinstance(policy, Composed) else None
+    if isinstance(known, Reweighting):
         raise UnsupportedError(
-            f"{type(policy).__name__} is not one exact Gaussian process, or already weights its rewards: use gp_ucb, igp_ucb, "
-            "gp_bucb or thompson_sampling."
+            f"the policy already weights its rewards, by {known!r}, and two such rules can't be combined: choose robust or one "
+            "rule of forgetting, and apply it to the policy itself, as in tb.robust(tb.gp_ucb(…))."
+        )
+    if not isinstance(known, KeepAll):
+        raise UnsupportedError(
+            f"the policy is not one exact Gaussian process ({known or type(policy).__name__}): use gp_ucb, igp_ucb, gp_bucb or "
+            "thompson_sampling."
         )
     return replace(policy, memory=reweighting)
 

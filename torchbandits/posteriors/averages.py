@@ -90,7 +90,9 @@ def plausible(means: PerPoint, prior_std: float) -> Tensor:
     """Whether each average lies close enough to the middle nine tenths of the averages, `u` booleans.
 
     The middle excludes at least one average on either side. Averages that are likely under the prior are never outliers, so
-    that a peak observed at few points is kept.
+    that a peak observed at few points is kept. Outliers that are more than a twentieth, all on one side, are therefore kept.
+    Fences from quartiles or from the middle eight tenths, and a gap of 1.5 spans below the rest, find up to a tenth of them,
+    but also take genuine peaks and plateaus for outliers: each made fits to some rewards without outliers worse.
     """
     u = len(means)
     if u < FEWEST:

@@ -301,6 +301,41 @@ def test_the_variance_of_repeats_is_that_of_numpy():
     assert float(share) == pytest.approx(within / np.var([y.mean() for y in groups], ddof=1), rel=1e-9)
 
 
+@pytest.mark.parametrize("offset", [0.0, 1e9, -1e11])
+def test_the_noise_of_repeats_does_not_depend_on_an_offset(offset: float):
+    """Squares of rewards far from 0 have no digits left for their noise."""
+    x = torch.rand(40, 2, generator=generator(0), dtype=torch.float64)
+    rng = np.random.default_rng(1)
+    bandit, told = tb.Bandit(tb.auto(), x, generator=generator(0)), []
+    # Single pulls, an arm several times in a tell, and sums of equal rewards.
+    for size in (20, 1, 7, 12):
+        index = torch.as_tensor(rng.integers(0, 8, size=size))
+        rewards = offset + index.double() + 0.1 * torch.as_tensor(rng.standard_normal(size))
+        bandit.tell(index, rewards)
+        told += list(zip(index.tolist(), (rewards - offset).tolist(), strict=True))
+    y = torch.tensor([offset + 20.0], dtype=torch.float64)
+    bandit.observe(torch.tensor([9]), counts=torch.tensor([3.0]), sums=3 * y, squares=3 * y**2)
+    groups = [np.array([y for arm, y in told if arm == each]) for each in sorted({arm for arm, _ in told})]
+    within = sum(((each - each.mean()) ** 2).sum() for each in groups)
+    units, statistics = bandit.posterior.units, bandit.posterior.statistics
+    degrees, scatter = units.scatter(statistics)
+    assert int(degrees.sum()) == 40 - len(groups) + 2
+    assert float(scatter.sum()) == pytest.approx(within, rel=1e-9 if offset == 0 else 1e-2)
+    again = tb.Bandit(tb.auto(), x, generator=generator(0)).load_state_dict(bandit.state_dict())
+    assert torch.equal(again.posterior.units.scatter(statistics)[1], scatter)
+
+
+def test_a_state_without_deviations_takes_them_from_its_squares():
+    x, f = table(100)
+    bandit = tb.Bandit(tb.auto(), x, generator=generator(0))
+    bandit.tell(torch.arange(20) % 7, f[torch.arange(20) % 7] + torch.arange(20).sin())
+    units, statistics = bandit.posterior.units, bandit.posterior.statistics
+    before = units.scatter(statistics)[1]
+    old = Units(units.features)
+    old.load_state_dict(units.state_dict() | {"totals": units.totals[..., :2]})
+    torch.testing.assert_close(old.scatter(statistics)[1], before, rtol=1e-8, atol=0)
+
+
 def test_the_noise_is_that_of_repeated_pulls_where_there_are_ten():
     x, f = table(400)
     bandit = tb.Bandit(tb.auto(), x, generator=generator(0))

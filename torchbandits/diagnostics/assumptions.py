@@ -94,7 +94,7 @@ def noise(bandit: Bandit, *, noise_std: float | None = None) -> Noise:
     n, s, q = state.statistics.weights, state.statistics.sums, state.statistics.squares
     units = state.posterior.units if isinstance(state, GaussianState) else None
     if units is not None:
-        s, q = units.totals.unbind(dim=-1)
+        s, q, _ = units.totals.unbind(dim=-1)
     # A noise that was estimated in units of the model is not in units of the rewards.
     known = noise_std is not None or (units is None and believed_noise(bandit) is not None)
     believed = noise_of(bandit, noise_std) if known else None
@@ -102,7 +102,9 @@ def noise(bandit: Bandit, *, noise_std: float | None = None) -> Noise:
     counted = not getattr(state.records, "weighted", False) and not getattr(bandit.policy, "reweighting", None)
     repeated = (n > 1) & counted
     within = torch.where(repeated, q - s.square() / n.clamp_min(1), 0.0)
-    flat = repeated & (within <= _ROUNDING * q)
+    if units is not None:
+        within = torch.where(repeated, units.scatter(state.statistics)[1], 0.0)
+    flat = repeated & (within <= (_ROUNDING * q if units is None else 0.0))
     spread = repeated & ~flat
     total = torch.where(spread, within, 0.0).sum(dim=-1)
     degrees = torch.where(spread, n - 1, 0.0).sum(dim=-1)

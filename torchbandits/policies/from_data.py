@@ -189,13 +189,15 @@ class FromData:
         units, sums, squares = state.posterior.units, pulls.sums, pulls.squares
         assert units is not None
         if pulls.points is not None:
-            row = matches(state.statistics.points, pulls.points.double())
+            own = row = matches(state.statistics.points, pulls.points.double())
         else:
             assert pulls.index is not None
             assert pulls.mask is not None
             arm, _, sums, squares = state.rows.distinct(pulls.index, pulls.mask, pulls.counts, sums, squares)
             row = torch.where(arm >= 0, state.rows.row_of(arm), -1)
-        units.add_(row, sums, squares, state.statistics.size)
+            own = torch.where(pulls.mask, state.rows.row_of(state.rows.entry(pulls.index)), -1)
+        deviations = units.deviations_with(own, pulls.counts, pulls.sums, pulls.squares, state.statistics)
+        units.add_(row, sums, squares, state.statistics.size, deviations)
         if not state.posterior.sparse and state.statistics.size > self.most_exact(state):
             learn_sparsely(state)
         # The units of the last fit do not extend to an average so far from all others.

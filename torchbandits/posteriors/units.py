@@ -45,8 +45,9 @@ class Units(Buffered):
         features: `batch_shape x d`, the range of each feature of the arms, > 0.
 
     Buffers, float64: `features`; `knots`, `scores` `batch_shape x K`, ascending, ∞ where padded; `scale` `batch_shape`; and
-    `totals` `batch_shape x u x 2` (sum, sum of squares) of the original rewards, in the rows of the statistics. Buffers are
-    replaced, never written in place.
+    `totals` `batch_shape x u x 3` (sum, sum of squares, sum of squared deviations from the average) of the original rewards, in
+    the rows of the statistics; deviations that are not known are NaN, and follow from the squares. Buffers are replaced, never
+    written in place.
 
     Source: normal scores after Blom 1958; their use for rewards in optimisation, Salinas et al. 2020.
     """
@@ -65,7 +66,7 @@ class Units(Buffered):
         self.register_buffer("knots", line)
         self.register_buffer("scores", line.clone())
         self.register_buffer("scale", torch.ones(batch_shape, dtype=torch.float64, device=device))
-        self.register_buffer("totals", torch.zeros(*batch_shape, 0, 2, dtype=torch.float64, device=device))
+        self.register_buffer("totals", torch.zeros(*batch_shape, 0, 3, dtype=torch.float64, device=device))
 
     # ------------------------------------------------------------------ the map
 
@@ -100,12 +101,43 @@ class Units(Buffered):
 
     # ------------------------------------------------------------------ observations
 
-    def add_(self, rows: Tensor, sums: Tensor, squares: Tensor, size: int) -> None:
+    def add_(self, rows: Tensor, sums: Tensor, squares: Tensor, size: int, deviations: Tensor | None = None) -> None:
         """Add sums of rewards and of their squares, reward units, to rows of the statistics (`batch_shape x p`, −1 is ignored),
-        which has `size` rows."""
+        which has `size` rows. `deviations` is the result of `deviations_with`; not known if None."""
         totals = nn.functional.pad(self.totals, (0, 0, 0, size - self.totals.shape[-2]))
-        added = torch.where((rows >= 0).unsqueeze(-1), torch.stack([sums, squares], dim=-1).double(), 0.0)
-        self.totals = totals.scatter_add(-2, rows.clamp_min(0).unsqueeze(-1).expand(*rows.shape, 2), added)
+        unknown = torch.full_like(sums, torch.nan) if deviations is None else torch.zeros_like(sums)
+        added = torch.where((rows >= 0).unsqueeze(-1), torch.stack([sums, squares, unknown], dim=-1).double(), 0.0)
+        totals = totals.scatter_add(-2, rows.clamp_min(0).unsqueeze(-1).expand(*rows.shape, 3), added)
+        if deviations is not None:
+            totals[..., 2] = deviations
+        self.totals = totals
+
+    def deviations_with(self, rows: Tensor, counts: Tensor, sums: Tensor, squares: Tensor, statistics: Statistics) -> Tensor:
+        """Sum of squared deviations from the average in each row of the statistics, which include the new pulls already.
+
+        They are computed from differences to averages, because squares of rewards far from 0 would cancel. Cost O(u + q).
+
+        Args:
+            rows: `batch_shape x q`, the row of each pull; −1 is ignored, and rows may come again.
+            counts, sums, squares: `batch_shape x q`, of the pulls that are not in the totals yet.
+            statistics: Statistics with the pulls.
+
+        Returns:
+            `batch_shape x u`.
+        """
+        there, row = (rows >= 0) & (counts > 0), rows.clamp_min(0)
+        old = nn.functional.pad(self.totals, (0, 0, 0, statistics.size - self.totals.shape[-2]))
+        n, s, q = (torch.where(there, x.double(), 0.0) for x in (counts, sums, squares))
+        average, none = s / n.clamp_min(1e-300), torch.zeros_like(statistics.weights)
+        # Within pulls that were summed, only their squares are known.
+        within = q - s * average
+        within = torch.where((n > 1) & (within > 64 * torch.finfo(n.dtype).eps * q), within, 0.0)
+        new, total = none.scatter_add(-1, row, n), none.scatter_add(-1, row, s)
+        middle, before = total / new.clamp_min(1e-300), (statistics.weights - new).clamp_min(0)
+        within = within + n * (average - middle.gather(-1, row)).square()
+        apart = torch.where((before > 0) & (new > 0), old[..., 0] / before.clamp_min(1e-300) - middle, 0.0)
+        between = before * new / (before + new).clamp_min(1e-300) * apart.square()
+        return old[..., 2] + none.scatter_add(-1, row, within) + between
 
     def averages(self, statistics: Statistics) -> Tensor:
         """Average reward of each distinct point, `batch_shape x u`, reward units."""
@@ -115,10 +147,14 @@ class Units(Buffered):
         """For each distinct point the number of pulls beyond the first, and the sum of squared deviations of its rewards from
         their average, reward units squared; `batch_shape x u` each."""
         n, told = statistics.weights, statistics.mask & (statistics.weights > 0)
-        squares = self.totals[..., 1]
-        scatter = squares - n * self.averages(statistics).square()
-        scatter = torch.where(told & (scatter > 64 * torch.finfo(n.dtype).eps * squares), scatter, 0.0)
-        return torch.where(told, n - 1, 0.0), scatter
+        average, rounding = self.averages(statistics), 64 * torch.finfo(n.dtype).eps
+        squares, deviations = self.totals[..., 1], self.totals[..., 2]
+        scatter = squares - n * average.square()
+        scatter = torch.where(scatter > rounding * squares, scatter, 0.0)
+        # The deviations of equal rewards are rounding errors of their average.
+        deviations = torch.where(deviations > n * (rounding * average).square(), deviations, 0.0 * deviations)
+        scatter = torch.where(deviations.isnan(), scatter, deviations)
+        return torch.where(told, n - 1, 0.0), torch.where(told, scatter, 0.0)
 
     def repeats(self, statistics: Statistics) -> tuple[Tensor, Tensor]:
         """The number of repeated pulls, and the variance of rewards around the averages of their points as a share of the
@@ -160,8 +196,7 @@ class Units(Buffered):
         """Totals of the statistics in model units, `batch_shape x u x 3` (weight, sum, sum of squares). The scatter of rewards
         around an average is mapped through that average plus and minus their standard deviation."""
         n, average = statistics.weights, self.averages(statistics)
-        variance = self.totals[..., 1] / n.clamp_min(1e-300) - average.square()
-        std = torch.where(variance > 64 * torch.finfo(n.dtype).eps * average.square(), variance, 0.0).sqrt()
+        std = (self.scatter(statistics)[1] / n.clamp_min(1e-300)).sqrt()
         z, above, below = (self.to_model(average + std * sign) for sign in (0, 1, -1))
         # Half the difference between the images of average ± standard deviation is the standard deviation in model units.
         return torch.stack([n, n * z, n * (z.square() + (above - below).square() / 4)], dim=-1)
@@ -170,7 +205,12 @@ class Units(Buffered):
         for name in ("knots", "scores", "totals"):
             # Buffers grow with the data, so take over the sizes of the state.
             if prefix + name in state_dict:
-                setattr(self, name, state_dict[prefix + name].to(self.scale.device))
+                value = state_dict[prefix + name].to(self.scale.device)
+                if name == "totals" and value.shape[-1] == 2:
+                    # A state that was saved before deviations were kept.
+                    value = nn.functional.pad(value, (0, 1), value=torch.nan)
+                    state_dict[prefix + name] = value
+                setattr(self, name, value)
         super()._load_from_state_dict(state_dict, prefix, *args)
 
 

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import copy
+import gc
+import pickle
+import weakref
+from multiprocessing.reduction import ForkingPickler
+
 import numpy as np
 import pytest
 import torch
-from emulated_device import Lane
+from emulated_device import Lane, emulated_device
 from problems import BOUNDED, COMMON, NOISE_STD, OFF_SCALE, Problem, generator, rbf
 
 import torchbandits as tb
@@ -309,3 +315,70 @@ def test_a_sweep_that_fails_after_it_overwrote_t_leaves_what_was_there(spare: in
         each.tell(told[16:40], problem.rewards(16, told[16:40]))
     assert torch.equal(bandit.ask().index, twin.ask().index)
     torch.testing.assert_close(again.loop.state.table.leverage, first.leverage, rtol=1e-8, atol=1e-10)
+
+
+def test_a_t_beyond_the_budget_grows_by_doubling(monkeypatch: pytest.MonkeyPatch):
+    """Rows of the whole budget are reserved only while they are enough; otherwise every tell would copy all of T."""
+    monkeypatch.setattr(module, "_BRIEF_BYTES", 0)
+    monkeypatch.setattr(module, "_SPARE_BYTES", 0)
+    problem, holds = Problem(seed=4, a=2000), 20
+    bandit = tb.Bandit(tb.gp_ucb(rbf(0.3), noise_std=0.1, memory_budget=holds * 8 * 2000), problem.tensor)
+    told, sizes = torch.randperm(2000, generator=generator(0))[:400], list[int]()
+    for place in range(0, 400, 4):
+        bandit.tell(told[place : place + 4], problem.rewards(place, told[place : place + 4]))
+        sizes.append(bandit.loop.state.table.directions.block.shape[-2])
+    assert sorted(set(sizes)) == [holds + 128, 2 * (holds + 128), 4 * (holds + 128)]
+
+
+def _with_rows(problem: Problem, rows: int, budget: int = 1000) -> tb.Bandit:
+    """A bandit whose T has these rows, and whose budget holds `budget`."""
+    bandit = tb.Bandit(tb.gp_ucb(rbf(0.3), noise_std=0.1, memory_budget=budget * 8 * 2000), problem.tensor)
+    told = torch.randperm(2000, generator=generator(0))[:rows]
+    for place in range(0, rows, 20):
+        bandit.tell(told[place : place + 20], problem.rewards(place, told[place : place + 20]))
+    return bandit
+
+
+def test_the_budget_is_not_reserved_on_a_device(monkeypatch: pytest.MonkeyPatch):
+    """Rows that nothing has written take no memory on the host, but do so on a device to which a bandit was moved."""
+    monkeypatch.setattr(module, "_BRIEF_BYTES", 0)
+    problem = Problem(seed=4, a=2000)
+    with emulated_device():
+        bandit = _with_rows(problem, 100).to("cuda")
+        told = torch.randperm(2000, generator=generator(1))[:80].to("cuda")
+        for _ in range(5):
+            bandit.tell(told, problem.rewards(1, told.cpu()).to("cuda"))
+            assert bandit.loop.state.table.directions.block.shape[-2] < 1000
+
+
+def test_a_loaded_state_gives_back_the_memory_of_t(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(module, "_BRIEF_BYTES", 0)
+    problem = Problem(seed=4, a=2000)
+    bandit = _with_rows(problem, 100)
+    for brief in (False, True):
+        block = weakref.ref(bandit.loop.state.table.directions.block)
+        bandit.load_state_dict(bandit.loop.state_dict(brief=brief) | {"policy": bandit.state_dict()["policy"]})
+        gc.collect()
+        assert block() is None
+
+
+def test_a_bandit_that_is_sent_to_another_process_shares_no_rows_with_it(monkeypatch: pytest.MonkeyPatch):
+    """Tensors that are sent to another process share their memory with it. Both may sweep and append afterwards. Spare rows are
+    neither sent nor copied."""
+    monkeypatch.setattr(module, "_BRIEF_BYTES", 0)
+    problem, slot = Problem(seed=4, a=2000), torch.tensor([5, 900])
+    bandit = _with_rows(problem, 400)
+    assert bandit.loop.state.table.directions.block.shape[-2] > 1000
+    others = [pickle.loads(ForkingPickler.dumps(bandit)), pickle.loads(pickle.dumps(bandit)), copy.deepcopy(bandit)]
+    for other in others:
+        own = other.loop.state.table.directions
+        assert own.block.shape[-2] == own.used == 400
+        expected = other.loop.state.table.cross(slot)
+        bandit.loop.state.table.sweep_()
+        assert torch.equal(own._without(own._prior(slot), slot, 0), expected)
+    for place, each in enumerate([bandit, *others]):
+        index = torch.tensor([20 + place])
+        each.tell(index, problem.rewards(place, index))
+        found = each.loop.state.table.cross(slot)
+        each.loop.state.table.sweep_()
+        torch.testing.assert_close(each.loop.state.table.cross(slot), found, rtol=1e-8, atol=1e-10)

@@ -268,10 +268,10 @@ class Directions(Buffered):
             self._check_room(r + p)
             size = max(r + p, 2 * capacity, _SPARE)
             size = size if self._most is None else min(size, self._most)
-            size = max(r + p, self._whole_budget(size) or size)
+            size = self._reserved(r + p, size)
             grown = self.block.new_empty(*self.block.shape[:-2], size, self.block.shape[-1])
             grown[..., :r, :] = self.block[..., :r, :]
-            self.block = self._made = grown
+            self.block, self._made = grown, None if self.dense else grown
         self.block[..., r : r + p, :] = G
         self.__dict__.update(used=r + p, _pulls=self._pulls + p)
 
@@ -289,21 +289,22 @@ class Directions(Buffered):
         most = size if self.block.device.type != "cpu" else 2 * size + _SPARE
         whole = size if self.dense else size + max(_SPARE, min(most, self._spare))
         whole = whole if self._most is None else min(whole, self._most)
-        whole = max(size, self._whole_budget(whole) or whole)
-        return self.block.new_empty(*self.block.shape[:-2], whole, self.block.shape[-1])
+        return self.block.new_empty(*self.block.shape[:-2], self._reserved(size, whole), self.block.shape[-1])
 
     @property
     def _bytes(self) -> int:
         """Bytes of the rows of T."""
         return self.used * self._row_bytes
 
-    def _whole_budget(self, size: int) -> int | None:
-        """Number of rows to reserve at once instead of `size`, if these take a third of the budget of a large T on the host:
-        later copies would need more memory than they save. None otherwise."""
+    def _reserved(self, needed: int, size: int) -> int:
+        """Number of rows to reserve, where `needed` ≤ `size` rows would do: those of the whole budget, if `size` rows take a
+        third of the budget of a large T on the host, because later copies would need more memory than they save; otherwise, and
+        for a T that exceeds the budget, `size`."""
         if self.dense or self._holds is None or 3 * size <= self._holds or size * self._row_bytes <= _BRIEF_BYTES:
-            return None
+            return size
         # A sweep comes after the tell that exceeds the budget by _SPARE rows.
-        return self._holds + 2 * _SPARE
+        whole = self._holds + 2 * _SPARE
+        return whole if needed <= whole else size
 
     def _check_room(self, size: int) -> None:
         """Raise `UnsupportedError` if `size` rows do not fit the budget."""
@@ -369,8 +370,16 @@ class Directions(Buffered):
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Directions:
         super()._apply(fn, recurse)
         self._made = None
+        if self.block.device.type != "cpu":
+            # Rows that are reserved on a device take memory.
+            self._holds, self._spare = None, 0
         self._forget_ahead()
         return self
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For copies and pickles: without spare rows, and with a copy of T, because tensors that are sent to another process
+        share their memory with it."""
+        return {**self.__dict__, "_made": None, "_buffers": {**self._buffers, "block": self.rows_used.clone()}}
 
     def snapshot(self) -> Callable[[], None]:
         """Function that restores the current rows. The buffers must be restored by the caller. Rows that a sweep has
@@ -401,9 +410,9 @@ class Directions(Buffered):
     def set_extra_state(self, state: dict[str, Any]) -> None:
         """Restore the result of `get_extra_state`. A state without T is `incomplete` until the next sweep."""
         self.incomplete = state["rows"] is None
-        self.block = self.block[..., :0, :] if self.incomplete else state["rows"].to(self.block)
+        self.block = self.block[..., :0, :].clone() if self.incomplete else state["rows"].to(self.block)
         self.covariance = state["covariance"].to(self.block)
-        self.used, self._pulls = self.block.shape[-2], state["pulls"]
+        self.used, self._pulls, self._made = self.block.shape[-2], state["pulls"], None
         self._forget_ahead()
 
 

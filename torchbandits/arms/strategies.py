@@ -218,7 +218,7 @@ class FromDirections(TableStrategy):
         self._columns, self._directions = columns, directions
 
     def sweep(self, prior: Tensor, leverage: Tensor, channels: Tensor) -> None:
-        """Recompute T in new storage, so that the old table survives a failure."""
+        """Recompute T, which is overwritten if it is large; after a failure the table is then incomplete."""
         factors, c = self.posterior.sweep_factors(self._columns.gram()), channels.shape[-2]
         r = factors.N.shape[-1]
         storage = self._directions.sweep_storage(r)

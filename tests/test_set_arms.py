@@ -403,3 +403,27 @@ def test_arms_that_may_be_better_than_a_removed_one_are_counted_by_its_lower_bou
     assert torch.equal(without.best.points, with_it.best.points)
     assert 0 < with_it.rivals < ARMS - 1
     assert without.rivals == with_it.rivals
+
+
+@pytest.mark.parametrize("failing", [False, True])
+def test_auto_with_a_dictionary_is_saved_and_loaded_after_its_arms_changed(failing: bool):
+    """Its posterior was exact at first, as that of the bandit which loads the state is; so is the model of failures."""
+    g = generator(0)
+    arms = torch.rand(1100, 2, generator=g, dtype=torch.float64)
+    policy = tb.auto(batch_size=4, memory_budget=16 * 1100 * 8)
+    bandit = tb.Bandit(policy, arms, generator=generator(1))
+    for place in range(0, 40, 4):
+        rewards = torch.rand(4, generator=g, dtype=torch.float64)
+        rewards[0] = torch.nan if failing else 0.5
+        bandit.tell(torch.arange(place, place + 4), rewards, failures="forget")
+    before = bandit.state_dict()
+    moved = arms.flip(0).contiguous()
+    bandit.set_arms_(moved)
+    assert bandit.loop.state.posterior.sparse
+    saved = bandit.state_dict()
+    for state, own in ((before, arms), (saved, moved)):
+        tb.Bandit(policy, own, generator=generator(2)).load_state_dict(state)
+    bandit.load_state_dict(saved)
+    again = tb.Bandit(policy, moved, generator=generator(3))
+    again.load_state_dict(saved)
+    assert torch.equal(again.ask().index, bandit.ask().index)

@@ -53,7 +53,8 @@ class ArmTable(Buffered):
         self.__dict__.update(rows=rows, posterior=posterior)
         self.features_of_arms = ArmFeatures(rows, posterior, memory_budget) if posterior.finite is not None else None
         self.columns = KernelColumns(rows, posterior, memory_budget)
-        exact = not posterior.sparse and posterior.finite is None
+        # A posterior in units of its own is exact at first, and its saved states have the same parts with a dictionary.
+        exact = posterior.finite is None and (not posterior.sparse or posterior.units is not None)
         self.directions = Directions(rows, posterior, self.columns, memory_budget) if exact else None
         self._sparse = FromColumns(rows, posterior, self.columns)
         self._other: TableStrategy = self._sparse

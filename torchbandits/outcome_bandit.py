@@ -63,7 +63,7 @@ class OutcomeBandit(Bandit):
     Raises:
         StateError, DataError: If the journal is in use, belongs to another run, is damaged, or can't be written.
         ShapeError, NonFiniteError, ArmIndexError: For arms that `Bandit` does not accept, or without arms that the policy
-        names.
+            names.
     """
 
     policy: Joint

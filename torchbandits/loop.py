@@ -471,14 +471,14 @@ class Loop:
         """
         if self._undo is not None:
             self._undo()
-        state, opened, failures = self.state, self.open, self.failures
+        state, opened, failures, moved = self.state, self.open, self.failures, self.moved
         back = state.snapshot(draws=draws) if restore is None else restore
         forget = None if failures is None else failures.snapshot()
 
         def undone() -> None:
             if self.state is not state:
                 self._set_state(state)
-            self.open, self._synced = opened, False
+            self.open, self.moved, self._synced = opened, moved, False
             back()
             self.failures = failures
             if forget is not None:

@@ -352,8 +352,10 @@ class ArmTable(Buffered):
 
     def snapshot(self) -> Callable[[], None]:
         """Function that restores the current derived values. The buffers must be restored by the caller."""
-        updates, directions = self._updates, None if self.directions is None else self.directions.snapshot()
-        diagonal, incomplete = self.columns.diagonal, self.incomplete
+        updates, own = self._updates, self.directions
+        directions = None if own is None else own.snapshot()
+        # The property costs a call, and every call counts in a small step.
+        diagonal, incomplete = self.columns.diagonal, own is not None and own.incomplete
 
         def restore() -> None:
             self._updates = updates

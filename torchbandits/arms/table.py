@@ -15,11 +15,16 @@ from torchbandits.arms.strategies import FromColumns, FromDirections, FromFeatur
 from torchbandits.arms.ties import TIE
 from torchbandits.budget import budget_on
 from torchbandits.buffered import Buffered
+from torchbandits.errors import NumericalError, require
 from torchbandits.kernels import kernel_diagonal
 from torchbandits.posteriors import Conditioning, GaussianProcess
 from torchbandits.threads import MANY_NUMBERS
 from torchbandits.transfers import to_device, to_host
 from torchbandits.types import Picks
+
+# A leverage of so many rounding errors says nothing, and a mean may be moved by this part of a prior deviation; see
+# `ArmTable._check_resolved`. The check is left out where rounding errors are smaller than the last number.
+_LOST, _MOVED, _SMALL = 64, 1e-3, 1e-6
 
 
 class ArmTable(Buffered):
@@ -66,6 +71,8 @@ class ArmTable(Buffered):
         self._updates = 0
         # The prior variances of the arms, λ, and their ratio.
         self._prior: tuple[Tensor, float, Tensor] | None = None
+        # The largest prior variance, λ, and the rounding error of a leverage if that can matter, otherwise None.
+        self._resolution: tuple[Tensor, float, float | None] | None = None
         # Leverages and regression outputs: on the host, of arms that are about to be told; on the device, of the last picks.
         self._foreseen: tuple[Tensor, Tensor, Tensor, Tensor] | None = None
         self._seen: tuple[Tensor, Tensor, Tensor, Tensor] | None = None
@@ -263,9 +270,18 @@ class ArmTable(Buffered):
         Returns:
             Increase of log det(V/λ) by the pulls, `batch_shape`, on the host or on the device.
 
+        Raises:
+            NumericalError: If float64 can't resolve the pulls beside the prior variance.
+
         Cost: O(A p²).
         """
         leverage_p, channels_p = own or self.marginals_at(slot)
+        # Written out, because every call counts in a small step.
+        largest, lam, known = self._buffers["kappa2"], self.posterior.regularization, self._resolution
+        if known is None or known[0] is not largest or known[1] != lam:
+            self._resolution = known = (largest, lam, _rounding(largest, lam))
+        if known[2] is not None and self.directions is not None:
+            self._check_resolved(known[2], leverage_p, channels_p, counts, targets)
         p = slot.shape[-1]
         if p == 1:
             return self._update_one(slot, leverage_p, channels_p, counts, targets, cross)
@@ -283,6 +299,23 @@ class ArmTable(Buffered):
         self.leverage = (self.leverage - G.square().sum(dim=-2)).clamp_min_(0)
         self.channels = self.channels + innovations.mT @ G
         return conditioning.log_det
+
+    def _check_resolved(self, rounding: float, leverage: Tensor, channels: Tensor, counts: Tensor, targets: Tensor) -> None:
+        """Refuse pulls whose rewards are so far from the mean of an arm that was pulled before that rounding errors of its
+        covariances with other arms, times this distance, would move their means by a thousandth of a prior deviation.
+
+        Without it the outcome depends on the sign of rounding errors, which depends on the processor.
+        """
+        lost = (leverage <= _LOST * rounding) & (counts > 0)
+        apart = (targets - counts.unsqueeze(-1) * channels.mT).abs().amax(dim=-1)
+        largest = float(self._buffers["kappa2"].max())
+        require(
+            not bool((lost & (rounding * apart > _MOVED * largest**0.5)).any()),
+            f"regularization (λ, by default noise_std²) is {self.posterior.regularization:.1e}: beside k(x, x) = {largest:.1e} "
+            "float64 can't resolve how far the rewards of an arm that was pulled before are from its mean. Give the "
+            "noise_std of the rewards.",
+            NumericalError,
+        )
 
     def _update_one(
         self, slot: Picks, leverage_j: Tensor, channels_j: Tensor, counts: Tensor, targets: Tensor, cross: Tensor
@@ -393,3 +426,9 @@ class ArmTable(Buffered):
         if self.features_of_arms is not None:
             self.features_of_arms.forget()
         return self
+
+
+def _rounding(largest: Tensor, regularization: float) -> float | None:
+    """The rounding error of a leverage beside the largest prior variance, or None if it is small."""
+    error = torch.finfo(torch.float64).eps * float(largest.max()) / regularization
+    return error if error > _SMALL else None

@@ -15,7 +15,8 @@ from torchbandits.checks import is_whole
 from torchbandits.display import count, rounded, within
 from torchbandits.errors import UnsupportedError, require
 from torchbandits.figures import COLORS, tidy
-from torchbandits.kernels import kernel_diagonal
+from torchbandits.fitting.degeneracy import signal_variance
+from torchbandits.kernels import kernel_diagonal, kernel_row
 from torchbandits.policies.base import Policy, State
 from torchbandits.policies.composed import Composed, noise_share
 from torchbandits.policies.picking import upper_bounds
@@ -29,6 +30,7 @@ from torchbandits.policies.repeats import (
 )
 from torchbandits.policies.state import RECENT, TableState
 from torchbandits.posteriors import GaussianProcess
+from torchbandits.random_effects import RandomEffectKernel, smooth_part
 from torchbandits.sources import ArmSource
 from torchbandits.types import Marginals, Recommendation
 from torchbandits.widths import Constant, Explored, PracticalBBKB, PracticalBKB, Scaled
@@ -46,6 +48,7 @@ _DOUBTFUL = 0.5  # deviation of the best arm, in spreads of the posterior means,
 _LEADERS = 5  # number of arms to pull again where the best arm is doubtful
 _EQUAL = 1e-9  # spread of the posterior means, as a fraction of their size, up to which they are equal
 _REPEATS = 10  # number of repeated pulls from which their scatter is the noise
+_UNEXPLAINED = 0.25  # fraction of the variance between arms that is worth a sentence
 _MANY = 20  # number of further pulls of each of them above which less noise is the better advice
 
 
@@ -122,6 +125,8 @@ class Explanation:
         elsewhere: Number of distinct points that are none of the arms, such as a history of other points.
         failed, avoided: Number of pulls that failed, and of arms that are left out because the model expects them to
             fail.
+        unexplained: Fraction of the variance between arms that the features do not explain, but that is the same at every pull,
+            in the units of the model; 0 where it is not estimated.
         words: Words of the text.
     """
 
@@ -146,6 +151,7 @@ class Explanation:
     elsewhere: int = 0
     failed: int = 0
     avoided: int = 0
+    unexplained: float = 0.0
     words: Words = Words()
 
     def __str__(self) -> str:
@@ -245,7 +251,11 @@ class Explanation:
         if not self.tells_features:
             return f"{title} {FEW} distinct {said.arm}s must be {said.pulled} before it shows which {said.feature}s matter."
         order = unsettled(self.distinct, self.names, said) if self.noise_estimated else ""
-        return f"{title} {said.reward} changes fastest with {fastest(relevance, self.names)}.{order}"
+        rest = ""
+        if self.unexplained >= _UNEXPLAINED:
+            share = f"About {self.unexplained:.0%} of the variance between {said.arm}s"
+            rest = f" {share}{by_rank(self.noise_estimated)}, does not follow the {said.feature}s."
+        return f"{title} {said.reward} changes fastest with {fastest(relevance, self.names)}.{rest}{order}"
 
     def figure(self) -> Figure:
         """Horizontal bars of the relevance of each feature, the largest first; at most thirty.
@@ -401,6 +411,7 @@ def explain(
         noise_estimated=posterior.units is not None,
         noise_repeated=noise is not None,
         elsewhere=points_elsewhere(state, place),
+        unexplained=_unexplained(posterior, place),
     )
 
 
@@ -478,6 +489,16 @@ def _uncertainty(state: TableState, noise_variance: float, place: tuple[int, ...
         return 0.0, 0
     needed = noise_variance * (1 / (_DOUBTFUL * s) ** 2 - 1 / v)
     return v**0.5 / s, max(0, math.ceil(needed))
+
+
+def _unexplained(posterior: GaussianProcess, place: tuple[int, ...]) -> float:
+    """See `Explanation.unexplained`: τ²/(τ² + v) for the expected variance v of the smooth part over the points pulled."""
+    kernel = kernel_row(posterior.kernel, posterior.batch_shape, place)
+    if not isinstance(kernel, RandomEffectKernel):
+        return 0.0
+    points = posterior.statistics.points[place][: int(posterior.statistics.num_rows[place])]
+    effect, smooth = float(kernel.effect), float(signal_variance(smooth_part(kernel), points)) if len(points) > 1 else 0.0
+    return effect / (effect + smooth) if effect > 0 else 0.0
 
 
 def pulled(state: TableState, place: tuple[int, ...]) -> tuple[Tensor, Tensor]:

@@ -21,6 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from torchbandits.random_effects import RandomEffectKernel, smooth_part, with_effect
 from torchbandits.shapes import broadcast_shapes
 from torchbandits.tanimoto import tanimoto_scale
 from torchbandits.types import Arms, Points, Square
@@ -138,26 +139,29 @@ def kernel_diagonal(kernel: gpytorch.kernels.Kernel, points: Points) -> Tensor:
 
 @dataclass(frozen=True)
 class Stationary:
-    r"""An RBF or Matérn kernel, scaled or not, of all features.
+    r"""An RBF or Matérn kernel, scaled or not, of all features, with random effects or without.
 
     .. math:: k(x, y) = s\,e^{-r^2/2}, \quad s\,e^{-r}, \quad s\,(1 + r)\,e^{-r}, \quad s\,(1 + r + r^2/3)\,e^{-r}
 
-    for RBF and Matérn-1/2, 3/2 and 5/2, with r = |x − y|/ℓ, for Matérn of order ν times √(2ν).
+    for RBF and Matérn-1/2, 3/2 and 5/2, with r = |x − y|/ℓ, for Matérn of order ν times √(2ν). A random effect adds τ² where
+    r = 0, so that distances must come from differences.
 
     Attributes:
         nu: Order of a Matérn kernel; None for RBF.
         lengthscale: ℓ, `batch_shape x 1 x d` or `batch_shape x 1 x 1`.
         outputscale: s, `batch_shape`; None for 1.
+        effect: τ², `batch_shape`; None for 0.
     """
 
     nu: float | None
     lengthscale: Tensor
     outputscale: Tensor | None
+    effect: Tensor | None = None
 
     @staticmethod
     def covers(kernel: gpytorch.kernels.Kernel) -> bool:
         """Whether this is such a kernel; its parameters are not evaluated."""
-        base = kernel.base_kernel if type(kernel) is gpytorch.kernels.ScaleKernel else kernel
+        base = kernel.base_kernel if _scaled(kernel) else kernel
         matern = type(base) is gpytorch.kernels.MaternKernel and any(math.isclose(base.nu, nu) for nu in (0.5, 1.5, 2.5))
         known = matern or type(base) is gpytorch.kernels.RBFKernel
         return known and base.active_dims is None and kernel.active_dims is None
@@ -167,19 +171,22 @@ class Stationary:
         """The parameters of an RBF or Matérn kernel; None for any other kernel."""
         if not Stationary.covers(kernel):
             return None
-        scaled = type(kernel) is gpytorch.kernels.ScaleKernel
+        scaled = _scaled(kernel)
         base = kernel.base_kernel if scaled else kernel
         nu = float(base.nu) if type(base) is gpytorch.kernels.MaternKernel else None
         lengthscale, outputscale = base.lengthscale, kernel.outputscale if scaled else None
         if detached:
             lengthscale, outputscale = lengthscale.detach(), None if outputscale is None else outputscale.detach()
-        return Stationary(nu, lengthscale, outputscale)
+        effect = kernel.effect.detach() if isinstance(kernel, RandomEffectKernel) else None
+        return Stationary(nu, lengthscale, outputscale, effect)
 
     def row(self, batch_shape: torch.Size, place: tuple[int, ...]) -> Stationary:
         """The kernel of one batch row, without batch shape."""
         lengthscale = self.lengthscale.expand(*batch_shape, *self.lengthscale.shape[-2:])[place]
-        outputscale = None if self.outputscale is None else self.outputscale.expand(batch_shape)[place]
-        return Stationary(self.nu, lengthscale, outputscale)
+        outputscale, effect = (
+            None if own is None else own.expand(batch_shape)[place] for own in (self.outputscale, self.effect)
+        )
+        return Stationary(self.nu, lengthscale, outputscale, effect)
 
     @cached_property
     def scale(self) -> Tensor:
@@ -218,7 +225,22 @@ class Stationary:
 
     def trusts(self, norms: Tensor) -> bool:
         """Whether a matrix product gives the squared distances of points of these squared norms, in lengthscales."""
-        return self.smooth and bool((norms <= _TRUSTED[norms.dtype]).all())
+        return self.smooth and self.effect is None and bool((norms <= _TRUSTED[norms.dtype]).all())
+
+    def coincident(self, r: Tensor) -> Tensor | None:
+        """Where r, from differences, is 0; None without random effects."""
+        return None if self.effect is None else r == 0
+
+    def add_effect_(self, K: Tensor, same: Tensor | None) -> Tensor:
+        """Add the random effect to kernel values that are `coincident`."""
+        if same is None or self.effect is None:
+            return K
+        effect = self.effect.to(K.dtype)
+        if K.device.type != "cpu" or effect.dim():
+            return K.add_(same * (effect[..., None, None] if effect.dim() else effect))
+        # Few values are.
+        K[same] += effect
+        return K
 
     def slope(self, decay: Tensor, squared: Tensor) -> Tensor:
         """The derivative of k/s with respect to r² for a smooth kernel, from k/s and r²."""
@@ -236,8 +258,10 @@ class Stationary:
 
     def between_scaled(self, left: Points, right: Points) -> Tensor:
         """`between` for points in units of the lengthscale, that is, multiplied by `scale`."""
-        K = self.decay_at_(distances(left, right))
-        return K if self.outputscale is None else K.mul_(self.outputscale[..., None, None])
+        r = distances(left, right)
+        same = self.coincident(r)
+        K = self.decay_at_(r)
+        return self.add_effect_(K if self.outputscale is None else K.mul_(self.outputscale[..., None, None]), same)
 
 
 class StationaryColumns:
@@ -268,8 +292,9 @@ class StationaryColumns:
         """k(x, ·), `A`, for a point `d`. Cost O(A d)."""
         difference = self._arms - (point * self._scale).expand(self._arms.shape[0]).unsqueeze(-1)
         squared = difference.square_().sum(dim=0)
+        same = self._form.coincident(squared)
         column = self._form.decay_(squared if self._form.sign == 1.0 else squared.mul_(self._form.sign))
-        return column if self._form.outputscale is None else column.mul_(self._form.outputscale)
+        return self._form.add_effect_(column if self._form.outputscale is None else column.mul_(self._form.outputscale), same)
 
 
 @dataclass(frozen=True)
@@ -383,13 +408,14 @@ class StationaryBlocks:
         return self._decayed(out, self._form.decay_)
 
     def _decayed(self, out: Tensor, decay_: Callable[[Tensor], Tensor]) -> Tensor:
+        same = self._form.coincident(out)
         if out.device.type == "cpu":
             line = out.shape[:-2].numel() * out.shape[-1] * out.element_size()
             for block in out.split(max(1, _GROUP_BYTES // max(1, line)), dim=-2):
                 decay_(block)
         else:
             decay_(out)
-        return out if self._outputscale is None else out.mul_(self._outputscale)
+        return self._form.add_effect_(out if self._outputscale is None else out.mul_(self._outputscale), same)
 
 
 def kernel_among(kernel: gpytorch.kernels.Kernel, points: Points) -> Square:
@@ -473,8 +499,11 @@ def stack_kernels(rows: Sequence[gpytorch.kernels.Kernel], batch_shape: torch.Si
 
 
 def shaped_like(kernel: gpytorch.kernels.Kernel, saved: dict[str, Tensor], prefix: str) -> gpytorch.kernels.Kernel:
-    """A copy whose parameters have the shapes of the parameters saved under the prefix, so that these can be loaded."""
-    shaped = copy.deepcopy(kernel)
+    """A copy whose parameters have the shapes of the parameters saved under the prefix, so that these can be loaded. It has
+    random effects if these are saved."""
+    shaped = smooth_part(copy.deepcopy(kernel))
+    if prefix + "effect" in saved and type(shaped) is gpytorch.kernels.ScaleKernel:
+        shaped = with_effect(shaped, torch.zeros_like(shaped.raw_outputscale))
     for name, part in shaped.named_modules():
         if not isinstance(part, gpytorch.kernels.Kernel):
             continue
@@ -488,6 +517,10 @@ def shaped_like(kernel: gpytorch.kernels.Kernel, saved: dict[str, Tensor], prefi
                 parameter.data = parameter.data.new_zeros(value.shape)
                 part.batch_shape = value.shape[: value.dim() - len(rest)]
     return shaped
+
+
+def _scaled(kernel: gpytorch.kernels.Kernel) -> bool:
+    return type(kernel) in (gpytorch.kernels.ScaleKernel, RandomEffectKernel)
 
 
 def _own_parameters(kernel: gpytorch.kernels.Kernel) -> Iterable[tuple[gpytorch.kernels.Kernel, nn.Parameter | Tensor]]:

@@ -16,7 +16,6 @@ from torchbandits.arms.kept_columns import KeptColumns
 from torchbandits.arms.ranks import Shard
 from torchbandits.arms.rows import ArmRows
 from torchbandits.budget import halved
-from torchbandits.embeddings import Spectrum
 from torchbandits.kernels import ScaledArms, Stationary, StationaryBlocks, StationaryColumns, evaluate_kernel, kernel_diagonal
 from torchbandits.linalg import LEAF, STRIPE, staircase_product
 from torchbandits.posteriors import GaussianProcess, SweepFactors
@@ -80,7 +79,7 @@ class KernelColumns:
     def _diagonal(self) -> Tensor:
         """k(x, x) of every arm, `A` or `batch_shape x A`, float64. For a stationary kernel one number is expanded."""
         source, kernel = self._rows.source, self._kernel()
-        if Spectrum.of(kernel) is not None or tanimoto_scale(kernel) is not None:
+        if Stationary.covers(kernel) or tanimoto_scale(kernel) is not None:
             one = kernel_diagonal(kernel, source.chunk(slice(0, 1))).double()
             return one.expand(*one.shape[:-1], source.num_arms)
         if isinstance(source, InMemory):
@@ -393,7 +392,7 @@ class KernelColumns:
         ):
             return False
         form = Stationary.of(kernel)
-        if form is None or not factors.rows.shape[-1] or source.dim > FUSED_FEATURES:
+        if form is None or form.effect is not None or not factors.rows.shape[-1] or source.dim > FUSED_FEATURES:
             return False
         from torchbandits.arms.fused import fused_sweep  # noqa: PLC0415 - Triton, which takes a second to load
 

@@ -104,9 +104,10 @@ class Spectrum:
 
     @staticmethod
     def of(kernel: gpytorch.kernels.Kernel) -> Spectrum | None:
-        """The spectrum of an RBF or Matérn kernel, scaled or not, on all features; None for any other kernel."""
+        """The spectrum of an RBF or Matérn kernel, scaled or not, on all features; None for any other kernel, and with random
+        effects."""
         form = Stationary.of(kernel)
-        if form is None:
+        if form is None or form.effect is not None:
             return None
         lengthscale = form.lengthscale.double().squeeze(-2)
         outputscale = torch.ones_like(lengthscale[..., 0]) if form.outputscale is None else form.outputscale.double()

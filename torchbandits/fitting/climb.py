@@ -175,7 +175,7 @@ class Climb:
         """Whether `_closed` applies: the exact evidence of a smooth RBF or Matérn kernel, under log-normal priors alone."""
         priors = [prior for prior, _, _ in self._priors] + ([] if self._noise_prior is None else [self._noise_prior])
         form = Stationary.of(self.kernel)
-        plain = all(type(prior) is gpytorch.priors.LogNormalPrior for prior in priors) and _MISFIT not in self._parameters
+        plain = all(type(prior) is gpytorch.priors.LogNormalPrior for prior in priors)
         return plain and form is not None and form.smooth and dictionary is None and self._weak is None
 
     def _closed(self) -> tuple[Tensor, list[Tensor], list[Tensor]] | None:
@@ -185,20 +185,24 @@ class Climb:
         its derivatives with respect to these quantities; None if the value is −∞.
         """
         with torch.enable_grad():
-            form, noise = Stationary.of(self.kernel, detached=False), self._log_noise.exp()
+            form, noise, misfit = Stationary.of(self.kernel, detached=False), self._log_noise.exp(), self._log_misfit.exp()
             assert form is not None
-            made = [form.lengthscale, noise] + ([] if form.outputscale is None else [form.outputscale])
+            made = [form.lengthscale, noise, misfit] + ([] if form.outputscale is None else [form.outputscale])
             positive = [closure(part) for _, part, closure in self._priors]
-        lengthscale, variance, *scales = (at.detach() for at in made)
+        lengthscale, variance, own, *scales = (at.detach() for at in made)
         n, y, x = self.averages.weights, self.averages.residuals, self.averages.points
         scale = scales[0] if scales else torch.ones_like(variance)
-        spread = variance / n + self._log_misfit.exp()
+        spread = variance / n + own
         evidence = StationaryEvidence.of(Stationary(form.nu, lengthscale, None), scale, spread, x, y)
         if evidence is None:
             return None
         in_lengthscale, in_scale, in_spread = evidence.slopes()
         in_noise = (in_spread / n).sum() + self.averages.slope_within(variance)
-        value, slopes = self.averages.within(variance) + evidence.value, [in_lengthscale, in_noise] + [in_scale] * len(scales)
+        value, slopes = self.averages.within(variance) + evidence.value, [in_lengthscale, in_noise, in_spread.sum()]
+        slopes += [in_scale] * len(scales)
+        # The prior of τ², (1 + τ²/σ²)^(−1/2).
+        value = value - 0.5 * torch.log1p(own / variance)
+        slopes[1], slopes[2] = slopes[1] + 0.5 * own / (variance * (variance + own)), slopes[2] - 0.5 / (variance + own)
         if self._noise_prior is not None:
             density, slope = _log_normal(self._noise_prior, variance)
             value, slopes[1] = value + density, slopes[1] + slope

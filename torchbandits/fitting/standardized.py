@@ -1,7 +1,8 @@
 r"""Fits without user input: Matérn-5/2 in the units of the data, under priors that suit any number of features, or Tanimoto.
 
 Rewards are replaced by normal scores (`posteriors.Units`), and features are divided by their ranges; fingerprints need no
-ranges. The noise variance of the model stays at λ, and the scale of its scores gives each batch row its own noise.
+ranges. The noise variance of the model stays at λ, and the scale of its scores gives each batch row its own noise. Once
+repeated pulls tell the noise, the deviation of each point from a smooth function is told from it, as a random effect.
 """
 
 from __future__ import annotations
@@ -20,11 +21,14 @@ from torchbandits.fitting.climb import Climb
 from torchbandits.kernels import kernel_row, stack_kernels
 from torchbandits.posteriors import GaussianProcess
 from torchbandits.posteriors.averages import FEWEST, Averages
+from torchbandits.random_effects import RandomEffectKernel, smooth_part, with_effect
 from torchbandits.tanimoto import TanimotoKernel, tanimoto_scale
 from torchbandits.types import FitReport
 
 # Averages whose scores, of unit variance, differ by at most this value are equal.
 _SAME = 1e-9
+# Random effects of less than this share of the variance of the function are none.
+_LEAST_EFFECT = 1e-4
 
 
 @dataclass(frozen=True)
@@ -93,13 +97,16 @@ def in_ranges(unit: gpytorch.kernels.ScaleKernel, ranges: Tensor) -> gpytorch.ke
 
 
 @torch.no_grad()
-def fit_standardized_(posterior: GaussianProcess, priors: Priors, rows: Tensor, *, most: int = 500) -> FitReport:
+def fit_standardized_(
+    posterior: GaussianProcess, priors: Priors, rows: Tensor, *, effects: bool = False, most: int = 500
+) -> FitReport:
     """Fit units, kernel and noise of a posterior, in place, to the average rewards by maximising evidence times priors.
 
     Args:
         posterior: Posterior with `units` and a kernel of `Priors`. The caller must rebuild tables computed from it.
         priors: Priors of the hyper-parameters.
         rows: `batch_shape` booleans, the rows to fit.
+        effects: Whether the kernel gets random effects (`RandomEffectKernel`) where repeated pulls tell the noise.
         most: Largest number of distinct points in the evidence. Of more points, this many are used, evenly spaced in the order
             of their average rewards.
 
@@ -114,10 +121,11 @@ def fit_standardized_(posterior: GaussianProcess, priors: Priors, rows: Tensor, 
     lam = posterior.regularization
     units.refit_(statistics, rows)
     scale, fits, kernels, told = units.scale.clone(), [], [], units.told(statistics)
+    variances = torch.zeros(shape, dtype=torch.float64)
     for place in np.ndindex(*shape):
         kernel, c, ranges = kernel_row(posterior.kernel, shape, place), float(scale[place]), units.features[place]
         fresh = priors.unit_kernel(ranges) if tanimoto_scale(kernel) is None else priors.unit_similarity(ranges)
-        own = _standard(kernel, fresh, ranges, c)
+        own, effect = _standard(kernel, fresh, ranges, c), _effect(kernel) / c**2 if effects else 0.0
         some = statistics.mask[place] & (statistics.weights[place] > 0)
         n, s, q = told[place][some].unbind(dim=-1)
         averages = Averages.of(statistics.points[place][some] / ranges, n, s / c, q / c**2, 0.0)
@@ -131,7 +139,7 @@ def fit_standardized_(posterior: GaussianProcess, priors: Priors, rows: Tensor, 
             averages.thinned(most),
             lam / c**2,
             noise=True,
-            misfit=False,
+            misfit=effects,
             noise_prior=_log_normal(priors.noise, averages.points),
         )
         if not bool(rows[place]):
@@ -149,11 +157,16 @@ def fit_standardized_(posterior: GaussianProcess, priors: Priors, rows: Tensor, 
             scale[place] = c = math.sqrt(lam / climb.noise_variance)
             kernel = in_ranges(own, ranges)
             kernel.outputscale = kernel.outputscale.detach() * c**2
+            effect = climb.misfit if climb.accepted else effect
+            effect = effect if effect > _LEAST_EFFECT * float(own.outputscale) else 0.0
+        variances[place] = effect * c**2
         kernels.append(kernel)
         fits.append(climb)
     units.rescale_(scale)
     statistics.retell_(units.told(statistics), rows)
-    posterior.set_kernel_(stack_kernels(kernels, shape) if shape else kernels[0], lam)
+    kernels = [smooth_part(kernel) for kernel in kernels]
+    kernel = stack_kernels(kernels, shape) if shape else kernels[0]
+    posterior.set_kernel_(with_effect(kernel, variances) if bool(variances.any()) else kernel, lam)
     return _report(fits, rows, lam)
 
 
@@ -166,6 +179,10 @@ def _standard(
         fresh.base_kernel.lengthscale = kernel.base_kernel.lengthscale / ranges
     fresh.outputscale = kernel.outputscale / scale**2
     return fresh
+
+
+def _effect(kernel: gpytorch.kernels.Kernel) -> float:
+    return float(kernel.effect) if isinstance(kernel, RandomEffectKernel) else 0.0
 
 
 def _log_normal(parameters: tuple[float, float], like: Tensor) -> gpytorch.priors.LogNormalPrior:

@@ -19,6 +19,7 @@ from torchbandits.policies.learning import learn_kernel, learn_sparsely
 from torchbandits.policies.state import GaussianState, TableState
 from torchbandits.posteriors import Units
 from torchbandits.posteriors.averages import FEWEST
+from torchbandits.random_effects import RandomEffectKernel, smooth_part
 from torchbandits.sources import ArmSet, ArmSource
 from torchbandits.sources.packed import PackedArms
 from torchbandits.sources.ranges import or_one, ranges_of, spans_with
@@ -51,6 +52,8 @@ class FromData:
         own_width: Whether the policy's width is used for fingerprints too; by default (None or False) the width is 1 there.
         replicate_every: In batches, and for several outcomes also one by one, one pick in this many evaluates the recommended
             arm again until the noise is known; 0 for never, 8 by default (None).
+        effects: Whether arms have random effects, which features do not explain and repeated pulls tell from noise; only while
+            the posterior is exact, because a dictionary cannot represent them.
     """
 
     priors: Priors = field(default_factory=Priors)
@@ -58,6 +61,7 @@ class FromData:
     exact_bytes: int = 2 << 30
     own_width: bool | None = None
     replicate_every: int | None = None
+    effects: bool = True
 
     def __post_init__(self) -> None:
         require(isinstance(self.priors, Priors), f"priors must be ingredients.Priors, got {self.priors!r}.")
@@ -65,6 +69,7 @@ class FromData:
         check_whole("exact_bytes", self.exact_bytes, 0)
         check_flag("own_width", bool(self.own_width) if self.own_width is None else self.own_width)
         check_whole("replicate_every", self.replicate_every, 0, otherwise="for 8")
+        check_flag("effects", self.effects)
 
     def prior(self, arms: ArmSet, batch_shape: torch.Size) -> tuple[gpytorch.kernels.Kernel, Units]:
         """The kernel and the units before any data. There is one kernel for all batch rows unless the rows have different arms.
@@ -180,7 +185,7 @@ class FromData:
         piece. The limit is then halved, because a sweep needs the memory twice."""
         most = self.exact_bytes // (2 * self._arm_bytes(state))
         if state.rows.streamed and not state.posterior.sparse and state.statistics.size + pulls.counts.shape[-1] > most:
-            learn_sparsely(state)
+            self._learn_sparsely(state)
 
     def learn(self, state: GaussianState, pulls: Pulls) -> None:
         """Record the rewards of pulls that were learned in model units, and refit the batch rows whose pulls have grown by the
@@ -199,11 +204,23 @@ class FromData:
         deviations = units.deviations_with(own, pulls.counts, pulls.sums, pulls.squares, state.statistics)
         units.add_(row, sums, squares, state.statistics.size, deviations)
         if not state.posterior.sparse and state.statistics.size > self.most_exact(state):
-            learn_sparsely(state)
+            self._learn_sparsely(state)
         # The units of the last fit do not extend to an average so far from all others.
         due = self.due(state, pulls) | units.far_off(state.statistics).cpu()
         if bool(due.any()):
             self.refit(state, due.to(state.rows.source.device))
+
+    def _learn_sparsely(self, state: GaussianState) -> None:
+        """Give the posterior a dictionary, and fit a kernel without random effects, which would need every pulled arm in it."""
+        assert isinstance(state, TableState)
+        posterior = state.posterior
+        if not isinstance(posterior.kernel, RandomEffectKernel):
+            return learn_sparsely(state)
+        posterior.set_kernel_(smooth_part(posterior.kernel), posterior.regularization)
+        state.table.renew_()
+        learn_sparsely(state)
+        self.refit(state, torch.ones_like(state.told, dtype=torch.bool))
+        return None
 
     def due(self, state: GaussianState, pulls: Pulls) -> Tensor:
         """Batch rows that are due for a fit by their number of pulls once these new pulls are included, `batch_shape` booleans
@@ -219,7 +236,7 @@ class FromData:
 
     def refit(self, state: GaussianState, rows: Tensor) -> FitReport:
         """Fit units, kernel and noise of the marked batch rows (`batch_shape` booleans); see `fit_standardized_`."""
-        report = fit_standardized_(state.posterior, self.priors, rows)
+        report = fit_standardized_(state.posterior, self.priors, rows, effects=self.effects and not state.posterior.sparse)
         learn_kernel(state, rows)
         return report
 

@@ -26,7 +26,7 @@ ROOMS = [
     "sources", "linalg",
     "tanimoto",  # their kernel
     "tasks",
-    "spherical",  # a kernel
+    "spherical", "random_effects",  # kernels
     "kernels", "embeddings", "streams",
     "posteriors", "tabular", "environments", "arms", "widths", "memory", "ratios", "batching",
     "scores", "starts", "constraints",

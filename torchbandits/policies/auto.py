@@ -31,7 +31,9 @@ def auto(
     Features are divided by their ranges over the arms, and rewards are replaced by normal scores of their ranks. The kernel
     (Matérn-5/2 with one lengthscale per feature, or scaled Tanimoto similarity on `sources.Fingerprints`) and the noise are
     fitted under priors whenever the number of pulls has grown by half, and beyond 256 pulls by a factor of 2.25. If more than
-    500 distinct arms were pulled, 500 of them are used for the fit. The arm pulled is
+    500 distinct arms were pulled, 500 of them are used for the fit. Once repeated pulls tell the noise, each arm has a random
+    effect of a fitted variance as well: a deviation from the smooth function of its features that is the same at every pull.
+    (Not with a dictionary, nor on fingerprints.) The arm pulled is
 
     .. math:: x_{t+1} = \arg\max_x \mu_t(x) + w\,\sigma_t(x)
 
@@ -59,7 +61,7 @@ def auto(
     norm and an unknown lengthscale. Cost: O(A u) per pick, u distinct arms pulled, and O(min(u, 500)³) per iteration for each
     of O(log t) fits.
     Source: Hvarfner et al. 2024 (priors); Salinas et al. 2020 (normal scores); Srinivas et al. 2010 (the rule); Kaufman and
-    Rousseeuw 1990 (first picks).
+    Rousseeuw 1990 (first picks); Henderson 1975 (random effects).
     """
     check_memory_budget(memory_budget)
     own = width if isinstance(width, Width) else Constant(2.5 if width is None else non_negative("width", width))

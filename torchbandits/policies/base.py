@@ -18,6 +18,8 @@ __all__ = ["Policy", "State"]
 
 FROM_BOX = "a box has no list of arms to replace: make a new Bandit on the arms, and observe() the data."
 
+# Metadata of a field that earlier versions of a policy lacked: journals and saved states contain it only if it is given.
+LATER = {"described": "if given"}
 
 S = TypeVar("S", bound=State)
 

@@ -14,9 +14,10 @@ from torchbandits.arms.greedy import largest_variances
 from torchbandits.batching import Meter
 from torchbandits.checks import check_whole, explains_keywords, is_whole, regularization_of
 from torchbandits.gradients import without_gradients
+from torchbandits.policies.base import LATER
 from torchbandits.policies.composed import Composed
 from torchbandits.policies.elimination import Batches, EliminationState, begin, filled, learn, remaining_picks
-from torchbandits.policies.phased import LATER, Phased, preference
+from torchbandits.policies.phased import Phased, preference
 from torchbandits.types import Arms, Evidence, Generators, Pulls, Selection
 from torchbandits.widths import FixedDesign, Width
 

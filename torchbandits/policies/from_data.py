@@ -15,6 +15,7 @@ from torchbandits.checks import check_flag, check_whole, is_finite
 from torchbandits.errors import require
 from torchbandits.fitting.standardized import Priors, fit_standardized_
 from torchbandits.kernels import kernel_row, stack_kernels
+from torchbandits.policies.base import LATER
 from torchbandits.policies.learning import learn_kernel, learn_sparsely
 from torchbandits.policies.state import GaussianState, TableState
 from torchbandits.posteriors import Units
@@ -52,8 +53,8 @@ class FromData:
         own_width: Whether the policy's width is used for fingerprints too; by default (None or False) the width is 1 there.
         replicate_every: In batches, and for several outcomes also one by one, one pick in this many evaluates the recommended
             arm again until the noise is known; 0 for never, 8 by default (None).
-        effects: Whether arms have random effects, which features do not explain and repeated pulls tell from noise; only while
-            the posterior is exact, because a dictionary cannot represent them.
+        effects: Whether arms have random effects, which features do not explain and repeated pulls tell from noise (by default,
+            None or True); only while the posterior is exact, because a dictionary cannot represent them.
     """
 
     priors: Priors = field(default_factory=Priors)
@@ -61,7 +62,7 @@ class FromData:
     exact_bytes: int = 2 << 30
     own_width: bool | None = None
     replicate_every: int | None = None
-    effects: bool = True
+    effects: bool | None = field(default=None, metadata=LATER)
 
     def __post_init__(self) -> None:
         require(isinstance(self.priors, Priors), f"priors must be ingredients.Priors, got {self.priors!r}.")
@@ -69,7 +70,7 @@ class FromData:
         check_whole("exact_bytes", self.exact_bytes, 0)
         check_flag("own_width", bool(self.own_width) if self.own_width is None else self.own_width)
         check_whole("replicate_every", self.replicate_every, 0, otherwise="for 8")
-        check_flag("effects", self.effects)
+        check_flag("effects", True if self.effects is None else self.effects)
 
     def prior(self, arms: ArmSet, batch_shape: torch.Size) -> tuple[gpytorch.kernels.Kernel, Units]:
         """The kernel and the units before any data. There is one kernel for all batch rows unless the rows have different arms.
@@ -236,7 +237,9 @@ class FromData:
 
     def refit(self, state: GaussianState, rows: Tensor) -> FitReport:
         """Fit units, kernel and noise of the marked batch rows (`batch_shape` booleans); see `fit_standardized_`."""
-        report = fit_standardized_(state.posterior, self.priors, rows, effects=self.effects and not state.posterior.sparse)
+        report = fit_standardized_(
+            state.posterior, self.priors, rows, effects=self.effects is not False and not state.posterior.sparse
+        )
         learn_kernel(state, rows)
         return report
 

@@ -21,9 +21,6 @@ from torchbandits.policies.picking import on_offer
 from torchbandits.policies.state import TableState
 from torchbandits.types import Arms, Generators, Picks, Pulls
 
-# Metadata of a field that earlier versions of a policy lacked: journals and saved states contain it only if it is given.
-LATER = {"described": "if given"}
-
 # Total slope of `preference`, relative to the largest prior standard deviation: above rounding errors, and otherwise
 # negligible.
 _SLOPE = 1e-9

@@ -11,9 +11,10 @@ from torch import Tensor
 
 from torchbandits.checks import check_whole, explains_keywords, is_whole, positive, regularization_of
 from torchbandits.gradients import without_gradients
+from torchbandits.policies.base import LATER
 from torchbandits.policies.composed import Composed
 from torchbandits.policies.elimination import Batches, EliminationState, begin, learn, remaining_picks
-from torchbandits.policies.phased import LATER, Phased
+from torchbandits.policies.phased import Phased
 from torchbandits.starts import draw_uniform
 from torchbandits.types import Arms, Evidence, Generators, Pulls, Selection
 from torchbandits.widths import FixedDesign, Width

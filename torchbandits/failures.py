@@ -44,7 +44,7 @@ class Failures:
         default = auto(replicate_every=0)
         policy = default if memory_budget is None else auto(replicate_every=0, memory_budget=memory_budget)
         assert policy.from_data is not None
-        self._policy = replace(policy, from_data=replace(policy.from_data, priors=_PRIORS))
+        self._policy = replace(policy, from_data=replace(policy.from_data, priors=_PRIORS, effects=False))
         generators = [torch.Generator().manual_seed(0) for _ in range(batch_shape.numel())]
         self._set_state(self._policy.init(arms, generators, batch_shape))
 

@@ -237,9 +237,8 @@ class FromData:
 
     def refit(self, state: GaussianState, rows: Tensor) -> FitReport:
         """Fit units, kernel and noise of the marked batch rows (`batch_shape` booleans); see `fit_standardized_`."""
-        report = fit_standardized_(
-            state.posterior, self.priors, rows, effects=self.effects is not False and not state.posterior.sparse
-        )
+        effects = self.effects is not False and not state.posterior.sparse
+        report = fit_standardized_(state.posterior, self.priors, rows, effects=effects)
         learn_kernel(state, rows)
         return report
 

@@ -649,6 +649,26 @@ def test_the_posterior_with_effects_is_that_of_dense_numpy():
     assert variance[u].max() < effect
 
 
+def test_a_history_in_double_precision_tells_of_the_arms_that_were_made_of_it():
+    """An arm in single precision and the point that it was rounded from share their effect."""
+    x, f = rough_table()
+    bandit = tb.Bandit(tb.auto(batch_size=10), x.float(), generator=generator(1))
+    play(bandit, f, 200)
+    assert isinstance(bandit.posterior.kernel, RandomEffectKernel)
+    bandit.observe(x[:100], torch.ones(100), f[:100], f[:100].square())
+    state = bandit.loop.state
+    assert (state.rows.row_of_arm[:100] >= 0).all()
+    assert bandit.explain().elsewhere == 0
+    process = state.posterior
+    K = process.kernel(process.statistics.points, x.float().double()).to_dense().numpy()
+    A = K[:, state.rows.arm_of_row] + process.regularization * np.diag(1 / process.statistics.weights)
+    solved = np.linalg.solve(A, K)
+    means = process.statistics.totals[:, 1] / process.statistics.totals[:, 0]
+    np.testing.assert_allclose(state.arm_mean(), solved.T @ means.numpy(), rtol=1e-3, atol=1e-3)
+    variance = float(process.kernel.outputscale + process.kernel.effect) - (K * solved).sum(axis=0)
+    np.testing.assert_allclose(process.regularization * state.arm_leverage(), variance, rtol=1e-3, atol=1e-3)
+
+
 @pytest.mark.parametrize("seed", [0, 2])
 def test_the_variance_of_effects_is_found(seed: int):
     """Six pulls each of 200 arms, all of them drawn from the model."""
@@ -662,7 +682,7 @@ def test_the_variance_of_effects_is_found(seed: int):
         bandit.observe(torch.arange(200), n, n * f, n * f.square() + scatter)
         posterior = bandit.loop.state.posterior
         own = posterior.kernel
-        if policy.from_data is not None and policy.from_data.effects:
+        if policy.from_data is not None and policy.from_data.effects is not False:
             assert isinstance(own, RandomEffectKernel)
             share = float(own.effect / (own.effect + own.outputscale))
             assert 0.15 < share < 0.6

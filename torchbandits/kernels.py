@@ -40,6 +40,8 @@ _FEW_THREADS = 2
 # Largest squared norm, in length-scales from the centre of the points, for which |x|² + |y|² − 2xᵀy is trusted: an error of
 # 1e-13 (float32: 1e-6) in the squared distance. Beyond it, distances are summed from differences.
 _TRUSTED = {torch.float64: 100.0, torch.float32: 4.0}
+# Squared distances of equal points by a matrix product are at most this, which is far above its error.
+_NEAR_SQUARED = {torch.float64: 1e-10, torch.float32: 1e-4}
 # Largest number of features for which a matrix of kernel values is evaluated by differences on the host: with more of them, a
 # matrix product is faster.
 _FEW_FEATURES = 32
@@ -144,7 +146,7 @@ class Stationary:
     .. math:: k(x, y) = s\,e^{-r^2/2}, \quad s\,e^{-r}, \quad s\,(1 + r)\,e^{-r}, \quad s\,(1 + r + r^2/3)\,e^{-r}
 
     for RBF and Matérn-1/2, 3/2 and 5/2, with r = |x − y|/ℓ, for Matérn of order ν times √(2ν). A random effect adds τ² where
-    r = 0, so that distances must come from differences.
+    all features are equal.
 
     Attributes:
         nu: Order of a Matérn kernel; None for RBF.
@@ -225,21 +227,40 @@ class Stationary:
 
     def trusts(self, norms: Tensor) -> bool:
         """Whether a matrix product gives the squared distances of points of these squared norms, in lengthscales."""
-        return self.smooth and self.effect is None and bool((norms <= _TRUSTED[norms.dtype]).all())
+        return self.smooth and bool((norms <= _TRUSTED[norms.dtype]).all())
 
-    def coincident(self, r: Tensor) -> Tensor | None:
-        """Where r, from differences, is 0; None without random effects."""
-        return None if self.effect is None else r == 0
+    def coincident(self, near: Tensor, left: Points, right: Points) -> Tensor | tuple[Tensor, ...] | None:
+        """Where all features of points are equal; None without random effects.
 
-    def add_effect_(self, K: Tensor, same: Tensor | None) -> Tensor:
+        Args:
+            near: Where they may be, `batch_shape x n x n'` booleans. A distance of 0 is not enough: centring and scaling round,
+                and points may differ in their last digits alone.
+            left: `batch_shape x n x d`.
+            right: `batch_shape x n' x d`.
+
+        Returns:
+            A mask like `near`; on the host, where few are looked up, the indices instead.
+        """
+        if self.effect is None:
+            return None
+        if near.device.type != "cpu":
+            for x, y in zip(left.unbind(dim=-1), right.unbind(dim=-1), strict=True):
+                near = near & (x.unsqueeze(-1) == y.unsqueeze(-2))
+            return near
+        at, batch = near.nonzero(as_tuple=True), near.shape[:-2]
+        x, y = left.expand(*batch, *left.shape[-2:]), right.expand(*batch, *right.shape[-2:])
+        equal = (x[at[:-1]] == y[(*at[:-2], at[-1])]).all(dim=-1)
+        return tuple(index[equal] for index in at)
+
+    def add_effect_(self, K: Tensor, same: Tensor | tuple[Tensor, ...] | None) -> Tensor:
         """Add the random effect to kernel values that are `coincident`."""
         if same is None or self.effect is None:
             return K
         effect = self.effect.to(K.dtype)
-        if K.device.type != "cpu" or effect.dim():
+        if isinstance(same, Tensor):
             return K.add_(same * (effect[..., None, None] if effect.dim() else effect))
-        # Few values are.
-        K[same] += effect
+        if len(same[0]):
+            K[same] += effect.expand(K.shape[:-2])[same[:-2]] if effect.dim() else effect
         return K
 
     def slope(self, decay: Tensor, squared: Tensor) -> Tensor:
@@ -254,12 +275,14 @@ class Stationary:
     def between(self, left: Points, right: Points) -> Tensor:
         """k by differences, `batch_shape x n x n'`. Cost O(n n' d)."""
         scale = self.scale.to(left.dtype)
-        return self.between_scaled(left * scale, right * scale)
+        return self._at_distances(distances(left * scale, right * scale), left, right)
 
     def between_scaled(self, left: Points, right: Points) -> Tensor:
         """`between` for points in units of the lengthscale, that is, multiplied by `scale`."""
-        r = distances(left, right)
-        same = self.coincident(r)
+        return self._at_distances(distances(left, right), left, right)
+
+    def _at_distances(self, r: Tensor, left: Points, right: Points) -> Tensor:
+        same = None if self.effect is None else self.coincident(r == 0, left, right)
         K = self.decay_at_(r)
         return self.add_effect_(K if self.outputscale is None else K.mul_(self.outputscale[..., None, None]), same)
 
@@ -281,6 +304,7 @@ class StationaryColumns:
         self._form, self._scale = form, form.scale.to(arms.dtype).squeeze(-2)
         # Features first, so that sums run along the arms.
         self._arms = (arms * self._scale).T.contiguous()
+        self._given = None if form.effect is None else arms
         self.size = arms.shape[0]
 
     @staticmethod
@@ -292,9 +316,12 @@ class StationaryColumns:
         """k(x, ·), `A`, for a point `d`. Cost O(A d)."""
         difference = self._arms - (point * self._scale).expand(self._arms.shape[0]).unsqueeze(-1)
         squared = difference.square_().sum(dim=0)
-        same = self._form.coincident(squared)
+        same = None
+        if self._given is not None:
+            same = self._form.coincident((squared == 0).unsqueeze(0), point.unsqueeze(0), self._given)
         column = self._form.decay_(squared if self._form.sign == 1.0 else squared.mul_(self._form.sign))
-        return self._form.add_effect_(column if self._form.outputscale is None else column.mul_(self._form.outputscale), same)
+        column = column if self._form.outputscale is None else column.mul_(self._form.outputscale)
+        return column if same is None else self._form.add_effect_(column.unsqueeze(0), same).squeeze(0)
 
 
 @dataclass(frozen=True)
@@ -373,10 +400,12 @@ class StationaryBlocks:
         self._form, self._scale, self._arms = form, form.scale.to(points.dtype), arms
         self._outputscale = None if form.outputscale is None else form.outputscale[..., None, None].to(points.dtype)
         self._centre = points.mean(dim=-2, keepdim=True) if arms is None else arms.centre
-        self._points = (points - self._centre) * self._scale
+        self._given, self._points = points, (points - self._centre) * self._scale
         norms = self._points.square().sum(dim=-1, keepdim=True)
         self._left = torch.cat([-2 * form.sign * self._points, form.sign * norms, torch.full_like(norms, form.sign)], dim=-1)
-        self._trusted = form.trusts(norms)
+        # On a device, points that coincide are found among all pairs, and so are distances.
+        apart = form.effect is None or (points.device.type == "cpu" and points.shape[-1] > _FEW_FEATURES)
+        self._trusted = apart and form.trusts(norms)
 
     @staticmethod
     def supports(kernel: gpytorch.kernels.Kernel) -> bool:
@@ -388,27 +417,36 @@ class StationaryBlocks:
         x = (arms - self._centre) * self._scale
         norms = x.square().sum(dim=-1, keepdim=True)
         if self._trusted and self._form.trusts(norms):
-            return self._multiplied(torch.cat([x, torch.ones_like(norms), norms], dim=-1).mT, out)
-        return self._decayed(distances(self._points, x, out), self._form.decay_at_)
+            return self._multiplied(torch.cat([x, torch.ones_like(norms), norms], dim=-1).mT, out, arms)
+        r = distances(self._points, x, out)
+        return self._decayed(r, self._form.decay_at_, self._same(r, self._given, arms))
 
     def at(self, part: slice, out: Tensor) -> Tensor:
         """`__call__` for consecutive arms of those given at the start, without waiting for the device."""
         assert self._arms is not None
         block = self._arms.block[..., part]
         if self._trusted and self._arms.reach(part) <= _TRUSTED[out.dtype]:
-            return self._multiplied(block, out)
-        return self._decayed(distances(self._points, block[..., :-2, :].mT, out), self._form.decay_at_)
+            return self._multiplied(block, out, None)
+        x = block[..., :-2, :].mT
+        r = distances(self._points, x, out)
+        return self._decayed(r, self._form.decay_at_, self._same(r, self._points, x))
 
-    def _multiplied(self, right: Tensor, out: Tensor) -> Tensor:
+    def _same(self, r: Tensor, left: Points, right: Points) -> Tensor | tuple[Tensor, ...] | None:
+        return None if self._form.effect is None else self._form.coincident(r == 0, left, right)
+
+    def _multiplied(self, right: Tensor, out: Tensor, arms: Arms | None) -> Tensor:
         """k from `batch_shape x (d + 2) x n`: coordinates, 1 and squared norms of arms."""
         left = self._left
         right = right.expand(*left.shape[:-2], *right.shape[-2:]) if right.dim() < left.dim() else right
         # For one dimension of batch rows, `matmul` would copy its result.
         (torch.bmm if left.dim() == right.dim() == 3 else torch.matmul)(left, right, out=out)
-        return self._decayed(out, self._form.decay_)
+        same = None
+        if self._form.effect is not None and arms is not None:
+            least = _NEAR_SQUARED[out.dtype]
+            same = self._form.coincident(out <= least if self._form.sign > 0 else out >= -least, self._given, arms)
+        return self._decayed(out, self._form.decay_, same)
 
-    def _decayed(self, out: Tensor, decay_: Callable[[Tensor], Tensor]) -> Tensor:
-        same = self._form.coincident(out)
+    def _decayed(self, out: Tensor, decay_: Callable[[Tensor], Tensor], same: Tensor | tuple[Tensor, ...] | None) -> Tensor:
         if out.device.type == "cpu":
             line = out.shape[:-2].numel() * out.shape[-1] * out.element_size()
             for block in out.split(max(1, _GROUP_BYTES // max(1, line)), dim=-2):

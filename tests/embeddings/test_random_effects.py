@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import pickle
 
@@ -52,7 +53,7 @@ def rough(effect: float = 0.7) -> RandomEffectKernel:
 def points() -> tuple[Tensor, Tensor]:
     """Points, and others of which some are equal to them and some nearly."""
     x = torch.rand(12, 3, generator=generator(0), dtype=F64) + 3
-    near = x[:4] + 1e-9
+    near = torch.cat([x[:2] + 1e-9, torch.nextafter(x[2:4], torch.tensor(9.0, dtype=F64))])
     return x, torch.cat([torch.rand(5, 3, generator=generator(1), dtype=F64) + 3, x[3:9], near, x[3:4]])
 
 
@@ -176,6 +177,59 @@ def test_an_exact_posterior_is_that_of_dense_numpy(dim: int, budget: int) -> Non
     both = [*pulls, *picks]
     solved = np.linalg.solve(K[np.ix_(both, both)] + lam * np.eye(len(both)), K[both])
     np.testing.assert_allclose(bandit.posterior(x).variance, np.diag(K) - (K[both] * solved).sum(0), rtol=1e-8, atol=1e-9)
+
+
+@pytest.mark.parametrize("rows", [torch.Size([]), torch.Size([2])], ids=["one kernel", "batch rows"])
+@pytest.mark.parametrize("dtype", [F64, torch.float32], ids=["double", "single"])
+@pytest.mark.parametrize("nu", [2.5, None], ids=["Matern", "RBF"])
+def test_many_features_are_evaluated_by_a_matrix_product(nu: float | None, dtype: torch.dtype, rows: torch.Size) -> None:
+    """Equal points are then looked up among those that are near."""
+    x = torch.rand(12, 40, generator=generator(0), dtype=F64).to(dtype)
+    y = torch.cat([x[3:9], torch.nextafter(x[:6], torch.tensor(2.0, dtype=dtype)), torch.rand(5, 40).to(dtype)])
+    base = gpytorch.kernels.RBFKernel() if nu is None else gpytorch.kernels.MaternKernel(nu)
+    scaled = gpytorch.kernels.ScaleKernel(base).double()
+    base.lengthscale, scaled.outputscale = 4.0, 2.0
+    kernel = with_effect(scaled, torch.tensor(0.7, dtype=F64)).requires_grad_(False).to(dtype)
+    kernel = stack_kernels([kernel, kernel], rows) if rows else kernel
+    blocks = StationaryBlocks(x, kernel)
+    assert blocks._trusted
+    K = blocks(y, torch.empty(*rows, 12, 17, dtype=dtype))
+    r = torch.cdist(x.double(), y.double(), compute_mode="donot_use_mm_for_euclid_dist").numpy() / 4
+    a = 5**0.5 * r
+    expected = 2 * (np.exp(-(r**2) / 2) if nu is None else (1 + a + a**2 / 3) * np.exp(-a))
+    expected += 0.7 * (x[:, None] == y).all(dim=-1).numpy()
+    assert (expected > 2.6).sum() == 6
+    close = 1e-9 if dtype == F64 else 2e-5
+    np.testing.assert_allclose(K.numpy(), np.broadcast_to(expected, K.shape), rtol=close, atol=close)
+
+
+@pytest.mark.parametrize("cuda", [False, True], ids=["host", "device"])
+@pytest.mark.parametrize("dtype", [F64, torch.float32], ids=["double", "single"])
+@pytest.mark.parametrize("budget", [1 << 30, 0], ids=["kept columns", "no column kept"])
+def test_arms_that_differ_in_their_last_digit_have_effects_of_their_own(budget: int, dtype: torch.dtype, cuda: bool) -> None:
+    """Centring and scaling round such arms to one place, on some paths and not on others."""
+    x = torch.rand(40, 3, generator=generator(2), dtype=F64).to(dtype)
+    twin = x[:20].clone()
+    twin[:, 0] = torch.nextafter(twin[:, 0], torch.tensor(2.0, dtype=dtype))
+    x = torch.cat([x, twin])
+    kernel, draw = rough(), np.random.default_rng(0)
+    pulls = torch.cat([torch.arange(20), torch.arange(40, 60)])
+    with emulated_device() if cuda else contextlib.nullcontext():
+        here = x.cuda() if cuda else x
+        own = copy.deepcopy(kernel).cuda() if cuda else kernel
+        policy = tb.gp_ucb(own, noise_std=0.3, width=tb.widths.Constant(2.0), memory_budget=budget)
+        bandit, told = tb.Bandit(policy, here, generator=generator(3)), []
+        for part in pulls.split(20):
+            rewards = torch.as_tensor(draw.normal(size=20)).to(dtype)
+            bandit.tell(part.to(here.device), rewards.to(here.device))
+            told += rewards.tolist()
+        state, lam = bandit.loop.state, bandit.loop.state.posterior.regularization
+        found = state.arm_mean().cpu(), lam * state.arm_leverage().cpu()
+    K = dense(x.double(), x.double())
+    solved = np.linalg.solve(K[np.ix_(pulls, pulls)] + lam * np.eye(40), K[pulls])
+    close = {"rtol": 1e-9, "atol": 1e-9} if dtype == F64 else {"rtol": 1e-4, "atol": 1e-4}
+    np.testing.assert_allclose(found[0], solved.T @ np.array(told), **close)
+    np.testing.assert_allclose(found[1], np.diag(K) - (K[pulls] * solved).sum(0), **close)
 
 
 def test_there_are_no_paths_and_a_table_draws_arms_independently() -> None:

@@ -136,7 +136,8 @@ class KernelColumns:
         held = source.held if isinstance(source, Shard) else source
         if self._scaled is None and held.device.type != "cpu" and isinstance(held, InMemory):
             form = Stationary.of(self._kernel())
-            self._scaled = None if form is None else ScaledArms.of(held.arms, form)
+            # With random effects, arms that round to the same place must be told apart.
+            self._scaled = None if form is None or form.effect is not None else ScaledArms.of(held.arms, form)
         return self._scaled
 
     def _of(self, points: Points, arms: Points) -> Tensor:

@@ -344,6 +344,7 @@ class Composed(Policy[TableState | BoxState]):
         leaders = None if upper is None else lambda count: upper.topk(min(count, upper.shape[-1]), dim=-1).indices
         state.forget_derived_()
         if self.from_data is not None:
+            pulls = self.from_data.in_dtype_of_arms(state, pulls)
             self.from_data.make_room(state, pulls)
         heard = pulls if self.from_data is None else self.from_data.in_model_units(state, pulls)
         # A posterior that exceeded its memory budget keeps a dictionary.

@@ -170,6 +170,14 @@ class FromData:
         posterior.set_kernel_(stack_kernels(kernels, shape) if shape else kernels[0], posterior.regularization)
         self.refit(state, due)
 
+    def in_dtype_of_arms(self, state: GaussianState, pulls: Pulls) -> Pulls:
+        """The pulls with points rounded as the arms are, so that a history in float64 tells of the arms that were made of it in
+        float32, and shares their effects."""
+        dtype = state.rows.source.dtype
+        if pulls.points is None or pulls.points.dtype == dtype:
+            return pulls
+        return replace(pulls, points=pulls.points.to(dtype))
+
     def in_model_units(self, state: GaussianState, pulls: Pulls) -> Pulls:
         """The pulls with average rewards converted to the model's current units."""
         units, n = state.posterior.units, pulls.counts.clamp_min(1e-300)

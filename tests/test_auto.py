@@ -669,6 +669,26 @@ def test_a_history_in_double_precision_tells_of_the_arms_that_were_made_of_it():
     np.testing.assert_allclose(process.regularization * state.arm_leverage(), variance, rtol=1e-3, atol=1e-3)
 
 
+def test_draws_of_many_arms_follow_a_kernel_that_gets_effects():
+    """Fourier features draw a smooth function, and there are none of an effect."""
+    x, f = rough_table(2100)
+    policy = replace(tb.auto(batch_size=10), score=tb.ingredients.PosteriorDraw())
+    bandit = tb.Bandit(policy, x, generator=generator(1))
+    play(bandit, f, 10)
+    draws = bandit.loop.state.draws
+    assert draws.kind == "fourier"
+    n, y = torch.full((100,), 3.0, dtype=torch.float64), f[:100]
+    bandit.observe(torch.arange(100), n, n * y, n * y.square() + 0.02)
+    assert isinstance(bandit.posterior.kernel, RandomEffectKernel)
+    assert len(play(bandit, f, 20)) == 20
+    state = bandit.loop.state
+    one = torch.ones((), dtype=torch.float64)
+    drawn = torch.cat(list(state.draws.draw([3000], one, [generator(2)])), dim=-2)
+    variance = state.posterior.regularization * state.arm_leverage()
+    np.testing.assert_allclose(drawn.var(dim=-2) / variance, 1.0, atol=0.15)
+    assert ((drawn.mean(dim=-2) - state.arm_mean()) / variance.sqrt()).abs().max() < 0.1
+
+
 @pytest.mark.parametrize("seed", [0, 2])
 def test_the_variance_of_effects_is_found(seed: int):
     """Six pulls each of 200 arms, all of them drawn from the model."""

@@ -39,7 +39,7 @@ class PosteriorDraws:
     - up to 2,000 arms: the joint Gaussian, exact, from a single A x A factor;
     - RBF and Matérn kernels: random Fourier features with new frequencies for each draw. Mean and covariance are exact in
       expectation over frequencies, and single draws are Gaussian up to 1/√num_features;
-    - any other kernel: the part that the dictionary explains is exact, and the residual is drawn independently per arm.
+    - any other kernel, and random effects: the part that the dictionary explains is exact, and the residual is drawn independently per arm.
       Marginals are exact; the covariance of the residual between arms is neglected.
 
     Args:
@@ -59,11 +59,16 @@ class PosteriorDraws:
         require(
             posterior.sketch is None, "there are no posterior draws under a sketch: use a score such as UCB.", UnsupportedError
         )
-        self.kind = "independent" if Spectrum.of(posterior.kernel) is None else "fourier"
-        if posterior.finite is not None:
-            self.kind = "features"
-        elif table.rows.num_arms <= _JOINT_ARMS:
-            self.kind = "joint"
+
+    @property
+    def kind(self) -> str:
+        """How prior draws are made: `"features"`, `"joint"`, `"fourier"` or `"independent"`. A fit may give the kernel random
+        effects, or take them."""
+        if self._table.posterior.finite is not None:
+            return "features"
+        if self._table.rows.num_arms <= _JOINT_ARMS:
+            return "joint"
+        return "independent" if Spectrum.of(self._table.posterior.kernel) is None else "fourier"
 
     def draw(self, sizes: Sequence[int], width: Tensor, generators: Generators) -> Iterator[Tensor]:
         """`sizes[r]` draws for batch row r from its generator, in reward units, yielded in pieces `batch_shape x q' x A` of

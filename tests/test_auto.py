@@ -716,6 +716,21 @@ def test_the_variance_of_effects_is_found(seed: int):
             assert float(own.base_kernel.lengthscale.min()) < 0.2
 
 
+def test_the_effects_of_a_row_that_is_not_fitted_stay_as_they_are():
+    """To the last digit."""
+    x, f = rough_table(100)
+    n = torch.full((30, 40), 3.0, dtype=torch.float64)
+    shifted = torch.stack([f.roll(row)[:40] for row in range(30)])
+    bandit = tb.Bandit(tb.auto(), x.expand(30, -1, -1), generator=[generator(row) for row in range(30)])
+    bandit.observe(torch.arange(40).expand(30, -1), n, n * shifted, n * shifted.square() + 0.02)
+    posterior = bandit.loop.state.posterior
+    assert isinstance(posterior.kernel, RandomEffectKernel)
+    posterior.kernel.effect.data = 1 + torch.rand(30, generator=generator(0), dtype=torch.float64)
+    before, rows = posterior.kernel.effect.clone(), torch.zeros(30, dtype=torch.bool)
+    fit_standardized_(posterior, Priors(), rows, effects=True)
+    assert torch.equal(posterior.kernel.effect, before)
+
+
 def test_a_dictionary_has_no_effects():
     x, f = rough_table()
     bandit = tb.Bandit(tb.auto(batch_size=10, memory_budget=600 * 8 * 200), x, generator=generator(1))

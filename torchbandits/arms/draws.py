@@ -39,8 +39,8 @@ class PosteriorDraws:
     - up to 2,000 arms: the joint Gaussian, exact, from a single A x A factor;
     - RBF and Matérn kernels: random Fourier features with new frequencies for each draw. Mean and covariance are exact in
       expectation over frequencies, and single draws are Gaussian up to 1/√num_features;
-    - any other kernel, and random effects: the part that the dictionary explains is exact, and the residual is drawn independently per arm.
-      Marginals are exact; the covariance of the residual between arms is neglected.
+    - any other kernel, and random effects: the part that the dictionary explains is exact, and the residual is drawn
+      independently per arm. Marginals are exact; the covariance of the residual between arms is neglected.
 
     Args:
         table: The posterior on the arms.

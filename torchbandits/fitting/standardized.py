@@ -125,7 +125,8 @@ def fit_standardized_(
     for place in np.ndindex(*shape):
         kernel, c, ranges = kernel_row(posterior.kernel, shape, place), float(scale[place]), units.features[place]
         fresh = priors.unit_kernel(ranges) if tanimoto_scale(kernel) is None else priors.unit_similarity(ranges)
-        own, effect = _standard(kernel, fresh, ranges, c), _effect(kernel) / c**2 if effects else 0.0
+        own, held = _standard(kernel, fresh, ranges, c), _effect(kernel) if effects else 0.0
+        effect = held / c**2
         some = statistics.mask[place] & (statistics.weights[place] > 0)
         n, s, q = told[place][some].unbind(dim=-1)
         averages = Averages.of(statistics.points[place][some] / ranges, n, s / c, q / c**2, 0.0)
@@ -158,8 +159,8 @@ def fit_standardized_(
             kernel = in_ranges(own, ranges)
             kernel.outputscale = kernel.outputscale.detach() * c**2
             effect = climb.misfit if climb.accepted else effect
-            effect = effect if effect > _LEAST_EFFECT * float(own.outputscale) else 0.0
-        variances[place] = effect * c**2
+            held = effect * c**2 if effect > _LEAST_EFFECT * float(own.outputscale) else 0.0
+        variances[place] = held
         kernels.append(kernel)
         fits.append(climb)
     units.rescale_(scale)

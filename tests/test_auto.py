@@ -669,6 +669,18 @@ def test_a_history_in_double_precision_tells_of_the_arms_that_were_made_of_it():
     np.testing.assert_allclose(process.regularization * state.arm_leverage(), variance, rtol=1e-3, atol=1e-3)
 
 
+def test_there_are_no_effects_where_stored_points_have_more_digits_than_the_arms(monkeypatch: pytest.MonkeyPatch):
+    """As in states that earlier versions saved: a point would be the same as an arm on some paths, and another on others."""
+    x, f = rough_table()
+    bandit = tb.Bandit(tb.auto(batch_size=10), x.float(), generator=generator(1))
+    with monkeypatch.context() as patched:
+        patched.setattr(FromData, "in_dtype_of_arms", lambda *given: given[-1])
+        bandit.observe(x[:5], torch.ones(5), f[:5], f[:5].square())
+    play(bandit, f, 200)
+    assert type(bandit.posterior.kernel) is gpytorch.kernels.ScaleKernel
+    assert (bandit.loop.state.arm_leverage() > 0).all()
+
+
 def test_draws_of_many_arms_follow_a_kernel_that_gets_effects():
     """Fourier features draw a smooth function, and there are none of an effect."""
     x, f = rough_table(2100)

@@ -246,6 +246,10 @@ class FromData:
     def refit(self, state: GaussianState, rows: Tensor) -> FitReport:
         """Fit units, kernel and noise of the marked batch rows (`batch_shape` booleans); see `fit_standardized_`."""
         effects = self.effects is not False and not state.posterior.sparse
+        if effects and (dtype := state.rows.source.dtype) != torch.float64:
+            # In a state of before `in_dtype_of_arms`, points may differ from arms in digits that the arms do not have.
+            points = state.statistics.points
+            effects = bool((points.to(dtype) == points).all())
         report = fit_standardized_(state.posterior, self.priors, rows, effects=effects)
         learn_kernel(state, rows)
         return report

@@ -888,15 +888,15 @@ def noisy_run(signal: float, noise_std: float, seed: int, pulls: int) -> tb.Band
 
 
 @pytest.mark.filterwarnings("ignore:arm .* of the last 40 pulls")
-@pytest.mark.parametrize("seed", [2, 3])
+@pytest.mark.parametrize("seed", [3, 8])
 def test_rewards_that_are_noise_alone_are_told_from_those_of_a_run_that_repeats_its_best_arm(seed: int):
-    noise, good = (noisy_run(signal, noise_std, seed, 200) for signal, noise_std in ((0.0, 1.0), (1.0, 0.3)))
+    noise, good = noisy_run(0.0, 1.0, 2, 200), noisy_run(1.0, 0.3, seed, 400)
     for bandit in (noise, good):
         assert bandit.explain().noise_share > 0.9
     assert noise.explain().lead < 1
     assert "look like noise alone" in str(noise.explain())
     said = good.explain()
-    assert said.lead > 3.5
+    assert said.lead > 5
     assert "look like noise alone" not in str(said)
     assert f"the best arm is {said.lead:.2g} standard errors above the average" in str(said)
     # In dense numpy, from the posterior of the arms pulled.
@@ -904,7 +904,7 @@ def test_rewards_that_are_noise_alone_are_told_from_those_of_a_run_that_repeats_
     state = good.loop.state
     mean, variance = state.arm_mean()[pulled].numpy(), state.arm_leverage()[pulled].numpy()
     best = mean.argmax()
-    assert said.lead == pytest.approx((mean[best] - mean.mean()) / np.sqrt(variance[best] + 1 / 200))
+    assert said.lead == pytest.approx((mean[best] - mean.mean()) / np.sqrt(variance[best] + 1 / 400))
 
 
 def plates(noise_std: float, seed: int, pulls: int = 48) -> tuple[tb.Bandit, Tensor]:

@@ -618,6 +618,18 @@ def test_arms_have_effects_that_features_do_not_explain(tmp_path: Path):
         assert type(other.posterior.kernel) is not type(one.posterior.kernel)
 
 
+def test_a_state_with_nan_in_its_kernel_is_refused():
+    x, f = table(60)
+    bandit = tb.Bandit(tb.auto(), x, generator=generator(2))
+    play(bandit, f, 8)
+    state = bandit.state_dict()
+    state["state"]["records.kernel.raw_outputscale"] = torch.tensor(torch.nan, dtype=torch.float64)
+    other = tb.Bandit(tb.auto(), x, generator=generator(2))
+    with pytest.raises(errors.StateError, match="NaN in records.kernel.raw_outputscale: it is damaged"):
+        other.load_state_dict(state)
+    assert not other.loop.state.told.any()
+
+
 def without_effects(batch_size: int, memory_budget: int = 2 << 30) -> tb.ingredients.Composed:
     policy = tb.auto(batch_size=batch_size, memory_budget=memory_budget)
     return replace(policy, from_data=replace(policy.from_data, effects=False))

@@ -1468,3 +1468,22 @@ def test_replicates_end_when_the_noise_of_every_outcome_is_known():
     molecules = tb.sources.Fingerprints(torch.randint(0, 256, (40, 8), generator=generator(0), dtype=torch.uint8))
     other = tb.OutcomeBandit(replicating("pareto"), molecules, generator=generator(1))
     assert rule.replicates_one_by_one(other.loop.state, 16) is None
+
+
+def test_explanation_says_what_features_do_not_explain():
+    rng = np.random.default_rng(5)
+    x = rng.uniform(size=(300, 2))
+    smooth = np.sin(4 * x[:, 0]) + x[:, 1]
+    rewards = torch.as_tensor(np.stack([smooth, smooth + rng.normal(size=300)], axis=-1))
+    policy = outcomes.pareto({"smooth": tb.auto(batch_size=10), "rough": tb.auto(batch_size=10)})
+    bandit, noise = tb.OutcomeBandit(policy, torch.as_tensor(x), generator=generator(1)), generator(2)
+    for _ in range(12):
+        selection = bandit.ask()
+        deviations = 0.3 * torch.randn(len(selection), 2, generator=noise, dtype=torch.float64)
+        bandit.tell(selection, rewards[selection.index] + deviations)
+    said = bandit.explain()
+    assert said.unexplained[0] < 0.1
+    assert 0.3 < said.unexplained[1] < 0.9
+    smooth_line, rough_line = said.lines()
+    assert "does not follow" not in smooth_line
+    assert f"About {said.unexplained[1]:.0%} of the variance between arms, by rank, does not follow the features." in rough_line

@@ -251,10 +251,7 @@ class Explanation:
         if not self.tells_features:
             return f"{title} {FEW} distinct {said.arm}s must be {said.pulled} before it shows which {said.feature}s matter."
         order = unsettled(self.distinct, self.names, said) if self.noise_estimated else ""
-        rest = ""
-        if self.unexplained >= _UNEXPLAINED:
-            share = f"About {self.unexplained:.0%} of the variance between {said.arm}s"
-            rest = f" {share}{by_rank(self.noise_estimated)}, does not follow the {said.feature}s."
+        rest = unexplained_in_words(self.unexplained, self.noise_estimated, said)
         return f"{title} {said.reward} changes fastest with {fastest(relevance, self.names)}.{rest}{order}"
 
     def figure(self) -> Figure:
@@ -284,6 +281,14 @@ def failures_in_words(failed: int, avoided: int, said: Words) -> str:
 def by_rank(estimated: bool) -> str:
     """What follows the share of the noise in the variance where the model knows the rewards by their ranks, as `auto` does."""
     return ", by rank" if estimated else ""
+
+
+def unexplained_in_words(unexplained: float, estimated: bool, said: Words) -> str:
+    """A sentence on the variance that does not follow the features, after a space; an empty text if it is little."""
+    if not unexplained >= _UNEXPLAINED:
+        return ""
+    between = f"{said.arm}s, by rank," if estimated else f"{said.arm}s"
+    return f" About {unexplained:.0%} of the variance between {between} does not follow the {said.feature}s."
 
 
 def by_name(relevance: Tensor, names: Sequence[str]) -> tuple[Tensor, list[str]]:
@@ -411,7 +416,7 @@ def explain(
         noise_estimated=posterior.units is not None,
         noise_repeated=noise is not None,
         elsewhere=points_elsewhere(state, place),
-        unexplained=_unexplained(posterior, place),
+        unexplained=unexplained_share(posterior, place),
     )
 
 
@@ -491,7 +496,7 @@ def _uncertainty(state: TableState, noise_variance: float, place: tuple[int, ...
     return v**0.5 / s, max(0, math.ceil(needed))
 
 
-def _unexplained(posterior: GaussianProcess, place: tuple[int, ...]) -> float:
+def unexplained_share(posterior: GaussianProcess, place: tuple[int, ...]) -> float:
     """See `Explanation.unexplained`: τ²/(τ² + v) for the expected variance v of the smooth part over the points pulled."""
     kernel = kernel_row(posterior.kernel, posterior.batch_shape, place)
     if not isinstance(kernel, RandomEffectKernel):

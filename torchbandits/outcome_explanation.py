@@ -24,6 +24,8 @@ from torchbandits.explanation import (
     points_elsewhere,
     pulled,
     relevance_of,
+    unexplained_in_words,
+    unexplained_share,
     unsettled,
 )
 from torchbandits.policies.composed import noise_share
@@ -53,6 +55,8 @@ class OutcomeExplanation:
         num_arms: Number of arms.
         noise_estimated: Whether the noise is estimated from the rewards, as by `auto`.
         noise_repeated: For each outcome whether `noise_std` is that of repeated pulls.
+        unexplained: For each outcome the fraction of the variance between arms that the features do not explain, as in
+            `Explanation`.
         failed, avoided: As in `Explanation`.
         words: Words of the text.
     """
@@ -68,6 +72,7 @@ class OutcomeExplanation:
     num_arms: int
     noise_estimated: bool = False
     noise_repeated: tuple[bool, ...] = ()
+    unexplained: tuple[float, ...] = ()
     failed: int = 0
     avoided: int = 0
     words: Words = field(default_factory=Words)
@@ -108,7 +113,8 @@ class OutcomeExplanation:
             noise += f" No {said.arm} was {said.pulled} twice yet, so that the noise may be larger than that."
         known = self.noise_estimated and bool(relevance.isfinite().all())
         order = unsettled(distinct, self.names, said) if known else ""
-        return f"{start}, {features}.{order} {noise}"
+        rest = "".join(unexplained_in_words(own, self.noise_estimated, said) for own in self.unexplained[place : place + 1])
+        return f"{start}, {features}.{rest}{order} {noise}"
 
     def figure(self) -> Figure:
         """Horizontal bars of the relevance of each feature, one panel per outcome with lengthscales; at most thirty features.
@@ -129,7 +135,7 @@ def explain_outcomes(
     posterior, place = state.posterior, (row,) if isinstance(row, int) else row
     own = checked_names(names, posterior.statistics.points.shape[-1])
     check_row(place, posterior.batch_shape[:-1])
-    told, relevance, stds, shares, distinct, repeated = state.told[place].tolist(), [], [], [], [], []
+    told, relevance, stds, shares, distinct, repeated, rest = state.told[place].tolist(), [], [], [], [], [], []
     for j, (std, lam) in enumerate(zip(policy.noise_stds, policy.regularizations, strict=True)):
         at = (*place, j)
         # A reward of outcome j has the weight λ₀/λ_j.
@@ -142,6 +148,7 @@ def explain_outcomes(
         stds.append(model if noise is None else noise)
         shares.append(share_of_noise(posterior, variance, at))
         distinct.append(int(posterior.statistics.num_rows[at]))
+        rest.append(unexplained_share(posterior, at))
     return OutcomeExplanation(
         outcomes=policy.outcomes,
         relevance=torch.stack(relevance),
@@ -154,4 +161,5 @@ def explain_outcomes(
         num_arms=state.rows.num_arms,
         noise_estimated=posterior.units is not None,
         noise_repeated=tuple(repeated),
+        unexplained=tuple(rest),
     )

@@ -164,6 +164,10 @@ def check_state(state_dict: Any, own: dict[str, Any]) -> None:
     require(not differ, f"the saved state is of another kind of policy: it differs in {', '.join(differ[:3])}.", StateError)
     odd = [name for name, value in own.items() if isinstance(value, Tensor) and not isinstance(saved.get(name, value), Tensor)]
     require(not odd, f"the saved state holds no tensor {', '.join(odd[:3])}: it is damaged.", StateError)
+    kernel = {name: value for name, value in saved.items() if ".kernel." in name and isinstance(value, Tensor)}
+    broken = [name for name, value in kernel.items() if bool(value.isnan().any())]
+    message = f"the saved state has NaN in {', '.join(broken[:3])}: it is damaged. Load another copy."
+    require(not broken, message, StateError)
     # The arms of several ranks are compared by their fingerprint instead.
     if "rows.row_of_arm" not in own:
         return

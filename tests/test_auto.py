@@ -26,7 +26,7 @@ from torchbandits.policies.repeats import most_repeated, reason_for_repeats, rec
 from torchbandits.posteriors import Units
 from torchbandits.posteriors.averages import Averages
 from torchbandits.posteriors.units import normal_scores
-from torchbandits.random_effects import RandomEffectKernel
+from torchbandits.random_effects import RandomEffectKernel, with_effect
 from torchbandits.testing.play import differences
 from torchbandits.types import Marginals, Pulls
 
@@ -618,6 +618,24 @@ def test_arms_have_effects_that_features_do_not_explain(tmp_path: Path):
         assert type(other.posterior.kernel) is not type(one.posterior.kernel)
 
 
+def test_fingerprints_have_no_effects():
+    draw = generator(0)
+    arms = tb.sources.Fingerprints(torch.randint(0, 256, (300, 16), generator=draw, dtype=torch.uint8))
+    f = torch.randn(300, generator=draw, dtype=torch.float64)
+    bandit = tb.Bandit(tb.auto(), arms, generator=generator(0))
+    with pytest.warns(errors.DiagnosticWarning, match="of the last 40 pulls"):
+        play(bandit, f, 120)
+    assert bool(bandit.policy.from_data.knows_noise(bandit.loop.state))
+    assert type(bandit.posterior.kernel) is gpytorch.kernels.ScaleKernel
+    # A kernel with effects, as in a state of before, loses them at the next fit, and is treated as a similarity until then.
+    posterior = bandit.loop.state.posterior
+    width = bandit.policy.width(bandit.loop.state)
+    posterior.set_kernel_(with_effect(posterior.kernel, torch.ones((), dtype=torch.float64)), posterior.regularization)
+    assert torch.equal(bandit.policy.width(bandit.loop.state), width)
+    bandit.policy.from_data.refit(bandit.loop.state, torch.ones((), dtype=torch.bool))
+    assert type(bandit.posterior.kernel) is gpytorch.kernels.ScaleKernel
+
+
 def test_a_state_with_nan_in_its_kernel_is_refused():
     x, f = table(60)
     bandit = tb.Bandit(tb.auto(), x, generator=generator(2))
@@ -625,7 +643,7 @@ def test_a_state_with_nan_in_its_kernel_is_refused():
     state = bandit.state_dict()
     state["state"]["records.kernel.raw_outputscale"] = torch.tensor(torch.nan, dtype=torch.float64)
     other = tb.Bandit(tb.auto(), x, generator=generator(2))
-    with pytest.raises(errors.StateError, match="NaN in records.kernel.raw_outputscale: it is damaged"):
+    with pytest.raises(errors.StateError, match=r"NaN in records\.kernel\.raw_outputscale: it is damaged"):
         other.load_state_dict(state)
     assert not other.loop.state.told.any()
 
@@ -755,16 +773,24 @@ def test_the_effects_of_a_row_that_is_not_fitted_stay_as_they_are():
     assert torch.equal(posterior.kernel.effect, before)
 
 
-def test_a_dictionary_has_no_effects():
+def test_with_a_dictionary_effects_count_as_noise():
+    """Fitted without, the lengthscales would become as short as the distances between arms once there is a dictionary."""
     x, f = rough_table()
     bandit = tb.Bandit(tb.auto(batch_size=10, memory_budget=600 * 8 * 200), x, generator=generator(1))
     play(bandit, f, 200)
-    assert isinstance(bandit.posterior.kernel, RandomEffectKernel)
+    kernel = bandit.posterior.kernel
+    assert isinstance(kernel, RandomEffectKernel)
     while not bandit.loop.state.posterior.sparse:
         play(bandit, f, 10)
-    assert type(bandit.posterior.kernel) is gpytorch.kernels.ScaleKernel
-    play(bandit, f, 200)
-    assert type(bandit.posterior.kernel) is gpytorch.kernels.ScaleKernel
+        kernel = bandit.posterior.kernel if isinstance(bandit.posterior.kernel, RandomEffectKernel) else kernel
+    # Noise and effect as shares of the variance of the function, before and after.
+    share = float((1 + kernel.effect) / kernel.outputscale)
+    for pulls in (0, 200):
+        play(bandit, f, pulls)
+        smooth = bandit.posterior.kernel
+        assert type(smooth) is gpytorch.kernels.ScaleKernel
+        assert 1 / float(smooth.outputscale) == pytest.approx(share, rel=1)
+        assert float(smooth.base_kernel.lengthscale.min()) > 0.25
     resumed = tb.Bandit(bandit.policy, x, generator=generator(7)).load_state_dict(bandit.state_dict())
     assert play(resumed, f, 20) == play(bandit, f, 20)
 

@@ -106,7 +106,8 @@ def fit_standardized_(
         posterior: Posterior with `units` and a kernel of `Priors`. The caller must rebuild tables computed from it.
         priors: Priors of the hyper-parameters.
         rows: `batch_shape` booleans, the rows to fit.
-        effects: Whether the kernel gets random effects (`RandomEffectKernel`) where repeated pulls tell the noise.
+        effects: Whether the kernel gets random effects (`RandomEffectKernel`) where repeated pulls tell the noise. With a
+            dictionary, their variance is added to that of the noise.
         most: Largest number of distinct points in the evidence. Of more points, this many are used, evenly spaced in the order
             of their average rewards.
 
@@ -123,10 +124,10 @@ def fit_standardized_(
     scale, fits, kernels, told = units.scale.clone(), [], [], units.told(statistics)
     variances = torch.zeros(shape, dtype=torch.float64)
     for place in np.ndindex(*shape):
-        kernel, c, ranges = kernel_row(posterior.kernel, shape, place), float(scale[place]), units.features[place]
+        whole, c, ranges = kernel_row(posterior.kernel, shape, place), float(scale[place]), units.features[place]
+        kernel, held = smooth_part(whole), _effect(whole) if effects else 0.0
         fresh = priors.unit_kernel(ranges) if tanimoto_scale(kernel) is None else priors.unit_similarity(ranges)
-        own, held = _standard(kernel, fresh, ranges, c), _effect(kernel) if effects else 0.0
-        effect = held / c**2
+        own, effect = _standard(kernel, fresh, ranges, c), held / c**2
         some = statistics.mask[place] & (statistics.weights[place] > 0)
         n, s, q = told[place][some].unbind(dim=-1)
         averages = Averages.of(statistics.points[place][some] / ranges, n, s / c, q / c**2, 0.0)
@@ -154,18 +155,19 @@ def fit_standardized_(
             # Where the averages tell no kernel, repeated pulls still tell the noise.
             if climb.degenerate and not climb.accepted and climb.pooled is not None:
                 climb.noise_variance = climb.pooled
+            effect = climb.misfit if climb.accepted else effect
             climb.noise_variance = max(climb.noise_variance, priors.least_noise)
+            if posterior.sparse:
+                climb.noise_variance += effect
             scale[place] = c = math.sqrt(lam / climb.noise_variance)
             kernel = in_ranges(own, ranges)
             kernel.outputscale = kernel.outputscale.detach() * c**2
-            effect = climb.misfit if climb.accepted else effect
             held = effect * c**2 if effect > _LEAST_EFFECT * float(own.outputscale) else 0.0
-        variances[place] = held
+        variances[place] = 0.0 if posterior.sparse else held
         kernels.append(kernel)
         fits.append(climb)
     units.rescale_(scale)
     statistics.retell_(units.told(statistics), rows)
-    kernels = [smooth_part(kernel) for kernel in kernels]
     kernel = stack_kernels(kernels, shape) if shape else kernels[0]
     posterior.set_kernel_(with_effect(kernel, variances) if bool(variances.any()) else kernel, lam)
     return _report(fits, rows, lam)

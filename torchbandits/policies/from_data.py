@@ -54,7 +54,8 @@ class FromData:
         replicate_every: In batches, and for several outcomes also one by one, one pick in this many evaluates the recommended
             arm again until the noise is known; 0 for never, 8 by default (None).
         effects: Whether arms have random effects, which features do not explain and repeated pulls tell from noise (by default,
-            None or True); only while the posterior is exact, because a dictionary cannot represent them.
+            None or True). A dictionary cannot represent them: with one, their variance counts as noise of each pull. There are
+            none among fingerprints.
     """
 
     priors: Priors = field(default_factory=Priors)
@@ -85,7 +86,7 @@ class FromData:
 
     def width(self, state: GaussianState, width: Width) -> Width:
         """The width that is used on the arms of a state, where `width` is the policy's width."""
-        return width if self.own_width or tanimoto_scale(state.posterior.kernel) is None else Constant(_SIMILARITY_WIDTH)
+        return width if self.own_width or not _is_similarity(state.posterior.kernel) else Constant(_SIMILARITY_WIDTH)
 
     def replicates(self, state: TableState, remaining: Tensor, offered: Tensor | None = None) -> Tensor | None:
         """How many of the next `remaining` picks evaluate the recommended arm again, `batch_shape` each, on the host; None if
@@ -125,7 +126,7 @@ class FromData:
     def _replicates_every(self, state: GaussianState) -> int:
         """The number of picks of which one is a replicate; 0 if none is."""
         every = _REPLICATE_EVERY if self.replicate_every is None else self.replicate_every
-        return every if tanimoto_scale(state.posterior.kernel) is None else 0
+        return 0 if _is_similarity(state.posterior.kernel) else every
 
     def knows_noise(self, state: TableState) -> Tensor:
         """Whether there are enough repeated pulls to estimate the noise from them, `batch_shape` booleans on the host."""
@@ -148,7 +149,7 @@ class FromData:
         """
         posterior, units, shape = state.posterior, state.posterior.units, state.rows.batch_shape
         assert units is not None
-        if tanimoto_scale(posterior.kernel) is not None:
+        if _is_similarity(posterior.kernel):
             return
         told = state.statistics.mask & (state.statistics.weights > 0)
         varied = spans_with(before, state.statistics.points, told) > 0
@@ -220,14 +221,13 @@ class FromData:
             self.refit(state, due.to(state.rows.source.device))
 
     def _learn_sparsely(self, state: GaussianState) -> None:
-        """Give the posterior a dictionary, and fit a kernel without random effects, which would need every pulled arm in it."""
+        """Give the posterior a dictionary, and if its kernel has random effects, which would need every pulled arm in it, fit
+        one without."""
         assert isinstance(state, TableState)
-        posterior = state.posterior
-        if not isinstance(posterior.kernel, RandomEffectKernel):
+        if not isinstance(state.posterior.kernel, RandomEffectKernel):
             return learn_sparsely(state)
-        posterior.set_kernel_(smooth_part(posterior.kernel), posterior.regularization)
-        state.table.renew_()
-        learn_sparsely(state)
+        state.forget_derived_()
+        state.table.keep_dictionary_()
         self.refit(state, torch.ones_like(state.told, dtype=torch.bool))
         return None
 
@@ -245,8 +245,8 @@ class FromData:
 
     def refit(self, state: GaussianState, rows: Tensor) -> FitReport:
         """Fit units, kernel and noise of the marked batch rows (`batch_shape` booleans); see `fit_standardized_`."""
-        effects = self.effects is not False and not state.posterior.sparse
-        if effects and (dtype := state.rows.source.dtype) != torch.float64:
+        effects = self.effects is not False and not _is_similarity(state.posterior.kernel)
+        if effects and not state.posterior.sparse and (dtype := state.rows.source.dtype) != torch.float64:
             # In a state of before `in_dtype_of_arms`, points may differ from arms in digits that the arms do not have.
             points = state.statistics.points
             effects = bool((points.to(dtype) == points).all())
@@ -263,6 +263,11 @@ class FromData:
         """Bytes of a tensor with one number per arm and batch row."""
         source, rows = state.rows.source, state.rows.batch_shape.numel()
         return source.dtype.itemsize * source.num_arms * rows
+
+
+def _is_similarity(kernel: gpytorch.kernels.Kernel) -> bool:
+    """Whether a kernel is the similarity of fingerprints. (An earlier version could give it random effects.)"""
+    return tanimoto_scale(smooth_part(kernel)) is not None
 
 
 def _made(state: TableState) -> Tensor:

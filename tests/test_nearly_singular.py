@@ -3,6 +3,8 @@ raised."""
 
 from __future__ import annotations
 
+from functools import partial
+
 import mpmath
 import numpy as np
 import pytest
@@ -73,3 +75,29 @@ def test_the_mean_is_that_of_200_digits_or_refused(seed, d, oversampling, noise_
     for found in (bandit.posterior(torch.as_tensor(x)).mean, bandit.loop.state.table.mean()):
         assert_close(found, mean, tolerance, what="mean")
     assert_close(bandit.model().marginals(torch.as_tensor(x)).mean, mean, tolerance, what="mean of the model")
+
+
+@pytest.mark.parametrize("make", [tb.gp_ucb, partial(tb.bkb, oversampling=1e15)], ids=["exact", "dictionary"])
+def test_batch_rows_with_singular_kernel_matrices_may_have_different_numbers_of_points(make):
+    """For λ = 0.27 the rounding error of (√λ)² is positive. Variances of the rows with fewer points were wrong by a tenth."""
+    lam, options = 0.27, {"noise_std": 0.3, "regularization": 0.27, "width": tb.widths.Constant(1.0)}
+    arms = torch.as_tensor(np.random.default_rng(0).random((80, 1)))
+    numbers, order = [20, 14, 9], [np.random.default_rng(row).permutation(80)[:20] for row in range(3)]
+    mask = torch.arange(20) < torch.tensor(numbers).unsqueeze(-1)
+    index = torch.where(mask, torch.as_tensor(np.stack(order)), -1)
+    rewards = torch.zeros(3, 20, dtype=torch.float64)
+    together = tb.Bandit(make(rbf(1.0), **options), arms, generator=[generator(row) for row in range(3)])
+    for place in range(20):
+        part = slice(place, place + 1)
+        if bool(mask[:, part].any()):
+            picks = tb.Selection(together.loop.points(index[:, part]), index[:, part], mask[:, part])
+            with pytest.warns(tb.errors.DiagnosticWarning):
+                together.tell(picks, rewards[:, part])
+    together.loop.state.table.sweep_()
+    assert together.loop.state.posterior.fit().nystrom.root.fallback.all()
+    for row, number in enumerate(numbers):
+        alone = tb.Bandit(make(rbf(1.0), **options), arms, generator=generator(row))
+        for place in range(number):
+            alone.tell(index[row, place : place + 1], rewards[row, :1])
+        own, single = (lam * bandit.loop.state.arm_leverage() for bandit in (together, alone))
+        torch.testing.assert_close(own[row], single, rtol=1e-6, atol=1e-9)

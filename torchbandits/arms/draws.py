@@ -196,12 +196,16 @@ class PosteriorDraws:
         posterior = self._table.posterior
         fit = posterior.fit()
         theta = standard_normals(posterior, sizes, fit.mask.shape[-1], generators, fit.mask.sum(dim=-1))
+        # Points that were skipped as copies of others may leave gaps among the coordinates.
+        place = (fit.mask.long().cumsum(dim=-1) - 1).clamp_min(0).unsqueeze(-1).expand(theta.shape)
+        theta = torch.where(fit.mask.unsqueeze(-1), theta.gather(-2, place), 0.0)
         pseudo = fit.nystrom.root.pseudo
-        if pseudo is not None:
-            # For R = U Λ^{−1/2}, Rᵀf₀(S) = Uᵀθ is standard normal in the coordinates that R keeps, and 0 in the others.
-            rotated = torch.nn.functional.normalize(pseudo, dim=-2).mT @ theta
-            theta = torch.where(fit.nystrom.root.fallback[..., None, None], rotated, theta)
-        return torch.where(fit.mask.unsqueeze(-1), theta, 0.0)
+        if pseudo is None:
+            return theta
+        # For R = U Λ^{−1/2}, Rᵀf₀(S) = Uᵀθ is standard normal in the coordinates that R keeps, and 0 in the others. Their order
+        # is that of the eigenvalues, so that the mask of the places does not apply to them.
+        rotated = torch.nn.functional.normalize(pseudo, dim=-2).mT @ theta
+        return torch.where(fit.nystrom.root.fallback[..., None, None], rotated, theta)
 
     def _on_arms(self, lifted: Tensor) -> Tensor:
         """Functions on the arms, `... x q x A`, from weights of the dictionary's kernel columns (`batch_shape x m x q`)."""

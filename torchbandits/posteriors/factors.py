@@ -258,6 +258,9 @@ class Factors:
         pulled = (self.features * weights.clamp_min(0).sqrt().unsqueeze(-2)).mT
         padding, precision = None if bool(self.mask.all()) else ~self.mask, self.regression.precision
         assert isinstance(precision, Precision)
+        if padding is not None and self.nystrom.root.pseudo is not None:
+            # Coordinates of eigenvectors are in the order of the eigenvalues, so that none of them belongs to a padded place.
+            padding = padding & ~self.nystrom.root.fallback.unsqueeze(-1)
         if precision.basis is None:
             Q = shrinkage_root(precision.current_factor, pulled, regularization, padding)
         else:

@@ -33,7 +33,8 @@ def per_cost(policy: Policy, *, exponent: float = 1.0, baseline: float = 0.0) ->
             of several outcomes, not `safe` or `fidelity`.
         exponent: α ≥ 0; 1 for gain per cost, 0 to ignore costs.
         baseline: b, the reward at which a pull has no value, reward units (only for UCB and draws of a single outcome). For
-            rewards below b, the score of an arm decreases with its cost.
+            rewards below b, the score of an arm decreases with its cost. For UCB, u(x) at the start of a batch decides which of
+            the two formulas an arm has in the whole batch.
 
     The costs are those given to the bandit (`Bandit(policy, arms, costs=…)`), or those of the environment in `run`. Batches,
     memory and width are those of the policy. Guarantee: none; with a large budget, the ratio is the greedy choice of the gain

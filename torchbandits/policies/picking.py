@@ -260,7 +260,7 @@ class Picker:
 
     def _look_ahead(self, offered: Tensor | None, remaining: Tensor) -> Tensor:
         mean, price = marginals(self._state)[0], None
-        # Means are frozen within a batch, so each arm stays on the same side of the baseline.
+        # Whether an arm is above or below the baseline is decided at the batch start, although its bound may fall below later.
         if isinstance(self._score, PerCost):
             price = self._score.price(upper_bounds(self._state, self._width), self._costs(None))
             mean = (mean - self._score.baseline) * price

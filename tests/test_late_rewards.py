@@ -171,6 +171,26 @@ def test_rows_are_singles_whatever_their_delays():
     assert int(singles[0].loop.state.survivors.batch) >= 2
 
 
+def test_rewards_of_one_row_end_no_batch_of_another():
+    """The batch of row 0 lacks a pick when its last reward comes. It ends at the next reward of that row."""
+    problem = Problem(seed=2, a=40)
+    policy = tb.bpe(rbf(), **COMMON | {"horizon": 16, "width": Constant(0.7), "delay": 1})
+    rows = tb.Bandit(policy, problem.tensor, generator=[generator(0), generator(1)])
+    selection, first = rows.ask(limit=4), torch.tensor([True, False])
+
+    def tell(mine: torch.Tensor) -> list[int]:
+        told = tb.Selection(selection.points, selection.index, mine.unsqueeze(-1) & selection.mask)
+        rows.tell(told, problem.rewards(0, selection.index.reshape(-1)).reshape(selection.index.shape))
+        return rows.loop.state.survivors.batch.tolist()
+
+    assert rows.policy.lengths[0] == 5
+    assert tell(first) == [0, 0]
+    later = rows.ask(more=1)
+    assert tell(~first) == [0, 1]
+    selection = tb.Selection(later.points[:, :1], later.index[:, :1], later.mask[:, :1])
+    assert tell(first) == [1, 1]
+
+
 @pytest.mark.parametrize("how", ["journal", "saved"])
 def test_a_run_that_was_cut_goes_on_the_same(how: str, tmp_path: Path):
     problem = Problem(seed=6, a=40)

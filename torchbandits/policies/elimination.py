@@ -194,7 +194,8 @@ def learn(policy: Phased[EliminationState], state: EliminationState, batches: Ba
         unsettled = torch.zeros_like(survivors.since)
         if state.unsettled is not None:
             unsettled = unsettled + state.unsettled.mask.sum(dim=-1)
-        over = over & (survivors.since + unsettled >= batches.picks(survivors.batch))
+        # Rewards of other batch rows end no batch here.
+        over = over & (survivors.since + unsettled >= batches.picks(survivors.batch)) & pulls.mask.any(dim=-1)
         survivors.since = torch.where(over, -unsettled, survivors.since)
     if bool(over.any()):
         survivors.eliminate_(*policy.marginals(inner), over, drifts=batches.anew)

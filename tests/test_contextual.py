@@ -210,6 +210,24 @@ def test_rows_may_be_paired_differently_from_ask_to_ask():
     assert report.pulls.tolist() == [9.0, 9.0]
 
 
+def test_open_picks_are_open_at_their_context_whatever_the_other_rows_see():
+    """Row 0 has picks open at a beside b, and then sees a beside c, which takes the place of a context of the start."""
+    policy = tb.gp_ucb(rbf(), width=tb.widths.Constant(2.0), **COMMON)
+    a, b, c, z = CONTEXTS[:4]
+    bandit = tb.ContextualBandit(policy, ARMS, z[None], max_contexts=2, generator=[generator(1), generator(2)])
+    opened = bandit.ask(context=torch.stack([a, b]))
+    again = bandit.ask(context=torch.stack([a, c]))
+    assert again.mask.tolist() == [[True], [False]], "row 0 waits for its pick, and row 1 has none at c"
+    assert again.index[0].tolist() == opened.index[0].tolist()
+    more = bandit.ask(context=torch.stack([a, c]), more=1)
+    assert more.mask.sum(dim=-1).tolist() == [2, 1]
+    assert int(more.index[0, 0]) == int(opened.index[0, 0])
+    bandit.tell(more, torch.where(more.mask, 1.0, 0.0).double())
+    assert bandit.ask(context=torch.stack([c, b])).mask.tolist() == [[False], [True]]
+    bandit.tell(tb.Selection(opened.points, opened.index, torch.tensor([[False], [True]])), torch.ones(2, 1).double())
+    assert bandit.pulls.tolist() == [2.0, 2.0]
+
+
 def test_plain_indices_and_history_name_their_context():
     bandit = tb.ContextualBandit(tb.gp_ucb(rbf(), **COMMON), ARMS, CONTEXTS[:2], max_contexts=2)
     bandit.tell(torch.tensor([3, 4]), torch.tensor([1.0, 2.0]), context=CONTEXTS[5])

@@ -173,8 +173,11 @@ class Contexts:
         return torch.where(index >= 0, index % self.arms.shape[-2], -1)
 
     def here(self, index: Picks) -> PickMask:
-        """Mask of the joint picks that belong to the current context."""
-        return (index >= 0) & (index // self.arms.shape[-2] == self.current.unsqueeze(-1))
+        """Mask of the joint picks that belong to the current context, in whichever of its blocks."""
+        block = index.clamp_min(0) // self.arms.shape[-2]
+        place = block.unsqueeze(-1).expand(*block.shape, self.dim)
+        context = self.seen.gather(-2, self.current[..., None, None].expand(*block.shape[:-1], 1, self.dim))
+        return (index >= 0) & (self.seen.gather(-2, place) == context).all(dim=-1)
 
     def only_here(self, available: Tensor | None) -> Tensor:
         """Mask of the joint arms on offer: the current block, restricted to the `available` arms (`batch_shape x A`)."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import re
 import tracemalloc
 from collections import Counter
@@ -305,6 +306,52 @@ def test_rows_with_an_empty_cell_fulfil_no_condition_that_names_it(tmp_path: Pat
     assert met("lot < '8'") == "ABC"
     assert met({"dry": np.bool_(False)}) == met({"dry": False}) == "BDF"
     assert (met({"lot": "007"}), met({"lot": "7"}), met({"lot": 7})) == ("B", "AC", "ABC")
+
+
+def test_dates_are_compared_with_texts():
+    days = pd.to_datetime(["2026-02-01", "2026-02-02", None, "2026-02-03"])
+    given = as_table("table", pd.DataFrame({"day": days, "at": days.tz_localize("UTC"), "my day": days, "x": [1.0, 2, 3, 4]}))
+
+    def met(condition: Any) -> str:
+        return "".join(np.array(list("ABCD"))[on_offer("where", given, condition).numpy()])
+
+    for name in ("day", "`my day`"):
+        assert met(f"{name} == '2026-02-02'") == met(f"'2026-02-02' == {name}") == "B"
+        assert met(f"{name} != '2026-02-02'") == met(f"not {name} == '2026-02-02'") == "AD"
+        assert met(f"{name} in ['2026-02-01', '2026-02-02'] and x > 1") == "B"
+        assert met(f"{name} not in ('2026-02-01', '2026-02-02')") == "D"
+        assert met(f"'2026-02-01' < {name} != '2026-02-02'") == "D"
+        assert met(f"x > 1 & {name} != '2026-02-02' | x == 1") == "AD"
+    assert met("day == `my day`") == "ABD"
+    for one in ("2026-02-02", pd.Timestamp("2026-02-02"), dt.date(2026, 2, 2), np.datetime64("2026-02-02")):
+        assert met({"day": one}) == met({"at": one}) == "B"
+    for wrong, said in (
+        ({"day": "monday"}, "'monday' is no date, which column 'day' holds"),
+        ("day == 3", "write it in quotes"),
+    ):
+        with pytest.raises(ArgumentError, match=said):
+            met(wrong)
+
+
+def test_numbers_are_not_compared_with_texts(tmp_path: Path):
+    table = frame().assign(plate=np.arange(60) % 3, lot=np.array(["07", "7", "x"])[np.arange(60) % 3])
+    c = campaign(table.rename(columns={"temp": "the temp"}), journal=tmp_path / "journal", candidates="plate != 1")
+    for wrong, said in (
+        ("plate != '2'", "column 'plate' holds numbers, and '2' is a text: write it without quotes"),
+        ("plate in [1, '2']", "without quotes"),
+        ("dry != 'True'", "column 'dry' holds True and False, and 'True' is a text"),
+        ("lot != 7", "column 'lot' holds texts, and 7 is none: write it in quotes"),
+        ("'the temp' < 50 and dry", "'the temp' is a column, whose name is written without quotes, or in backticks"),
+    ):
+        refused(lambda wrong=wrong: c.ask(1, where=wrong), said)
+    assert set(c.ask(2, where="lot == '07' and `the temp` > -1 and plate <= 1.5")["lot"]) == {"07"}
+    c.close()
+    refused(lambda: campaign(table, candidates="plate != '1'"), "candidates: column 'plate' holds numbers")
+    # One that began before this was refused goes on.
+    settings = tmp_path / "journal.campaign.json"
+    settings.write_text(settings.read_text().replace("plate != 1", "plate != '1'"))
+    again = campaign(table.rename(columns={"temp": "the temp"}), journal=tmp_path / "journal")
+    assert len(again.ask(3)) == 3
 
 
 @OFF_SCALE

@@ -218,7 +218,7 @@ class Campaign(Readable):
             check_pair(self._journal.path, path)
         begun = begin(table, wanted, candidates, path)
         self._check_kind(begun.settings)
-        self._table, self._ids, self._settings = begun.table, begun.ids, begun.settings
+        self._table, self._ids, self._settings, self._new = begun.table, begun.ids, begun.settings, begun.new
         self._sign = -1.0 if begun.settings.minimize else 1.0
         self._offer = self._offer_of(self._table)
         self._bandit = self._made(policy, device, generator, path if begun.new else None)
@@ -254,7 +254,8 @@ class Campaign(Readable):
 
     def _offer_of(self, table: Table) -> Tensor | None:
         fixed = self._settings.candidates
-        return None if fixed is None else on_offer("candidates", table, fixed)
+        # A campaign that began with a condition goes on with it.
+        return None if fixed is None else on_offer("candidates", table, fixed, strict=self._new)
 
     def _remember(self) -> None:
         """Read the record of the journal."""

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import ast
+import datetime
+import io
 import re
+import tokenize
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -23,12 +26,15 @@ else:
     from torchbandits.tabular.extras import pandas as pd
     from torchbandits.tabular.extras import pyarrow as pa
 
-_QUOTED = re.compile(r"`([^`]+)`")
+_QUOTED = re.compile(r"""'[^']*'|"[^"]*"|`([^`]+)`""")
+"""A text, or a name in backticks."""
 _ALLOWED = (
     *(ast.Expression, ast.BoolOp, ast.And, ast.Or, ast.UnaryOp, ast.Not, ast.Invert, ast.USub, ast.UAdd, ast.BinOp),
     *(ast.Add, ast.Sub, ast.Mult, ast.Div, ast.Mod, ast.Pow, ast.BitAnd, ast.BitOr, ast.Compare, ast.Eq, ast.NotEq, ast.Lt),
     *(ast.LtE, ast.Gt, ast.GtE, ast.In, ast.NotIn, ast.Name, ast.Load, ast.Constant, ast.List, ast.Tuple),
 )
+_EQUALITIES = (ast.Eq, ast.NotEq, ast.In, ast.NotIn)
+_IN_QUOTES = {"number": "numbers", "boolean": "True and False"}
 
 
 def boolean_column(table: Table, name: Any) -> bool:
@@ -36,7 +42,7 @@ def boolean_column(table: Table, name: Any) -> bool:
     return isinstance(name, str) and name in table.schema.names and pa.types.is_boolean(table.schema.field(name).type)
 
 
-def on_offer(name: str, table: Table, condition: Any) -> Tensor:
+def on_offer(name: str, table: Table, condition: Any, *, strict: bool = True) -> Tensor:
     """Mask of the rows that fulfil a condition, `A` booleans; rows with an empty cell in a column that the condition names do
     not fulfil it.
 
@@ -46,6 +52,8 @@ def on_offer(name: str, table: Table, condition: Any) -> Tensor:
         condition: The name of a column of booleans; a comparison as `pandas.DataFrame.query` takes it, of columns, numbers
             and texts (names with spaces in backticks), which calls nothing; a dictionary of columns to their values; or one
             boolean per row, such as a series of pandas.
+        strict: Whether to refuse a comparison of a column of numbers with a text, or of texts with a number, which are never
+            equal.
 
     Raises:
         ArgumentError: If the condition is none of these, or no row fulfils it.
@@ -62,7 +70,7 @@ def on_offer(name: str, table: Table, condition: Any) -> Tensor:
     else:
         known = "a column, a comparison, a dictionary or a series of booleans"
         require(isinstance(condition, str), f"{name} must be {known}, got {condition!r}.")
-        parts = [_compared(name, table, condition)]
+        parts = [_compared(name, table, condition, strict=strict)]
     held = torch.from_numpy(np.logical_and.reduce(parts))
     said = repr(condition) if isinstance(condition, str | Mapping) else "the condition"
     require(bool(held.any()), f"{name}: no row of {table.name} fulfils {said}.")
@@ -135,6 +143,8 @@ def _column(table: Table, column: str) -> Any:
 
 def _equal(name: str, table: Table, column: str, value: Any) -> Any:
     _check_columns(name, table, [column])
+    if _kind(table, column) == "date" and isinstance(value, str | datetime.date | np.datetime64):
+        return _on_date(name, table, column, value)
     wanted = str(value).lower() if isinstance(value, (bool, np.bool_)) else str(value)
     number = pd.to_numeric(pd.Series([wanted]), errors="coerce").iloc[0]
     if isinstance(value, str) and is_text(table.schema.field(column).type):
@@ -147,15 +157,35 @@ def _equal(name: str, table: Table, column: str, value: Any) -> Any:
     return np.concatenate(cells)
 
 
-def _compared(name: str, table: Table, text: str) -> Any:
-    columns = _columns(name, table, text)
+def _on_date(name: str, table: Table, column: str, value: Any) -> Any:
+    """Mask of the rows whose cell in a column of dates is this date."""
+    try:
+        wanted = pd.Timestamp(value)
+    except ValueError as error:
+        raise ArgumentError(f"{name}: {value!r} is no date, which column {column!r} holds: {error}.") from error
+    cells = []
+    for batch in table.batches([column]):
+        dates = batch.column(0).to_pandas(date_as_object=False)
+        zone = dates.dt.tz
+        own = wanted if (zone is None) == (wanted.tz is None) else wanted.tz_localize(zone)
+        cells.append((dates == own).to_numpy(bool))
+    return np.concatenate(cells)
+
+
+def _compared(name: str, table: Table, text: str, *, strict: bool) -> Any:
+    tree, columns = _parsed(name, table, text)
+    kinds = {own: _kind(table, column) for own, column in columns.items()}
+    if strict:
+        _check_kinds(name, table, tree, columns, kinds)
+    # Names of columns need not be names of Python.
+    own_text = ast.unparse(ast.fix_missing_locations(_Dates(kinds).visit(tree)))
     cells = []
     try:
-        for batch in table.batches(columns):
+        for batch in table.batches(list(columns.values())):
             # Booleans with empty cells and dates would be Python objects, which can't be negated or compared with texts.
             frame = batch.to_pandas(types_mapper={pa.bool_(): pd.BooleanDtype()}.get, date_as_object=False)
             full = frame.notna().all(axis=1)
-            held = frame[full].eval(text, engine="python")
+            held = frame[full].set_axis(list(columns), axis=1).eval(own_text, engine="python")
             boolean = isinstance(held, pd.Series) and held.dtype in (bool, "boolean")
             require(boolean, f"{name}: {text!r} is not a comparison: it must be true or false for each row.")
             cells.append((held.astype(bool).reindex(full.index, fill_value=False) & full).to_numpy(bool))
@@ -166,25 +196,135 @@ def _compared(name: str, table: Table, text: str) -> Any:
     return np.concatenate(cells)
 
 
-def _columns(name: str, table: Table, text: str) -> list[str]:
-    """Columns that a comparison names. Anything but a comparison is refused, since evaluating it would run its code."""
-    quoted = _QUOTED.findall(text)
+def _parsed(name: str, table: Table, text: str) -> tuple[ast.Expression, dict[str, str]]:
+    """A comparison, with names `column_0`, `column_1` … in place of those of columns, and the column of each. Anything but a
+    comparison is refused, since evaluating it would run its code."""
+    quoted: dict[str, str] = {}
+
+    def renamed(found: re.Match[str]) -> str:
+        if found[1] is None:
+            return found[0]
+        own = f"_quoted_{len(quoted)}_"
+        quoted[own] = found[1]
+        return own
+
     try:
-        tree = ast.parse(_QUOTED.sub("True", text).strip(), mode="eval")
-    except (SyntaxError, ValueError) as error:
+        tree = ast.parse(_with_words(_QUOTED.sub(renamed, text).strip()), mode="eval")
+    except (SyntaxError, ValueError, tokenize.TokenError) as error:
         raise ArgumentError(
             f"{name}: {text!r} is neither a column of booleans nor a comparison, such as \"temp < 80 and solvent != 'DMF'\" "
             "(names with spaces in backticks)."
         ) from error
     odd = next((node for node in ast.walk(tree) if not isinstance(node, _ALLOWED)), None)
     require(odd is None, f"{name}: {text!r} may only compare columns, numbers and texts, and contains {type(odd).__name__}.")
-    columns = list(dict.fromkeys([*quoted, *(node.id for node in ast.walk(tree) if isinstance(node, ast.Name))]))
+    nodes = [node for node in ast.walk(tree) if isinstance(node, ast.Name)]
+    columns = list(dict.fromkeys(quoted.get(node.id, node.id) for node in nodes))
     require(bool(columns), f"{name}: {text!r} does not name a column.")
     unknown = next((column for column in columns if column not in table.schema.names), None)
     quotes = f" A text is written in quotes: '{unknown}'."
     message = f"{name}: {table.name} has no column {unknown!r}.{nearest(str(unknown), table.schema.names)}{quotes}"
     require(unknown is None, message)
-    return columns
+    for node in nodes:
+        node.id = f"column_{columns.index(quoted.get(node.id, node.id))}"
+    return tree, {f"column_{place}": column for place, column in enumerate(columns)}
+
+
+def _with_words(text: str) -> str:
+    """A comparison with `and` and `or` for & and |, as pandas reads them."""
+    words = {"&": (tokenize.NAME, "and"), "|": (tokenize.NAME, "or")}
+    tokens = tokenize.generate_tokens(io.StringIO(text).readline)
+    return tokenize.untokenize(words.get(token, (kind, token)) for kind, token, *_ in tokens).strip()
+
+
+def _kind(table: Table, column: str) -> str:
+    """What the cells of a column can be compared with: text, number, boolean or date; "" for others."""
+    kind = table.schema.field(column).type
+    kind = kind.value_type if pa.types.is_dictionary(kind) else kind
+    found = {
+        "text": is_text(kind),
+        "boolean": pa.types.is_boolean(kind),
+        "date": pa.types.is_date(kind) or pa.types.is_timestamp(kind),
+        "number": pa.types.is_integer(kind) or pa.types.is_floating(kind),
+    }
+    return next((name for name, own in found.items() if own), "")
+
+
+def _sides(node: ast.Compare) -> list[tuple[ast.expr, ast.cmpop, ast.expr]]:
+    """The pairs that a chain such as 20 < temp < 80 compares."""
+    return list(zip([node.left, *node.comparators], node.ops, node.comparators, strict=False))
+
+
+def _constants(node: ast.expr) -> list[Any]:
+    """The numbers and texts of a constant or a list of constants; empty for anything else."""
+    nodes = node.elts if isinstance(node, ast.List | ast.Tuple) else [node]
+    operands = [own.operand if isinstance(own, ast.UnaryOp) else own for own in nodes]
+    found = [own.value for own in operands if isinstance(own, ast.Constant)]
+    return found if len(found) == len(nodes) else []
+
+
+def _check_kinds(name: str, table: Table, tree: ast.Expression, columns: dict[str, str], kinds: dict[str, str]) -> None:
+    """Refuse to compare numbers with texts, of which none is equal to the other, so that `!=` would hold for every row."""
+    for node in ast.walk(tree):
+        for one, _, other in _sides(node) if isinstance(node, ast.Compare) else []:
+            for side, given in ((one, other), (other, one)):
+                values = _constants(given)
+                if isinstance(side, ast.Name):
+                    _check_values(name, columns[side.id], kinds[side.id], values)
+                meant = next((text for text in _constants(side) if isinstance(text, str) and text in table.schema.names), None)
+                message = f"{name}: {meant!r} is a column, whose name is written without quotes, or in backticks: `{meant}`."
+                require(meant is None or not values, message)
+
+
+def _check_values(name: str, column: str, kind: str, values: list[Any]) -> None:
+    """Refuse values that no cell of a column can be equal to."""
+    for value in values:
+        if kind in _IN_QUOTES and isinstance(value, str):
+            raise ArgumentError(
+                f"{name}: column {column!r} holds {_IN_QUOTES[kind]}, and {value!r} is a text: write it without quotes."
+            )
+        if kind in ("text", "date") and not isinstance(value, str):
+            raise ArgumentError(
+                f"{name}: column {column!r} holds {kind}s, and {value!r} is none: write it in quotes"
+                f"{', such as 2026-08-31' if kind == 'date' else ''}."
+            )
+
+
+class _Dates(ast.NodeTransformer):
+    """Write that a date is equal to a text as that it is neither before nor after it: pandas takes a text for a date there
+    only.
+
+    Args:
+        kinds: The kind of the cells of each name.
+    """
+
+    def __init__(self, kinds: Mapping[str, str]) -> None:
+        self._kinds = kinds
+
+    def visit_Compare(self, node: ast.Compare) -> ast.expr:
+        """Write the pairs of a comparison anew, if it has such a pair."""
+        pairs = [self._pair(*sides) for sides in _sides(node)]
+        if all(pair is None for pair in pairs):
+            return node
+        kept = [
+            ast.Compare(left, [op], [right]) if pair is None else pair
+            for pair, (left, op, right) in zip(pairs, _sides(node), strict=True)
+        ]
+        return kept[0] if len(kept) == 1 else ast.BoolOp(ast.And(), kept)
+
+    def _pair(self, left: ast.expr, op: ast.cmpop, right: ast.expr) -> ast.expr | None:
+        """Whether a date is equal to a text, or to one of several; None for another comparison."""
+        if isinstance(right, ast.Name) and isinstance(op, ast.Eq | ast.NotEq) and not isinstance(left, ast.Name):
+            left, right = right, left
+        texts = _constants(right)
+        dated = isinstance(left, ast.Name) and self._kinds[left.id] == "date" and isinstance(op, _EQUALITIES)
+        if not dated or not texts or not all(isinstance(text, str) for text in texts):
+            return None
+        on: list[ast.expr] = [
+            ast.BoolOp(ast.And(), [ast.Compare(left, [bound()], [ast.Constant(text)]) for bound in (ast.GtE, ast.LtE)])
+            for text in texts
+        ]
+        met = on[0] if len(on) == 1 else ast.BoolOp(ast.Or(), on)
+        return met if isinstance(op, ast.Eq | ast.In) else ast.UnaryOp(ast.Not(), met)
 
 
 def _check_columns(name: str, table: Table, columns: list[str]) -> None:

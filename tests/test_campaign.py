@@ -821,7 +821,10 @@ def test_bad_tables_are_refused_in_a_sentence(tmp_path: Path):
     refused(lambda: campaign(table, cost="id"), "cost: column 'id' is the id already")
     refused(lambda: campaign(table[["id"]]), "no column that tells its rows apart")
     refused(lambda: campaign(table.assign(**{"yield": 1.0})), "every row", "nothing left to find out")
-    refused(lambda: campaign(table.assign(**{"yield": "n.d."})), "'yield'", "'n.d.' in row 0")
+    of_results = "not a number: correct it, or leave the cell empty where nothing was measured."
+    refused(lambda: campaign(table.assign(**{"yield": "n.d."})), "'yield'", "'n.d.' in row 0", of_results)
+    of_cost = "holds '3 EUR' in row 0, which is not a number: every row needs a cost, so correct it."
+    refused(lambda: campaign(table.assign(price="3 EUR"), cost="price"), of_cost)
     refused(lambda: campaign(tmp_path / "none.csv"), "none.csv can't be read", error=DataError)
     (tmp_path / "sheet.xlsx").write_bytes(b"PK")
     refused(lambda: campaign(tmp_path / "sheet.xlsx"), "save the sheet as 'CSV UTF-8'", error=DataError)
@@ -866,6 +869,8 @@ def test_bad_results_are_refused_and_nothing_is_lost(tmp_path: Path):
     said(results.assign(id=results["id"].mask(results.index == 1, "x9")), "not among the candidates: 'x9'", "'x9' (line 3)")
     said(results.assign(id="z" + results["id"]), "results of another campaign")
     said(plate.assign(**{"yield": 1.0, "temp": 3.0}), "columns of the candidates", "line 2 has 'temp' 3")
+    path.write_text(f"id,yield\n{plate['id'][0]},31,5\n")
+    refused(lambda: c.tell(path), "line 2, has 3 cells, the header 2", "and write decimals with a point.", error=DataError)
     refused(lambda: c.ask(1000), "996 more rows are asked for", "60 of the table")
     refused(lambda: c.forget(["059x"]), "059x")
     told = c.tell(results.assign(**{"yield": 4.0}))
@@ -892,6 +897,7 @@ def test_another_campaign_is_not_gone_on_with(tmp_path: Path):
     refused(lambda: campaign(frame().assign(temp="hot"), **goes), "has changed since", error=StateError)
     refused(lambda: campaign(frame().assign(id=lambda t: "x" + t["id"]), **goes), "its ids", error=StateError)
     refused(lambda: campaign(frame(50), **goes), "it has 50 rows, the campaign 60", error=StateError)
+    refused(lambda: campaign(frame(61), **goes), "it has 61 rows", "New rows alone are added by extend()", error=StateError)
     refused(lambda: campaign(frame().drop(columns="temp"), **goes), "it lacks column 'temp'", error=StateError)
     refused(lambda: campaign(frame().assign(temp=1.0), **goes), "has changed since", error=StateError)
     refused(lambda: campaign(frame().assign(solvent="oil"), **goes), "has changed since", error=StateError)

@@ -146,6 +146,9 @@ def test_another_condition_is_refused_where_the_campaign_goes_on():
     assert "--candidates 'temp < 110'" in said
     assert "--where" in said
     run("new", "candidates.csv", "--objective", "yield")
+    run("new", "candidates.csv", "--objective", "yield", "--folder", "free")
+    said = refused("new", "candidates.csv", "--objective", "yield", "--candidates", "temp < 30", "--folder", "free")
+    assert "free holds a campaign without --candidates: leave the option out" in said
 
 
 def test_a_best_row_whose_objective_was_not_measured_is_said_to_be(folder: Path):
@@ -162,6 +165,28 @@ def test_a_best_row_in_doubt_is_said_to_be_so_beside_the_table(folder: Path, mon
     result = RUNNER.invoke(app, ["campaign", "best"])
     assert result.stderr == "Do not rely on it.\n"
     assert plate(result.stdout)["id"].tolist() == ["001", "002"]
+
+
+def test_a_table_without_rows_says_why_it_has_none(folder: Path):
+    limits = ("--objective", "yield", "--objective", "cost:min", "--limit", "dirt <= 0.2")
+    run("new", "candidates.csv", *limits)
+    (folder / "results.csv").write_text("id,yield,cost,dirt\n001,5,1,0.9\n002,4,1,0.8\n003,4,2,0.7\n")
+    run("tell", "results.csv")
+    run("new", "candidates.csv", "--objective", "yield", "--folder", "one")
+    run("tell", "results.csv", "--folder", "one")
+    for command, said in (
+        (("best",), "No measured row keeps the limits with a probability of 95 %.\n"),
+        (
+            ("best", "--where", "dry"),
+            "No measured row keeps the limits with a probability of 95 % and fulfils the condition.\n",
+        ),
+        (("front", "--measured"), "No measured row keeps the limits with a probability of 95 %.\n"),
+        (("best", "--where", "id == '009'", "--folder", "one"), "No measured row fulfils the condition.\n"),
+    ):
+        result = RUNNER.invoke(app, ["campaign", *command])
+        assert result.exit_code == 0, result.output
+        assert len(plate(result.stdout)) == 0
+        assert result.stderr.startswith(said)
 
 
 @pytest.mark.parametrize("outcomes", [("--objective", "yield"), ("--objective", "yield", "--objective", "cost:min")])

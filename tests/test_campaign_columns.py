@@ -333,3 +333,11 @@ def test_types_that_other_libraries_use():
         place = coded.indices.to_numpy()
         expected = standard(range(place.max() + 1))[place] if ordered else found["text = x"]
         np.testing.assert_allclose(features(own, decided(own))["text" if ordered else "text = x"], expected)
+
+
+def test_times_of_day_are_refused_in_words():
+    clock = pa.array((np.arange(N) * 60).tolist(), pa.time32("s"))
+    with pytest.raises(
+        ArgumentError, match=r"column 'start' holds times of day: write hours as numbers, such as 10\.5 for 10:30"
+    ):
+        decided(pa.table({"x": np.arange(N), "start": clock}))

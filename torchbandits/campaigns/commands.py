@@ -57,6 +57,7 @@ _XLSX = ".xlsx"
 _ID = re.compile(r"(^|[\W_]|[a-z](?=I))(id|Id|ID)s?($|[\W_])")
 _UNINFORMATIVE = 0.05
 """Probability of belonging to the front below which the most probable row tells nothing about the front."""
+_KEPT = "keeps the limits with a probability of 95 %"
 Output = Annotated[
     Path | None, typer.Option(help="A CSV file, or an Excel workbook (.xlsx); by default CSV on standard output.")
 ]
@@ -114,9 +115,8 @@ def new(
     began = (folder / f"{JOURNAL}.campaign.json").exists()
     if began and only is not None:
         fixed = read_settings(folder / f"{JOURNAL}.campaign.json").candidates
-        message = (
-            f"{folder} holds a campaign with --candidates {fixed!r}: leave the option out, or restrict one ask by --where."
-        )
+        condition = "without --candidates" if fixed is None else f"with --candidates {fixed!r}"
+        message = f"{folder} holds a campaign {condition}: leave the option out, or restrict one ask by --where."
         require(only == fixed, message, StateError)
     if isinstance(table, InMemory):
         source = folder.absolute() / CANDIDATES
@@ -229,7 +229,11 @@ def best(
 ) -> None:
     """Write the best rows measured so far, best first. If noise leaves open which is best, standard error says so."""
     with _opened(folder, device) as campaign:
-        _write(_rounded(campaign.best(k, where=where), campaign), output, folder)
+        found = campaign.best(k, where=where)
+        _write(_rounded(found, campaign), output, folder)
+        limits = isinstance(campaign, OutcomeCampaign) and len(campaign.objectives) > 1
+        held = [_KEPT] * limits + ["fulfils the condition"] * (where is not None)
+        _say_none(found, f"No measured row {' and '.join(held)}.")
         _warn(campaign)
 
 
@@ -250,6 +254,7 @@ def front(
         assert isinstance(campaign, OutcomeCampaign)
         found = campaign.front(measured=measured)
         _write(_rounded(found, campaign), output, folder)
+        _say_none(found, f"No {'measured ' if measured else ''}row {_KEPT}.")
         own = {*(decision.column for decision in campaign.columns), *campaign.outcomes}
         chance = max((found[name].max() for name in found.columns if name.endswith(OPTIMAL) and name not in own), default=1.0)
         if chance < _UNINFORMATIVE:
@@ -546,6 +551,12 @@ def _check_unfilled(path: Path, outcomes: Sequence[str]) -> None:
     for name in outcomes:
         some = name in frame.columns and not frame[name].dropna().astype(str).str.strip().isin(EMPTY).all()
         require(not some, f"{path} has values of {name!r}: tell them and {advice}.", StateError)
+
+
+def _say_none(found: pd.DataFrame, why: str) -> None:
+    """Say on standard error why a table has no rows."""
+    if not len(found):
+        typer.echo(why, err=True)
 
 
 def _warn(campaign: Campaign) -> None:

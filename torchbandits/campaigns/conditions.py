@@ -110,7 +110,7 @@ def values_of(name: str, table: Table, column: str) -> Tensor:
     """
     _check_columns(name, table, [column])
     found = survey(table, [column])[column]
-    require(found.numeric, f"{name}: {no_number(found)}")
+    require(found.numeric, f"{name}: {no_number(found, 'correct it')}")
     values = numbers(table, column)
     bad = np.flatnonzero(~np.isfinite(values))
     if len(bad):

@@ -251,10 +251,12 @@ def _resumed(settings: Settings, given: Any, wanted: dict[str, Any], candidates:
         lacks = "its ids, or their order, are different"
     added = path.with_name(path.name.replace(".campaign.json", ADDED))
     kept = f" (rows that were added are in {added.name}, and belong to no other table)" if added.exists() else ""
+    more = not gone and table.count > settings.rows
+    extended = " New rows alone are added by extend() (torchbandits campaign extend)." if more else ""
     require(
         not lacks,
         f"{table.path or table.name} is not the table that the campaign of {path} began with: {lacks}. Put that table "
-        f"back{kept}, or begin another campaign with another journal.",
+        f"back{kept}, or begin another campaign with another journal.{extended}",
         StateError,
     )
     return Beginning(table, ids, settings if candidates is None else replace(settings, candidates=candidates), False)
@@ -273,7 +275,7 @@ def history(table: Table, objective: str) -> tuple[NDArray[np.int64], NDArray[np
     require(not found.infinite, f"{table.name}, column {objective!r}, is infinite in {found.infinite}: leave the cell empty.")
     if found.missing == table.count:
         return none
-    require(found.numeric, no_number(found))
+    require(found.numeric, no_number(found, "correct it, or leave the cell empty where nothing was measured"))
     check_size(found)
     values = numbers(table, objective)
     rows = np.flatnonzero(~np.isnan(values))

@@ -119,7 +119,7 @@ def _values(table: Table, measured: Sequence[str]) -> NDArray[np.float64]:
     """
     found = survey(table, measured)
     for column in measured:
-        require(found[column].numeric, no_number(found[column]))
+        require(found[column].numeric, no_number(found[column], "correct it, or leave the cell empty"))
         wild = f"{table.name}, column {column!r}, is infinite in {found[column].infinite}: correct it, or leave the row out."
         require(not found[column].infinite, wild)
     values = np.stack([numbers(table, column) for column in measured], axis=-1)

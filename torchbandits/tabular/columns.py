@@ -566,7 +566,9 @@ def _guess(s: Survey, molecules: bool) -> tuple[Any, str]:
     if s.ordered:
         return "ordered", "categories of a column with an order"
     some = s.text or s.dictionary
-    require(some, f"column {s.column!r} holds {s.type}, which is not a number: split it into columns, or 'ignore' it.")
+    clock = "times of day: write hours as numbers, such as 10.5 for 10:30, or 'ignore' it."
+    other = f"{s.type}, which is not a number: split it into columns, or 'ignore' it."
+    require(some, f"column {s.column!r} holds {clock if s.type.startswith(('time32', 'time64')) else other}")
     most_rare = not s.too_many and len(s.categories) <= FEW_CATEGORIES and 2 * len(s.categories) <= s.count - s.missing
     if molecules and not (most_rare or s.dictionary) and all_smiles(s.categories):
         return MOLECULE, "SMILES: Morgan fingerprints"
@@ -648,11 +650,12 @@ def _may_be_ids(column: str) -> str:
     return f"If the texts of {column!r} name the rows, they are the ids: id={column!r} (--id {column})."
 
 
-def no_number(s: Survey) -> str:
-    """Error message for a column that should hold numbers but does not."""
+def no_number(
+    s: Survey, remedy: str = "correct it, leave the cell empty, or make the column a 'category' or 'ignore' it"
+) -> str:
+    """Error message for a column that should hold numbers but does not, with what to do."""
     return (
-        f"column {s.column!r} holds {s.first_text!r} in {s.text_at}, which is not a number: correct it, leave "
-        "the cell empty, or make the column a 'category' or 'ignore' it."
+        f"column {s.column!r} holds {s.first_text!r} in {s.text_at}, which is not a number: {remedy}."
         if s.text
         else f"column {s.column!r} holds {s.type}, which is not a number."
     )

@@ -187,7 +187,7 @@ def costs(table: Table, column: str) -> Tensor:
         ArgumentError: If a cell is empty, no number, or not above 0: names the row.
     """
     found = survey(table, [column])[column]
-    require(found.numeric, no_number(found))
+    require(found.numeric, no_number(found, "every row needs a cost, so correct it"))
     values = numbers(table, column)
     bad = np.flatnonzero(~((values > 0) & np.isfinite(values)))
     if len(bad):

@@ -253,7 +253,8 @@ def read_texts(path: Path) -> Texts:
             message = (
                 f"{path}, line {line}, has {len(row)} cells, the header {width}: put texts with {found.delimiter!r} in quotes"
             )
-            require(few, message + ".", DataError)
+            decimals = ", and write decimals with a point" if found.delimiter == "," else ""
+            require(few, f"{message}{decimals}.", DataError)
             cells.append((row + [""] * width)[:width])
             lines.append(line)
     except plain_csv.Error as error:

@@ -442,6 +442,28 @@ def test_mistakes_are_named_and_nothing_is_learned(tmp_path: Path):
     assert "All 3 values of 'cost' so far are 1. Is it the right column?" in str(told)
 
 
+def test_a_missing_outcome_is_looked_for_under_a_similar_name():
+    c = campaign(frame().assign(toxicitx=1.0))
+    told = truth(frame()[:3])
+    for slip in ("Toxicity", "toxcity", " toxicity"):
+        with pytest.raises(
+            ArgumentError, match=rf"has no column 'toxicity', and a column '{slip}': rename it, or leave it out"
+        ):
+            c.tell(told.rename(columns={"toxicity": slip}))
+    assert c.bandit.pulls.tolist() == [0, 0, 0]
+    # Those of the candidates, of the plate and of variances are no outcomes.
+    plate = c.ask(3)
+    said = c.tell(plate.assign(**{"yield": [3.0, 2, 1], "cost": [1.0, 2, 3]}))
+    assert str(said) == "6 measurements and 0 failed evaluations told."
+    said = c.tell(truth(frame()[:3]).rename(columns={"toxicity": "Toxicity (mg)"}))
+    assert "measured has no column 'toxicity', so that it counts as not measured: if 'Toxicity (mg)' holds it, tell" in str(
+        said
+    )
+    assert c.bandit.pulls.tolist() == [6, 6, 0]
+    c.tell(truth(frame()[:3])[["id", "toxicity"]])
+    assert c.bandit.pulls.tolist() == [6, 6, 3]
+
+
 @pytest.mark.exhaustive
 @pytest.mark.filterwarnings("ignore::torchbandits.errors.DiagnosticWarning")
 def test_deviations_are_not_to_be_relied_on_before_measurements_were_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

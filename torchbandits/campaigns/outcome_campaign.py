@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import math
 import os
 from collections import Counter
@@ -23,6 +24,7 @@ from torchbandits.campaigns.campaign import (
     DEVIATION,
     EXPECTED,
     MEASURED,
+    RANK,
     TIMES,
     Campaign,
     known_noise,
@@ -43,7 +45,7 @@ from torchbandits.checks import (
     is_finite,
     positive,
 )
-from torchbandits.errors import StateError, UnsupportedError, nearest, require
+from torchbandits.errors import ArgumentError, StateError, UnsupportedError, nearest, require
 from torchbandits.explanation import Words
 from torchbandits.journal import Journal
 from torchbandits.outcome_bandit import OutcomeBandit
@@ -64,6 +66,8 @@ else:
     from torchbandits.campaigns.extras import outcome_page
 
 KEEPS, OPTIMAL = "keeps limits", "on the front"
+_ALIKE = 0.8
+"""Similarity from which on a name is taken for another one that was misspelled; 1 for equal names."""
 _FEW = 5
 """Number of measured rows of an outcome below which nothing is said about its noise."""
 
@@ -205,12 +209,14 @@ class OutcomeCampaign(Campaign):
 
         Raises:
             UnsupportedError: For `noise_var` under models that do not weight rewards, such as `auto`.
-            ArgumentError: As for `Campaign.tell`. Nothing was told then.
+            ArgumentError: As for `Campaign.tell`, or if the column of an outcome is missing and one that the candidates do not
+                have has almost its name. Nothing was told then.
         """
         self._check_not_closed()
         check_flag("again", bool(again) if again is None else again)
         columns = self._noise_columns(noise_var)
         results, rows, notes = self._read(measured, None)
+        notes += self._misnamed(results, list(columns.values()))
         noise = None if not columns else self._noise_of(results, columns)
         values, lost = results.values, ~_some(~np.isnan(results.values))
         count = not results.file if again is None else again
@@ -236,6 +242,30 @@ class OutcomeCampaign(Campaign):
             if len(every) > 1 and min(every) == max(every):
                 notes.append(f"All {len(every):,} values of {name!r} so far are {every[0]:g}. Is it the right column?")
         return Told(told.measured, told.failed, known, told.unasked, tuple(notes))
+
+    def _misnamed(self, results: Results, noise: Sequence[str]) -> list[str]:
+        """Refuse a column whose name is almost that of an outcome without a column, and name one that contains it, such as
+        `toxicity (mg)`: the outcome would count as not measured."""
+        outcomes, names = self._settings.outcomes, list(results.frame.columns)
+        computed = [f"{name} {what}" for name in outcomes for what in (EXPECTED, DEVIATION, MEASURED)]
+        known = {*outcomes, self._ids.name, *self._table.schema.names, *noise}
+        known |= {self._own(name) for name in (*computed, KEEPS, OPTIMAL, RANK, TIMES)}
+        others = {name.strip().casefold(): name for name in names if name not in known}
+        notes = []
+        for outcome in (name for name in outcomes if name not in names):
+            text = outcome.strip().casefold()
+            longer = [name for name in others if text in name and text != name]
+            alike = difflib.get_close_matches(text, [name for name in others if name not in longer], n=1, cutoff=_ALIKE)
+            lacks = f"{results.name} has no column {outcome!r}"
+            if alike:
+                meant = others[alike[0]]
+                raise ArgumentError(f"{lacks}, and a column {meant!r}: rename it, or leave it out. Nothing was told.")
+            if longer:
+                notes.append(
+                    f"{lacks}, so that it counts as not measured: if {others[longer[0]]!r} holds it, tell these values in a "
+                    f"column {outcome!r}."
+                )
+        return notes
 
     def _noise_columns(self, noise_var: Any) -> dict[str, str]:
         """The columns of noise variances by outcome."""

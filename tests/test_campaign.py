@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import math
 import re
 import tracemalloc
 from collections import Counter
@@ -875,6 +876,21 @@ def test_bad_results_are_refused_and_nothing_is_lost(tmp_path: Path):
     refused(lambda: c.forget(["059x"]), "059x")
     told = c.tell(results.assign(**{"yield": 4.0}))
     assert "All 4 values of 'yield' so far are 4: nothing can be learned" in str(told)
+
+
+def test_a_value_after_a_failure_may_mean_that_nothing_had_failed(tmp_path: Path):
+    c = campaign(journal=tmp_path / "journal")
+    plate = c.ask(3)
+    ids = plate["id"].tolist()
+    assert "before" not in str(c.tell(plate.assign(**{"yield": [1.0, np.nan, np.nan]})))
+    said = str(c.tell(plate.assign(**{"yield": [1.5, 2.0, 3.0]})))
+    assert f"Told as failed before, with a value now: {ids[1]!r}, {ids[2]!r}. Both count." in said
+    assert "Told as failed" not in str(c.tell({"id": ids, "yield": [1.2, 2.2, 3.2]}))
+    assert len(c._rows_failed()) == 2
+    for name in ids[1:]:
+        c.correct(name, None, was=math.nan)
+    assert c._rows_failed() == []
+    assert c.best(3)["measured"].tolist() == pytest.approx([3.1, 2.1, 3.7 / 3])
 
 
 def test_few_equal_values_are_not_taken_for_a_wrong_column():

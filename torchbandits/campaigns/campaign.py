@@ -467,7 +467,9 @@ class Campaign(Readable):
             "if all evaluations failed, tell them one by one, or forget() their ids (torchbandits campaign forget).",
         )
         before, earlier = most_repeated(self._record.rows), self._record.values_measured()
+        succeeded = self._succeeded(rows[~np.isnan(values)])
         told = self._learn(rows, values, own)
+        notes += succeeded
         notes += far_off(earlier, values, self._ids.of(rows, self._table.take(rows)))
         notes += self._failing(rows[np.isnan(values)])
         if before is None and most_repeated(self._record.rows) is not None:
@@ -865,6 +867,20 @@ class Campaign(Readable):
                 "--where)."
             )
         return [said]
+
+    def _succeeded(self, rows: NDArray[np.int64]) -> list[str]:
+        """A sentence if some of these rows, which have a value now, failed before and were never measured: their cells may have
+        been empty because they were not measured yet."""
+        known, failed = self._record.measured(), set(self._rows_failed())
+        now = np.array([row for row in dict.fromkeys(rows.tolist()) if row in failed and row not in known], np.int64)
+        if not len(now):
+            return []
+        named = ", ".join(map(repr, self._ids.of(now[:_SHOWN], self._table.take(now[:_SHOWN]))))
+        return [
+            f"Told as failed before, with a value now: {named}{', …' if len(now) > _SHOWN else ''}. Both count. If nothing had "
+            "failed, and the cell was still empty, take the failure back: correct(id, None, was=math.nan), "
+            "torchbandits campaign correct ID none --was failed."
+        ]
 
     def _shown(self) -> Shown:
         opened = self.open

@@ -552,16 +552,18 @@ def test_a_fit_to_many_points_takes_some_evenly_spaced_in_the_order_of_their_ave
     assert averages.thinned(101) is averages
 
 
+@pytest.mark.parametrize("effect", [0.0, 0.4])
 @pytest.mark.parametrize("misfit", [False, True])
 @pytest.mark.parametrize("pulls", [1.0, 3.0])
 @pytest.mark.parametrize("fixed", [None, "raw_outputscale", "base_kernel.raw_lengthscale"])
-def test_slopes_in_closed_form_are_those_of_autograd(fixed: str | None, pulls: float, misfit: bool):
+def test_slopes_in_closed_form_are_those_of_autograd(fixed: str | None, pulls: float, misfit: bool, effect: float):
     draw, priors = generator(3), Priors()
     points = torch.rand(40, 3, generator=draw, dtype=torch.float64)
     n, y = torch.full((40,), pulls, dtype=torch.float64), torch.sin(5 * points.sum(dim=-1))
     averages = Averages.of(points, n, n * y, n * y.square() + 0.3 * (n - 1), 0.0)
     kernel = priors.unit_kernel(torch.ones(3, dtype=torch.float64))
-    names = [name for name, _ in kernel.named_parameters() if name != fixed]
+    kernel = with_effect(kernel, torch.tensor(effect, dtype=torch.float64)) if effect else kernel
+    names = [name for name, _ in kernel.named_parameters() if name not in (fixed, "effect")]
     for name, parameter in kernel.named_parameters():
         parameter.requires_grad_(name in names)
     prior = gpytorch.priors.LogNormalPrior(*priors.noise).to(points)

@@ -10,6 +10,7 @@ import botorch
 import pytest
 import torch
 from botorch.optim import optimize_acqf_discrete
+from botorch.sampling.pathwise import draw_kernel_feature_paths, draw_matheron_paths
 from contract import ARMS, BOUNDED, CASES, PROBLEM, Case, every_policy, proceed
 from problems import COMMON, Problem, generator, kernel_pair, rbf
 from torch import Tensor
@@ -20,6 +21,7 @@ from torchbandits.botorch import BanditModel, PolicyAcquisition, optimize_arms
 from torchbandits.botorch.agreement import uses_width
 from torchbandits.errors import UnsupportedError
 from torchbandits.policies import Composed
+from torchbandits.random_effects import RandomEffectKernel, smooth_part
 from torchbandits.scores import PosteriorDraw
 from torchbandits.testing.play import everything
 
@@ -217,6 +219,36 @@ def test_law_6_after_a_fit(noise):
     bandit.fit_kernel_(noise=noise)
     torch.testing.assert_close(acquisition(bandit)(X_ARMS.unsqueeze(-2)), ranked(bandit), rtol=1e-7, atol=1e-7)
     assert any(p.requires_grad for p in bandit.model().covar_module.parameters())
+
+
+def with_random_effects() -> tb.Bandit:
+    """A bandit whose features tell half of the variance between its arms."""
+    x, draw = torch.rand(60, 3, generator=generator(3), dtype=torch.float64), generator(4)
+    f = torch.sin(4 * x[:, 0]) + x[:, 1] + 0.6 * torch.randn(60, generator=draw, dtype=torch.float64)
+    bandit, index = tb.Bandit(tb.auto(), x, generator=generator(1)), torch.arange(40).repeat(3)
+    bandit.tell(index, f[index] + 0.1 * torch.randn(120, generator=draw, dtype=torch.float64))
+    bandit.fit_kernel_()
+    assert isinstance(bandit.posterior.kernel, RandomEffectKernel)
+    return bandit
+
+
+def test_law_6_with_random_effects():
+    bandit = with_random_effects()
+    acqf, arms = acquisition(bandit), bandit.arms
+    torch.testing.assert_close(acqf(arms.unsqueeze(-2)), ranked(bandit), rtol=1e-8, atol=1e-8)
+    torch.testing.assert_close(acqf(arms.clone().unsqueeze(-2)), ranked(bandit), rtol=1e-8, atol=1e-8)
+    smooth = tb.gp_ucb(smooth_part(acqf.model.covar_module), noise_std=acqf.model.noise_std, width=tb.widths.Constant(2.0))
+    marginals = acqf.model.marginals(arms)
+    other = PolicyAcquisition(acqf.model, smooth)(arms.unsqueeze(-2))
+    torch.testing.assert_close(other, marginals.mean + 2 * marginals.variance.sqrt(), rtol=1e-8, atol=1e-8)
+
+
+def test_a_kernel_with_random_effects_has_no_paths_in_botorch():
+    """BoTorch would draw them from the kernel without effects, of which this kernel is a subclass."""
+    model = with_random_effects().model()
+    for draw in (draw_matheron_paths, draw_kernel_feature_paths):
+        with pytest.raises(UnsupportedError, match="rsample"):
+            draw(model, torch.Size([2]))
 
 
 @pytest.mark.parametrize("score", ["ucb", "ei", "pi"])

@@ -14,6 +14,7 @@ from problems import KERNELS, kernel_pair
 from torchbandits.errors import NumericalError
 from torchbandits.posteriors.averages import Averages, plausible, pooled_noise
 from torchbandits.posteriors.evidence import collapsed_evidence, greedy_dictionary, log_evidence
+from torchbandits.random_effects import with_effect
 
 NOISE = 0.01
 
@@ -25,8 +26,13 @@ def ard() -> gpytorch.kernels.Kernel:
     return kernel
 
 
+def rough() -> gpytorch.kernels.Kernel:
+    return with_effect(ard(), torch.tensor(0.4, dtype=torch.float64))
+
+
 MAKERS = {name: (lambda name=name: kernel_pair(name)[0]) for name in KERNELS} | {
     "ard": ard,
+    "effects": rough,
     "sum": lambda: (gpytorch.kernels.ScaleKernel(gpytorch.kernels.RBFKernel()) + gpytorch.kernels.LinearKernel()).double(),
 }
 
@@ -85,13 +91,14 @@ def test_value_and_gradient_are_gpytorchs_on_the_pulls_written_out(name: str, se
     point in the dictionary."""
     data, kernel = Data(seed), MAKERS[name]()
     expected = gpytorch_evidence(kernel, torch.as_tensor(data.x), torch.as_tensor(data.y), NOISE)
-    slopes = torch.autograd.grad(expected, list(kernel.parameters()))
+    parameters = [parameter for parameter in kernel.parameters() if parameter.requires_grad]
+    slopes = torch.autograd.grad(expected, parameters)
     everything = torch.arange(len(data.counts))
     collapsed, jitter = collapsed_evidence(kernel, data.averages(), NOISE, everything)
     assert jitter == 0
     for value in (log_evidence(kernel, data.averages(), NOISE), collapsed):
         torch.testing.assert_close(value, expected, rtol=1e-8, atol=1e-8)
-        own = torch.autograd.grad(value, list(kernel.parameters()), retain_graph=True)
+        own = torch.autograd.grad(value, parameters, retain_graph=True)
         torch.testing.assert_close(own, slopes, rtol=1e-6, atol=1e-6)
 
 

@@ -16,6 +16,7 @@ from torchbandits.embeddings import Identity
 from torchbandits.errors import ArgumentError, UnsupportedError, require
 from torchbandits.memory import FrequentDirections
 from torchbandits.policies import Composed, Policy
+from torchbandits.random_effects import smooth_part
 from torchbandits.scores import MostProbable, PerCost, Score, TopBoundary
 from torchbandits.upstream import is_affine
 from torchbandits.widths import RandomWidth
@@ -115,9 +116,11 @@ def _check_features(policy: Composed, model: BanditModel) -> None:
 
 
 def kernel_form(kernel: gpytorch.kernels.Kernel) -> tuple[str, ...]:
-    """The parts of a kernel that fitting does not change: classes, smoothness and active features."""
+    """The parts of a kernel that fitting does not change: classes, smoothness and active features.
+
+    A fit may give the kernel random effects, or take them."""
     form = []
-    for part in kernel.modules():
+    for part in smooth_part(kernel).modules():
         if isinstance(part, gpytorch.kernels.Kernel):
             nu, active = getattr(part, "nu", None), part.active_dims
             details = [] if nu is None else [f"nu={nu}"]

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from botorch.sampling.pathwise import GeneralizedLinearPath, KernelEvaluationMap, MatheronPath
+from botorch.sampling.pathwise.features.generators import GenKernelFeatures
 from botorch.sampling.pathwise.posterior_samplers import DrawMatheronPaths
 from botorch.sampling.pathwise.prior_samplers import DrawKernelFeaturePaths, TPathwisePriorSampler
 from botorch.sampling.pathwise.update_strategies import GaussianUpdate, TPathwiseUpdate
@@ -23,6 +24,7 @@ from torchbandits.botorch.model import BanditModel
 from torchbandits.errors import UnsupportedError, require
 from torchbandits.kernels import expand_kernel
 from torchbandits.posteriors.paths import explained_weights
+from torchbandits.random_effects import RandomEffectKernel
 
 
 @GetTrainInputs.register(BanditModel)
@@ -40,6 +42,15 @@ def _prior_paths(model: BanditModel, **options: Any) -> GeneralizedLinearPath:
         model.covar_module = expand_kernel(model.covar_module, model.batch_shape)
     # The sampler of ExactGP reads kernel, mean and transforms only.
     return DrawKernelFeaturePaths.dispatch(ExactGP)(model, **options)
+
+
+@GenKernelFeatures.register(RandomEffectKernel)
+def _no_features(kernel: RandomEffectKernel, **options: Any) -> Any:
+    """Refuse what would be the features of the kernel without random effects, of which this kernel is a subclass."""
+    raise UnsupportedError(
+        "a deviation of each point is no function of finitely many features, so that this kernel has no sample paths: draw "
+        "from the joint posterior of given points, model.posterior(X).rsample(), or use BoTorch's MaxPosteriorSampling."
+    )
 
 
 @DrawMatheronPaths.register(BanditModel)

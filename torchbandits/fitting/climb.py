@@ -192,7 +192,7 @@ class Climb:
         lengthscale, variance, own, *scales = (at.detach() for at in made)
         n, y, x = self.averages.weights, self.averages.residuals, self.averages.points
         scale = scales[0] if scales else torch.ones_like(variance)
-        spread = variance / n + own
+        spread = variance / n + own if form.effect is None else variance / n + own + form.effect
         evidence = StationaryEvidence.of(Stationary(form.nu, lengthscale, None), scale, spread, x, y)
         if evidence is None:
             return None

@@ -49,6 +49,8 @@ def log_evidence(
     noise = torch.as_tensor(noise_variance, dtype=n.dtype, device=n.device)
     spread, form = noise / n + misfit, Stationary.of(kernel, detached=False)
     if form is not None and form.smooth and not x.requires_grad:
+        # The points are distinct, so that a random effect is a deviation of each.
+        spread = spread if form.effect is None else spread + form.effect
         scale = form.lengthscale.new_ones(()) if form.outputscale is None else form.outputscale
         exact = _Differentiable.apply(form.nu, form.lengthscale, scale, spread, x, averages.residuals)
         return averages.within(noise) + exact

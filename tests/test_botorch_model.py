@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 import pickle
 
 import gpytorch
@@ -12,6 +13,7 @@ import pytest
 import torch
 from botorch import fit_gpytorch_mll
 from botorch.exceptions import BotorchTensorDimensionError, InputDataError, UnsupportedError
+from botorch.models.transforms import Normalize
 from problems import kernel_pair
 from torch import Tensor
 
@@ -182,6 +184,18 @@ def test_tabulated_arms_are_brought_along(dictionary, memory_budget):
     assert not torch.allclose(before, model.marginals(arms).mean)
 
 
+@pytest.mark.parametrize("n", [0, 5])
+def test_the_table_of_a_pending_arm_is_not_taken_for_that_of_an_observed_one(n):
+    """Without points, or far from them, both have the same columns in the base, whatever their number of pulls."""
+    X, Y = make(7)
+    arms = torch.rand(30, D, dtype=torch.float64)
+    model = BanditModel(X[:n] - 99, Y[:n], kernel=kernel_pair("rbf")[0], noise_std=0.1).tabulate_(arms)
+    pending = model.hallucinate(arms[:1], torch.full((1,), 3.0, dtype=torch.float64))
+    pending.posterior(arms)
+    told = pending.condition_on_observations(arms[:1], torch.ones(1, 1, dtype=torch.float64))
+    torch.testing.assert_close(told.posterior(arms).variance, told.posterior(arms.flip(0)).variance.flip(0), atol=1e-9, rtol=0)
+
+
 def test_tabulated_arms_that_need_a_gradient_have_one():
     kernel, _ = kernel_pair("rbf")
     X, Y = make(9)
@@ -210,6 +224,35 @@ def test_hyperparameters_that_change_are_noticed():
     child.covar_module.lengthscale = torch.tensor(0.4, dtype=torch.float64)
     assert_posterior(child, dense(k, X, Y, T, 0.25), T)
     assert_posterior(other, dense(oracles.rbf(0.9), X[:5], Y[:5], T, 0.25), T)
+
+
+def test_parts_that_are_replaced_are_noticed():
+    X, Y = make(10)
+    T = torch.rand(4, D, dtype=torch.float64)
+    model = BanditModel(X, Y, kernel=kernel_pair("matern52")[0], noise_std=0.1)
+    for name in ("matern12", "scaled"):  # the same parameters, and others
+        model.posterior(T)
+        model.covar_module, k = kernel_pair(name)
+        assert_posterior(model, dense(k, X, Y, T, 0.01), T)
+    model.posterior(T)
+    model.input_transform = Normalize(D, bounds=torch.tensor([[0.0, 0.0], [2.0, 4.0]], dtype=torch.float64))
+    by = torch.tensor([2.0, 4.0], dtype=torch.float64)
+    assert_posterior(model, dense(k, X / by, Y, T / by, 0.01), T)
+
+
+PARAMETERS = ["covar_module.raw_lengthscale", "mean_module.raw_constant", "likelihood.noise_covar.raw_noise"]
+
+
+@pytest.mark.parametrize("name", PARAMETERS)
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_parameters_that_are_not_finite_are_named(name, value):
+    X, Y = make(10)
+    model = BanditModel(X, Y, kernel=kernel_pair("rbf")[0], noise_std=0.1)
+    state = copy.deepcopy(model.state_dict())
+    state[name].fill_(value)
+    model.load_state_dict(state)
+    with pytest.raises(NumericalError, match=rf"{name} of the model is NaN or infinite: load"):
+        model.posterior(X)
 
 
 def test_fitting_raises_the_evidence_and_keeps_a_kernel_that_is_known():

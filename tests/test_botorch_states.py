@@ -102,6 +102,25 @@ def test_known_noise_follows_the_outcome_transform_that_is_loaded():
     torch.testing.assert_close(noise, variance.mean().expand_as(noise), atol=1e-9, rtol=0)
 
 
+def test_known_noise_below_a_millionth_is_as_given():
+    """GPyTorch raises it to 1e-6, which is far too much for outcomes in small units."""
+    (X, Y), (X2, Y2), (T, _) = make(11), make(12, 3), make(13, 4)
+    kernel = gpytorch.kernels.ScaleKernel(kernel_pair("rbf")[0])
+    kernel.outputscale = torch.tensor(1e-6, dtype=torch.float64)
+    Y, Y2, variance = Y / 5000, Y2 / 5000, torch.full((12, 1), 1e-9, dtype=torch.float64)
+    model = BanditModel(X, Y, variance, kernel=kernel)
+    added = model.posterior(T, observation_noise=True).variance - model.posterior(T).variance
+    torch.testing.assert_close(added, variance[:4], rtol=1e-6, atol=0)
+    both = torch.cat([X, X2]), torch.cat([Y, Y2])
+    at_once = BanditModel(*both, torch.cat([variance, variance[:3]]), kernel=kernel).posterior(T)
+    for noise in (None, variance[:3]):
+        told = model.condition_on_observations(X2, Y2, noise=noise)
+        torch.testing.assert_close(told.posterior(T).mean, at_once.mean, rtol=1e-6, atol=1e-9)
+        torch.testing.assert_close(told.posterior(T).variance, at_once.variance, rtol=1e-5, atol=1e-12)
+        added = told.posterior(T, observation_noise=True).variance - told.posterior(T).variance
+        torch.testing.assert_close(added, variance[:4], rtol=1e-6, atol=0)
+
+
 def test_observations_that_cannot_be_are_refused():
     X, Y = make(11)
     model = BanditModel(X, Y, kernel=kernel_pair("rbf")[0], noise_std=0.1)
@@ -212,6 +231,25 @@ def test_transforms_that_make_several_points_of_an_arm_are_not_tabulated():
     model = BanditModel(X, Y, kernel=kernel_pair("rbf")[0], noise_std=0.1, input_transform=several)
     with pytest.raises(UnsupportedError, match="several points"):
         model.tabulate_(X)
+    with pytest.raises(UnsupportedError, match="several points"):
+        PolicyAcquisition(model, gp_bucb(kernel_pair("rbf")[0], noise_std=0.1, width=Constant(2.0)))
+
+
+@pytest.mark.parametrize("n", [1, 3])
+def test_observations_are_not_perturbed(n):
+    """A single outcome was told of all perturbations of its point, and several were an error of their shapes."""
+    (X, Y), (X2, Y2), (T, _) = make(17), make(18, n), make(19, 4)
+    several = InputPerturbation(torch.tensor([[0.1, 0.1], [0.0, 0.0], [0.2, -0.1]], dtype=torch.float64))
+    Y, Y2 = Y / 10, Y2 / 10
+    options = {"kernel": kernel_pair("rbf")[0], "noise_std": 0.1, "input_transform": several}
+    model, plain = BanditModel(X, Y, **options), BanditModel(X, Y, **(options | {"input_transform": None}))
+    told = model.condition_on_observations(X2, Y2), plain.condition_on_observations(X2, Y2)
+    pending = tuple(one.hallucinate(X2) for one in (model, plain))
+    for one, expected in (told, pending):
+        found, at_points = one.posterior(T), expected.posterior(T)
+        assert found.mean.shape == (12, 1)
+        torch.testing.assert_close(found.mean[1::3], at_points.mean, atol=1e-9, rtol=0)
+        torch.testing.assert_close(found.variance[1::3], at_points.variance, atol=1e-9, rtol=0)
 
 
 def test_parameters_of_transforms_do_not_tie_models_to_the_ones_before():

@@ -12,6 +12,7 @@ from botorch.models.model import Model
 from torchbandits.batching import RandomizedBeliever
 from torchbandits.botorch.any_model import AnyModel
 from torchbandits.botorch.model import BanditModel
+from torchbandits.botorch.parts import makes_several
 from torchbandits.embeddings import Identity
 from torchbandits.errors import ArgumentError, UnsupportedError, require
 from torchbandits.memory import FrequentDirections
@@ -142,7 +143,14 @@ def _check_regularization(policy: Composed, model: BanditModel) -> None:
 
 
 def check_transforms(model: Model, posterior_transform: Any) -> None:
-    """Refuse transforms that are not affine, since they do not map confidence bounds to confidence bounds."""
+    """Refuse transforms that are not affine, since they do not map confidence bounds to confidence bounds, and those that make
+    several points of one."""
+    several = isinstance(model, BanditModel) and makes_several(model.transform_inputs, model.train_inputs[0])
+    message = (
+        "the input transform makes several points of one, and a policy scores single points: leave it out, or use BoTorch's "
+        "own acquisition functions, such as qUpperConfidenceBound with a risk measure as objective."
+    )
+    require(not several, message, UnsupportedError)
     outcome = getattr(model, "outcome_transform", None)
     require(
         outcome is None or is_affine(outcome),

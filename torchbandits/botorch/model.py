@@ -40,7 +40,7 @@ from torchbandits.botorch.data import (
     merged,
     twins,
 )
-from torchbandits.botorch.parts import check_transform, kernel_of, likelihood_of, mean_of
+from torchbandits.botorch.parts import as_given, check_transform, kernel_of, likelihood_of, makes_several, mean_of
 from torchbandits.botorch.scale import advice_on_fit, warn_of_scale
 from torchbandits.botorch.table import Tabulated
 from torchbandits.checks import at_least, check_flag, check_whole, own_copy, positive
@@ -62,6 +62,8 @@ from torchbandits.types import Marginals, Progress
 _JOINT_POINTS = 256  # points up to which a joint covariance is computed at once, and not lazily
 _NOISE_STD = 0.1  # noise where none is given: the start of a fit, in units of the (standardised) outcomes
 _APPENDED = 64  # appended columns, or an eighth of the base's, from which on factorising a new base pays off
+
+_REPLACEABLE = ("covar_module", "input_transform", "outcome_transform")  # parts whose parameters do not tell them apart
 
 
 @dataclass(frozen=True)
@@ -449,10 +451,11 @@ class BanditModel(GPyTorchModel, gpytorch.models.GP, FantasizeMixin):
             Y = Y.expand(*broadcast_shapes(Y.shape[:-1], shape), p)
         block = Block(X, Y, noise, transformed=True)
         y, weights = self._weighed(block)
-        posterior = self._conditional().conditioned(self.transform_inputs(X).double(), y, weights)
+        posterior = self._conditional().conditioned(self._preprocessed(X).double(), y, weights)
         new = self._with(posterior, _blocks=(*self._blocks, block.detached()))
         if known and noise is not None:
-            new.likelihood = self.likelihood.get_fantasy_likelihood(noise=noise.double())
+            with as_given():
+                new.likelihood = self.likelihood.get_fantasy_likelihood(noise=noise.double())
         return new
 
     def hallucinate(self, X: Tensor, counts: Tensor | None = None, *, frozen_dictionary: bool = False) -> BanditModel:
@@ -466,7 +469,7 @@ class BanditModel(GPyTorchModel, gpytorch.models.GP, FantasizeMixin):
         check_values(X=X, counts=counts)
         X = self._promoted(X).clone()
         counts = torch.ones(X.shape[:-1], dtype=torch.float64, device=X.device) if counts is None else counts.double().clone()
-        posterior = self._conditional().hallucinated(self.transform_inputs(X).double(), counts, frozen=frozen_dictionary)
+        posterior = self._conditional().hallucinated(self._preprocessed(X).double(), counts, frozen=frozen_dictionary)
         return self._with(posterior, _pending=(*self._pending, (X.detach(), counts, frozen_dictionary)))
 
     def tabulate_(self, arms: Tensor, memory_budget: int = 2 << 30) -> BanditModel:
@@ -493,7 +496,7 @@ class BanditModel(GPyTorchModel, gpytorch.models.GP, FantasizeMixin):
                 f"arms are tabulated as A x d, for a model without batch dimensions; got {tuple(arms.shape)} for a model of "
                 f"batch shape {tuple(self.batch_shape)}."
             )
-        if self.transform_inputs(arms[:1]).shape[:-1] != arms[:1].shape[:-1]:
+        if makes_several(self.transform_inputs, arms):
             raise UnsupportedError(
                 "the input transform makes several points of an arm, which can't be tabulated: use posterior() instead."
             )
@@ -612,15 +615,22 @@ class BanditModel(GPyTorchModel, gpytorch.models.GP, FantasizeMixin):
         if known is not None and not self._is_current(known):
             known = self._drawn = None
         if known is None or known.rounded:
+            self._check_parameters()
             process = self.process()
             if process.sparse and self._drawn is None:
                 rows, mask = process.dictionary_rows()
                 self._drawn = process.statistics.at(torch.where(mask, rows, rows[..., :1]))
             known = Conditional.of(process)
             for X, counts, frozen in self._pending:
-                known = known.hallucinated(self.transform_inputs(X).double(), counts, frozen=frozen)
+                known = known.hallucinated(self._preprocessed(X).double(), counts, frozen=frozen)
             self._posterior = known.checked()
         return known
+
+    def _check_parameters(self) -> None:
+        """Refuse hyper-parameters that are not finite, as after a fit elsewhere that failed."""
+        odd = [name for name, parameter in self.named_parameters() if not bool(torch.isfinite(parameter).all())]
+        message = f"{', '.join(odd)} of the model is NaN or infinite: load the state of another fit, or make the model again."
+        require(not odd, message, NumericalError)
 
     def _is_current(self, posterior: Conditional) -> bool:
         kernel = posterior.seen.kernel
@@ -643,14 +653,15 @@ class BanditModel(GPyTorchModel, gpytorch.models.GP, FantasizeMixin):
 
     def _preprocessed(self, X: Tensor) -> Tensor:
         """Transform training points. Some transforms, such as perturbations, apply to test points only."""
-        return self.input_transform.preprocess_transform(X) if hasattr(self, "input_transform") else X
+        x: Tensor = self.input_transform.preprocess_transform(X) if hasattr(self, "input_transform") else X
+        return x if X.requires_grad else x.detach()
 
     def _weighed(self, block: Block) -> tuple[Tensor, Tensor]:
         """Transformed outcomes of a block and their weights, float64."""
         y, variance = block.Y.unsqueeze(-1), block.variance
         if hasattr(self, "outcome_transform"):
             own = variance.unsqueeze(-1) if variance is not None and not block.transformed else None
-            y, own = self.outcome_transform(y, own, X=self.transform_inputs(block.X))
+            y, own = self.outcome_transform(y, own, X=self._preprocessed(block.X))
             variance = variance if own is None else own.squeeze(-1)
         weights = torch.ones(block.X.shape[:-1], dtype=torch.float64, device=y.device)
         if variance is not None:
@@ -658,6 +669,12 @@ class BanditModel(GPyTorchModel, gpytorch.models.GP, FantasizeMixin):
         return y.squeeze(-1).double(), weights if block.weights is None else weights * block.weights
 
     # ------------------------------------------------------------------ copied, saved, moved
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """As for any module. Another kernel or transform makes another posterior."""
+        super().__setattr__(name, value)
+        if name in _REPLACEABLE:
+            self.__dict__["_posterior"] = self.__dict__["_drawn"] = None
 
     def _with(self, posterior: Conditional, **changes: Any) -> BanditModel:
         """A model with another posterior, copied hyper-parameters, and shared data and factors."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+from collections.abc import Callable
 
 import gpytorch
 import torch
@@ -55,6 +56,12 @@ def check_transform(name: str, transform: object, kind: type) -> None:
     require(good, f"{name} must be a BoTorch {kind.__name__} or None, got {type(transform).__name__}.")
 
 
+def makes_several(transform_inputs: Callable[[Tensor], Tensor], points: Tensor) -> bool:
+    """Whether an input transform makes several points of one of these, `... x n x d`, as perturbations do."""
+    one = points[..., :1, :] if points.shape[-2] else points.new_zeros(*points.shape[:-2], 1, points.shape[-1])
+    return transform_inputs(one).shape[:-1] != one.shape[:-1]
+
+
 def mean_of(prior_mean: float | str) -> gpytorch.means.Mean:
     """A constant mean that is not fitted; 0 where the posterior estimates it."""
     constant = torch.tensor(0.0 if prior_mean == "estimate" else float(prior_mean), dtype=torch.float64)
@@ -65,8 +72,14 @@ def mean_of(prior_mean: float | str) -> gpytorch.means.Mean:
 def likelihood_of(noise_std: float, Yvar: Tensor | None, fitted: bool) -> GaussianLikelihood | FixedNoiseGaussianLikelihood:
     """Gaussian noise with one variance, under BoTorch's prior where it is fitted, or with a known variance per observation."""
     if Yvar is not None:
-        return FixedNoiseGaussianLikelihood(noise=own_copy(Yvar.squeeze(-1)).double())
+        with as_given():
+            return FixedNoiseGaussianLikelihood(noise=own_copy(Yvar.squeeze(-1)).double())
     prior = gpytorch.priors.LogNormalPrior(-4.0, 1.0) if fitted else None
     likelihood = GaussianLikelihood(noise_prior=prior, noise_constraint=gpytorch.constraints.Positive()).double()
     likelihood.noise = torch.tensor(noise_std**2, dtype=torch.float64)
     return likelihood
+
+
+def as_given() -> gpytorch.settings.min_fixed_noise:
+    """A context in which GPyTorch keeps known noise variances below 1e-6, as outcomes in small units have them."""
+    return gpytorch.settings.min_fixed_noise(double_value=0.0)

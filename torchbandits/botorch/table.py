@@ -110,5 +110,7 @@ def _continues(old: Conditional, new: Conditional) -> bool:
     r, p = old.rank, old.extension.points.shape[-2]
     if new.rank < r or new.extension.points.shape[-2] < p or new.batch_shape:
         return False
+    # Columns of points far from the base, or of a base without points, differ on the points alone.
     same = torch.equal(new.extension.on_base[:, :r], old.extension.on_base)
+    same = same and torch.equal(new.extension.on_points[:p, :r], old.extension.on_points)
     return same and torch.equal(new.extension.points[:p], old.extension.points)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -154,6 +156,25 @@ def test_another_session_learns_what_the_study_holds(tmp_path: Path):
     bandit = sampler._pool.bandit
     assert int(bandit.pulls) == 9
     assert sampler._pool.row_of(waited) in bandit.ask().index.tolist()
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda study: pickle.loads(pickle.dumps(study))])
+def test_copies_and_pickles_go_on_alike(copied: Any):
+    """As Optuna's documentation keeps samplers between sessions."""
+    study = optuna.create_study(direction="maximize", sampler=PoolSampler(POOL, policy=policy()))
+    study.optimize(objective, n_trials=5)
+    twin = copied(study)
+    for one in (study, twin):
+        one.optimize(objective, n_trials=4)
+    assert [trial.params for trial in study.trials] == [trial.params for trial in twin.trials]
+
+
+def test_a_sampler_of_one_study_is_refused_in_another():
+    """The numbers of trials begin again there, so that their results would be taken for known ones."""
+    sampler = PoolSampler(POOL, policy=policy())
+    optuna.create_study(sampler=sampler, study_name="first").optimize(objective, n_trials=2)
+    with pytest.raises(StateError, match="learned the study 'first': make another one for the study 'second'"):
+        optuna.create_study(sampler=sampler, study_name="second").optimize(objective, n_trials=2)
 
 
 def test_threads_share_the_sampler():

@@ -54,7 +54,8 @@ class PoolSampler(BaseSampler):
         UnsupportedError: If Optuna is not installed, or for a study of several objectives.
         ArgumentError: If the candidates are not a list of settings, lack a suggested parameter, or have a value outside its
             distribution; or if no candidate has the fixed values.
-        StateError: If all candidates were evaluated and `repeats` is False.
+        StateError: If all candidates were evaluated and `repeats` is False; or in another study than before, whose trials have
+            the same numbers.
 
     Cost: one ask per trial, O(A u) for A candidates and u evaluated ones with `auto()`.
     """
@@ -72,6 +73,14 @@ class PoolSampler(BaseSampler):
         self._measured, self._lost = torch.zeros_like(self._seen), torch.zeros(len(self._pool), dtype=torch.int64)
         self._open: dict[int, Selection] = {}  # pending picks by the number of their trial
         self._told: set[int] = set()
+        self._study: str | None = None  # name of the study
+        self._lock = threading.RLock()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "_lock"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
         self._lock = threading.RLock()
 
     def infer_relative_search_space(self, study: Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
@@ -141,6 +150,7 @@ class PoolSampler(BaseSampler):
         """Learn the trials that other processes and earlier sessions have finished, and count their running trials as pending,
         except for one given trial."""
         require(len(study.directions) == 1, "PoolSampler maximises or minimises one objective, not several.", UnsupportedError)
+        self._check_study(study)
         finished = (TrialState.COMPLETE, TrialState.FAIL, TrialState.PRUNED)
         for trial in study.get_trials(deepcopy=False):
             if trial.number in self._told or trial.number == but:
@@ -155,6 +165,7 @@ class PoolSampler(BaseSampler):
 
     def _finish(self, study: Study, number: int, params: dict[str, Any], value: float | None, pruned: bool) -> None:
         """Learn a finished trial; without a finite value it has failed, unless it was pruned."""
+        self._check_study(study)
         if number in self._told:
             return
         picked = self._open.get(number)
@@ -182,6 +193,13 @@ class PoolSampler(BaseSampler):
         self._told.add(number)
         if row is not None and self._repeats is False:
             self._seen |= self._pool.same(row)
+
+    def _check_study(self, study: Study) -> None:
+        """Refuse another study than before."""
+        name = study.study_name
+        self._study = name if self._study is None else self._study
+        message = f"this PoolSampler has learned the study {self._study!r}: make another one for the study {name!r}."
+        require(name == self._study, message, StateError)
 
     def _give_up(self, number: int) -> None:
         """Forget the pick of a trial, if it has one."""

@@ -18,6 +18,7 @@ from botorch.acquisition.analytic import LogExpectedImprovement, LogProbabilityO
 from botorch.acquisition.input_constructors import ACQF_INPUT_CONSTRUCTOR_REGISTRY, get_acqf_input_constructor
 from botorch.acquisition.objective import ExpectationPosteriorTransform, ScalarizedPosteriorTransform
 from botorch.models.transforms import Log, Normalize, Standardize
+from botorch.models.transforms.outcome import StratifiedStandardize
 from botorch.optim import optimize_acqf
 from problems import DELTA, NOISE_STD, kernel_pair, rbf
 from torch import Tensor
@@ -256,6 +257,10 @@ def test_transforms_that_are_not_affine_are_refused():
             PolicyAcquisition(bent, ucb())
         with pytest.raises(error, match="not affine"):
             PolicyAcquisition(fixed_model(), ucb(), posterior_transform=ExpectationPosteriorTransform(n_w=1))
+    strata = torch.cat([torch.arange(12.0).double().remainder(2).unsqueeze(-1), X[:, :1]], dim=-1)
+    each = StratifiedStandardize(0, torch.tensor([0, 1]))
+    with pytest.raises(UnsupportedError, match="a scale for each stratum"):
+        PolicyAcquisition(BanditModel(strata, Y, kernel=rbf(), noise_std=NOISE_STD, outcome_transform=each), ucb())
 
 
 def test_the_incumbent_is_sought_among_the_arms_that_are_tabulated():

@@ -15,6 +15,7 @@ from botorch import fit_gpytorch_mll
 from botorch.acquisition import UpperConfidenceBound, qLogExpectedImprovement
 from botorch.models import SingleTaskGP
 from botorch.models.transforms import Normalize, Standardize
+from botorch.models.transforms.input import FilterFeatures
 from gpytorch import ExactMarginalLogLikelihood
 from gpytorch.kernels import Kernel, MaternKernel, RBFKernel, ScaleKernel
 from torch import Tensor
@@ -105,6 +106,13 @@ def test_the_default_model_of_a_few_outcomes(n):
     posterior = BanditModel(X[:n], Y[:n]).posterior(ARMS)
     assert bool(posterior.mean.isfinite().all() & (posterior.variance > 0).all())
     assert float(posterior.mean[0]) == pytest.approx(float(Y[:n].mean()) if n else 0.0, abs=10)
+
+
+def test_the_default_kernel_has_the_features_that_the_transform_makes():
+    X, Y = data(40)
+    some = [0, DIM - 1]
+    model = BanditModel(X, Y, input_transform=FilterFeatures(torch.tensor(some)))
+    torch.testing.assert_close(model.posterior(ARMS).mean, BanditModel(X[:, some], Y).posterior(ARMS[:, some]).mean)
 
 
 def test_outcomes_that_are_standardised_already_are_silent():

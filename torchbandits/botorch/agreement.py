@@ -8,6 +8,7 @@ from typing import Any
 import gpytorch
 from botorch.acquisition.objective import PosteriorTransform, ScalarizedPosteriorTransform
 from botorch.models.model import Model
+from botorch.models.transforms.outcome import StratifiedStandardize
 
 from torchbandits.batching import RandomizedBeliever
 from torchbandits.botorch.any_model import AnyModel
@@ -158,6 +159,12 @@ def check_transforms(model: Model, posterior_transform: Any) -> None:
         "one of the rewards. Use Standardize, or transform the rewards before you give them to the model.",
         UnsupportedError,
     )
+    stratified = outcome is not None and any(isinstance(part, StratifiedStandardize) for part in outcome.modules())
+    message = (
+        "StratifiedStandardize has a scale for each stratum, which a policy's score does not know: use Standardize, or "
+        "BoTorch's own acquisition functions."
+    )
+    require(not stratified, message, UnsupportedError)
     require(
         posterior_transform is None or isinstance(posterior_transform, PosteriorTransform),
         f"posterior_transform must be a BoTorch PosteriorTransform, got {type(posterior_transform).__name__}.",

@@ -170,7 +170,7 @@ class BanditModel(GPyTorchModel, gpytorch.models.GP, FantasizeMixin):
             noise_std = _NOISE_STD if Yvar is None or not Yvar.numel() else math.sqrt(float(Yvar.double().mean()))
         positive("noise_std", noise_std)
         lam = positive("regularization (λ)", noise_std**2 if regularization is None else regularization)
-        self.covar_module = kernel_of(kernel, covar_module, train_X)
+        self.covar_module = kernel_of(kernel, covar_module, x)
         self.mean_module = mean_of(prior_mean)
         self.likelihood = likelihood_of(noise_std, Yvar, self.fits_noise)
         self._reference, self._share, self._estimates = noise_std**2, lam / noise_std**2, prior_mean == "estimate"

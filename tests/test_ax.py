@@ -265,6 +265,36 @@ def test_a_grid_is_scored_whole(objective, sign):
     assert min(map(bowl, played)) <= 0.25
 
 
+def test_choices_without_order_are_scored_whole(tmp_path):
+    """Ax gives each of their values a column of its own, which it takes for a range."""
+    solvents = ["DMF", "EtOH", "water"]
+    parameters = [
+        ChoiceParameterConfig("solvent", solvents, "str", is_ordered=False),
+        *GRID,
+        ChoiceParameterConfig("base", ["KOH", "NaH"], "str", is_ordered=False),
+    ]
+    client = client_on(parameters, ax_generation_strategy(beta=4.0, seed=0))
+
+    def loss(p: dict) -> float:
+        return bowl({"x": p["x"], "y": p["y"]}) + (p["solvent"] != "EtOH") + 0.5 * (p["base"] == "NaH")
+
+    played = play(client, 8, loss)
+    acquisition = adapter_of(client).generator._acquisition.acqf
+    names = adapter_of(client).generator.search_space_digest.feature_names
+    combinations = list(itertools.product(solvents, range(9), [0.0, 0.5, 1.0, 2.0], ["KOH", "NaH"]))
+    rows = []
+    for combination in combinations:
+        at = dict(zip(("solvent", "x", "y", "base"), combination, strict=True))
+        at["base"] = ["KOH", "NaH"].index(at["base"])  # two values have one column
+        parts = [name.partition("_OH_PARAM_") for name in names]
+        rows.append([float(solvents[int(i)] == at[p]) if i else float(at[p]) for p, _, i in parts])
+    values = acquisition(torch.tensor(rows, dtype=torch.float64).unsqueeze(-2))
+    assert tuple(played[-1][name] for name in ("solvent", "x", "y", "base")) == combinations[int(values.argmax())]
+    client.save_to_json_file(str(tmp_path / "client.json"))
+    loaded = Client.load_from_json_file(str(tmp_path / "client.json"))
+    assert play(loaded, 2, loss) == play(client, 2, loss)
+
+
 def test_noisy_arms_are_pulled_again_and_every_pull_counts():
     few = [ChoiceParameterConfig("x", [0.0, 1.0, 2.0], "float", is_ordered=True)]
     noise = torch.Generator().manual_seed(0)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
+from ax.adapter.transforms.one_hot import OH_PARAM_INFIX
 from ax.core.search_space import SearchSpaceDigest
 from ax.exceptions.core import SearchSpaceExhausted
 from ax.generators.torch.botorch_modular.acquisition import Acquisition
@@ -19,7 +20,7 @@ from torchbandits.botorch.arms import optimize_arms
 
 
 class ArmAcquisition(Acquisition):
-    """Maximise over all combinations of discrete parameters, observed and pending ones included.
+    """Maximise over all combinations of discrete parameters, ordered or not, observed and pending ones included.
 
     Ax's own `Acquisition` drops every combination that was evaluated or is pending, so that a noisy arm is never pulled twice,
     and searches locally above 10⁴ combinations. This class scores all of them with `optimize_arms`; each pick is pending for
@@ -48,10 +49,10 @@ class ArmAcquisition(Acquisition):
             SearchSpaceExhausted: If no combination satisfies the constraints.
         """
         choices = mk_discrete_choices(ssd=search_space_digest, fixed_features=fixed_features)
-        discrete = len(choices) == len(search_space_digest.feature_names)
+        parts = _parts(search_space_digest.feature_names, choices)
         # Other candidates than those of the search space were requested.
         asked = candidate_set is not None or sampling_strategy is not None
-        if asked or not discrete or math.prod(map(len, choices.values())) > self.options.get("max_arms", 1_000_000):
+        if asked or parts is None or math.prod(len(rows) for _, rows in parts) > self.options.get("max_arms", 1_000_000):
             return super().optimize(
                 n,
                 search_space_digest,
@@ -63,8 +64,10 @@ class ArmAcquisition(Acquisition):
                 candidate_set=candidate_set,
                 sampling_strategy=sampling_strategy,
             )
-        columns = [torch.tensor(choices[i], dtype=self.dtype, device=self.device) for i in range(len(choices))]
-        arms = torch.cartesian_prod(*columns).reshape(-1, len(columns))
+        places = torch.cartesian_prod(*(torch.arange(len(rows)) for _, rows in parts)).reshape(-1, len(parts))
+        arms = torch.cat([rows[place] for (_, rows), place in zip(parts, places.unbind(dim=-1), strict=True)], dim=-1)
+        order = torch.tensor([column for columns, _ in parts for column in columns]).argsort()
+        arms = arms[:, order].to(dtype=self.dtype, device=self.device)
         arms = arms[evaluate_feasibility(arms.unsqueeze(-2), inequality_constraints, equality_constraints)]
         if not len(arms):
             raise SearchSpaceExhausted("no combination of the parameters' values satisfies the constraints.")
@@ -85,3 +88,19 @@ class ArmAcquisition(Acquisition):
             if point.tolist() not in observed:
                 lost |= (arms == point.to(arms)).all(dim=-1)
         return arms if bool(lost.all()) else arms[~lost]
+
+
+def _parts(names: Sequence[str], choices: Mapping[int, Sequence[int | float]]) -> list[tuple[list[int], Tensor]] | None:
+    """The columns of each discrete parameter and its values there, `v x columns`, in the order of their first columns; None if
+    a parameter is not discrete. A choice without order has one column per value (Ax's `OneHot`)."""
+    parts = {names[i]: ([i], torch.tensor(values, dtype=torch.float64).unsqueeze(-1)) for i, values in choices.items()}
+    unordered: dict[str, list[int]] = {}
+    for i, name in enumerate(names):
+        parameter, infix, _ = name.rpartition(OH_PARAM_INFIX)
+        if i not in choices and not infix:
+            return None
+        if i not in choices:
+            unordered.setdefault(parameter, []).append(i)
+    for parameter, columns in unordered.items():
+        parts[parameter] = columns, torch.eye(len(columns), dtype=torch.float64)
+    return sorted(parts.values(), key=lambda part: part[0][0])

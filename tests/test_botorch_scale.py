@@ -231,6 +231,17 @@ def test_batch_rows_are_named():
     assert texts[0].startswith("batch row 1: ")
 
 
+@pytest.mark.parametrize("given", [{}, {"noise_std": 0.1}])
+def test_the_noise_that_batch_rows_share_is_not_fitted_and_that_is_said(given):
+    X, Y = data()
+    Y = (Y - Y.mean()) / Y.std()
+    with listening() as texts:
+        model = fitted(BanditModel(torch.stack([X, X]), torch.stack([Y, -Y]), **given))
+    assert model.noise_std == pytest.approx(0.1)
+    assert len(texts) == (not given)
+    assert given or "share one noise, which is not fitted: it stays at 0.1" in texts[0]
+
+
 def test_a_loaded_and_a_pickled_model_check_again_without_repeating():
     X, Y = data()
     model = BanditModel(X, Y, noise_std=0.1)

@@ -518,6 +518,7 @@ class BanditModel(GPyTorchModel, gpytorch.models.GP, FantasizeMixin):
         """Fit the kernel, and the noise where it was not given, by this package's evidence; called by `fit_gpytorch_mll`.
 
         Every kernel parameter that requires a gradient is fitted, each batch row's on its own; nothing happens where none does.
+        The noise that several batch rows share is kept, with a `DiagnosticWarning`.
         Repeated observations without any noise keep the noise as it is, with a `DiagnosticWarning`. Cost: `fit_kernel_`.
 
         Args:
@@ -528,6 +529,13 @@ class BanditModel(GPyTorchModel, gpytorch.models.GP, FantasizeMixin):
         if not process.fitted or self.finite is not None:
             return mll.eval()
         noise, share = self.fits_noise and process.batch_shape.numel() == 1, 1 / self._share
+        if self.fits_noise and not noise:
+            message = (
+                f"the batch rows of a BanditModel share one noise, which is not fitted: it stays at {self.noise_std:g} "
+                "(standard deviation, transformed outcomes), and lengthscales may become too short to explain more. Make one "
+                "model per row, or give noise_std or train_Yvar."
+            )
+            issue([message])
         try:
             prior = getattr(self.likelihood.noise_covar, "noise_prior", None)
             fit_kernel_(process, noise=noise, noise_share=share, noise_prior=prior, advice=advice_on_fit)

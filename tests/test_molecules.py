@@ -637,3 +637,35 @@ def test_outcomes_of_fingerprints_keep_the_width_of_their_models():
     bandit.tell(torch.arange(10), torch.randn(10, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64))
     assert bandit.width.tolist() == [2.5, 1.5]
     assert tb.Bandit(tb.auto(), arms).width.tolist() == 1.0
+
+
+@pytest.mark.parametrize("kind", [pyarrow.binary(), pyarrow.binary(4)])
+def test_an_empty_row_group_may_come_first(tmp_path, kind):
+    rows = [bytes([i, 1, 2, 3]) for i in range(5)]
+    table = pyarrow.table({"fingerprint": pyarrow.array(rows, kind)})
+    with pyarrow.parquet.ParquetWriter(tmp_path / "x.parquet", table.schema) as writer:
+        for part in (table.slice(0, 0), table.slice(0, 2), table.slice(2)):
+            writer.write_table(part)
+    found = Fingerprints(tmp_path / "x.parquet")
+    assert found.shape == (5, 32)
+    assert torch.equal(
+        found.words_at(torch.arange(5)), Fingerprints(np.frombuffer(b"".join(rows), np.uint8).reshape(5, 4)).words(slice(0, 5))
+    )
+
+
+def test_ids_may_be_categories_of_pandas_and_lists_are_refused_in_a_sentence(tmp_path):
+    def saved(ids) -> Path:
+        pyarrow.parquet.write_table(pyarrow.table({"fingerprint": [b"ab", b"cd", b"ef"], "id": ids}), tmp_path / "x.parquet")
+        return tmp_path / "x.parquet"
+
+    assert Fingerprints(saved(pyarrow.array(["x", "y", "z"]).dictionary_encode())).ids([2, 0]) == ["z", "x"]
+    with pytest.raises(errors.ArgumentError, match="ids must differ, and several rows have 'x'"):
+        Fingerprints(saved(pyarrow.array(["x", "y", "x"]).dictionary_encode()))
+    with pytest.raises(errors.ShapeError, match=r"column 'id' of .* must hold one text or number a row, got list"):
+        Fingerprints(saved([[1], [2], [3]]))
+
+
+def test_fingerprints_without_bytes_are_refused(tmp_path):
+    pyarrow.parquet.write_table(pyarrow.table({"fingerprint": [b"", b""]}), tmp_path / "x.parquet")
+    with pytest.raises(errors.ShapeError, match="have no bytes"):
+        Fingerprints(tmp_path / "x.parquet")

@@ -10,6 +10,7 @@ from typing import Any
 
 import gpytorch
 import numpy as np
+import pandas
 import pyarrow
 import pyarrow.feather
 import pyarrow.parquet
@@ -604,3 +605,52 @@ def goes_on(before: str, after: str, folder: Path, between: Callable[[], None] =
     for other in (moved, PROBLEM.tensor.float(), PROBLEM.tensor[:-1]):
         with pytest.raises(errors.StateError, match="arms was"):
             opened(after, other, folder)
+
+
+def test_row_labels_of_pandas_are_no_feature(tmp_path):
+    frame = pandas.DataFrame({"a": [1.0, 2.0, 3.0, 4.0], "b": [5.0, 6.0, 7.0, 8.0]})
+    frame[[True, False, True, True]].to_parquet(tmp_path / "some.parquet")
+    labels = "__index_level_0__"
+    assert labels in pyarrow.parquet.read_schema(tmp_path / "some.parquet").names
+    source = sources.parquet(tmp_path / "some.parquet")
+    assert source.points(torch.arange(3)).tolist() == [[1.0, 5.0], [3.0, 7.0], [4.0, 8.0]]
+    assert sources.parquet(tmp_path / "some.parquet", [labels]).points(torch.arange(3)).flatten().tolist() == [0.0, 2.0, 3.0]
+
+
+def test_two_writers_of_one_cache_do_not_meet(tmp_path):
+    arms, path = torch.rand(90, 2, generator=generator(0), dtype=torch.float64), tmp_path / "cache.npy"
+
+    def pieces():
+        for number, piece in enumerate(arms.split(30)):
+            if number == 2:  # Another process begins and ends here.
+                other = sources.save_npy(sources.tensor(arms), path)
+                torch.testing.assert_close(other.chunk(slice(0, 90)), arms, rtol=0, atol=0)
+            yield piece
+
+    found = sources.save_npy(sources.chunks(pieces, 90, 2), path)
+    torch.testing.assert_close(found.chunk(slice(0, 90)), arms, rtol=0, atol=0)
+    assert [file.name for file in tmp_path.iterdir()] == ["cache.npy"]
+
+
+def test_copies_are_not_written_through_a_map_which_a_full_disk_would_turn_into_a_crash(tmp_path, monkeypatch):
+    opened = np.lib.format.open_memmap
+
+    def to_read(*args, **options):
+        assert options["mode"] == "r"
+        return opened(*args, **options)
+
+    monkeypatch.setattr(np.lib.format, "open_memmap", to_read)
+    arms = torch.rand(9, 2, generator=generator(0), dtype=torch.float64)
+    assert torch.equal(sources.save_npy(sources.tensor(arms), tmp_path / "arms.npy").chunk(slice(0, 9)), arms)
+    packed = torch.arange(6, dtype=torch.uint8).reshape(3, 2)
+    assert torch.equal(
+        sources.Fingerprints(packed).save(tmp_path / "bits.npy").words(slice(0, 3)),
+        sources.Fingerprints(packed).words(slice(0, 3)),
+    )
+
+
+def test_arms_that_are_promised_to_differ_must_be_finite():
+    arms = torch.rand(9, 2, generator=generator(0), dtype=torch.float64)
+    arms[4, 1] = torch.nan
+    with pytest.raises(errors.NonFiniteError, match="arm 4 has a NaN"):
+        tb.Bandit(tb.uniform(), sources.tensor(arms, distinct=True))

@@ -652,8 +652,9 @@ def _readable(arms: Any, policy: Policy) -> Tensor | ArmSource:
     """The arms in the form that the policy reads: a tensor, or the source itself if the policy reads it piece by piece."""
     if not isinstance(arms, ArmSource):
         return check_arms(arms)
-    if isinstance(arms, InMemory) and not (arms.distinct and policy.streams):
-        return check_arms(arms.arms)
+    if isinstance(arms, InMemory):
+        held = check_arms(arms.arms)
+        return arms if arms.distinct and policy.streams else held
     require(
         policy.streams,
         f"this policy reads all arms as one tensor, and got {arms!r}: use batch_bkb, bkb or gp_ucb, or pass a tensor, such "

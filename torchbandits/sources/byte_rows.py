@@ -103,11 +103,19 @@ class ColumnRows(ByteRows):
         good = fixed or pyarrow.types.is_binary(kind) or pyarrow.types.is_large_binary(kind)
         require(good, f"column {BITS!r} of {path} must hold bytes, got {kind}.", ShapeError)
         self._kept: OrderedDict[int, np.ndarray] = OrderedDict()
-        first = None if fixed else self._reader.read(0, [BITS]).column(0)[0].as_py()
-        require(fixed or first is not None, f"{path} lacks the fingerprint of row 0.", DataError)
-        self.width = kind.byte_width if fixed else len(first or b"")
+        self.width = kind.byte_width if fixed else len(self._first(path))
+        require(self.width > 0, f"the fingerprints of {path} have no bytes.", ShapeError)
         self.description = described(schema)
         self.names = [name for name in (ID, SMILES) if name in schema.names]
+
+    def _first(self, path: Path) -> bytes:
+        """The fingerprint of row 0; row groups before it may be empty."""
+        try:
+            first = self._reader.read(bisect.bisect_right(self._ends, 0), [BITS]).column(0)[0].as_py()
+        except (OSError, pyarrow.ArrowException) as error:
+            raise DataError(f"can't read fingerprints from {path}: {error}") from error
+        require(first is not None, f"{path} lacks the fingerprint of row 0.", DataError)
+        return bytes(first)
 
     def _group(self, group: int) -> np.ndarray:
         array = self._kept.pop(group, None)
@@ -163,8 +171,13 @@ class ColumnRows(ByteRows):
 
     def repeated(self, name: str) -> Any:
         """A value that stands in several rows of a column; None if all differ."""
-        pieces = [chunk for g in range(len(self._ends)) for chunk in self._reader.read(g, [name]).column(0).chunks]
-        column = pyarrow.chunked_array(pieces)
+        kind = self._reader.schema.field(name).type
+        # Categories of pandas.
+        kind = kind.value_type if pyarrow.types.is_dictionary(kind) else kind
+        message = f"column {name!r} of {self._stamp.path} must hold one text or number a row, got {kind}."
+        require(not pyarrow.types.is_nested(kind), message, ShapeError)
+        columns = [self._reader.read(g, [name]).column(0).cast(kind) for g in range(len(self._ends))]
+        column = pyarrow.chunked_array([chunk for column in columns for chunk in column.chunks], kind)
         if pc.count_distinct(column, mode="all").as_py() == len(column):
             return None
         counted = pc.value_counts(column)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bisect
+import re
 from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
@@ -26,6 +27,8 @@ pyarrow, ipc, pq = (Later(name, "these files") for name in ("pyarrow", "pyarrow.
 
 # Number of decoded row groups that are cached for random access.
 _GROUPS_KEPT = 4
+# Name under which pandas writes the row labels of a table that was filtered or sorted.
+_INDEX_OF_PANDAS = re.compile(r"__index_level_\d+__")
 # First and last arms of a file that are compared with its cache.
 _COMPARED = 64
 
@@ -74,7 +77,7 @@ class ColumnFile(ArmSource):
 
     Args:
         path: Path of the file.
-        columns: Names of the columns; all by default.
+        columns: Names of the columns; by default all but the unnamed row labels of pandas.
         dtype: Dtype that the arms are converted to.
         device: Device on which they are swept.
         distinct: A promise that no two arms are equal, see `ArmSource`.
@@ -100,7 +103,8 @@ class ColumnFile(ArmSource):
         known = self._reader.schema.names
         for name in columns or ():
             require(name in known, f"{path} has no column {name!r}; it has {', '.join(known)}.{nearest(name, known)}")
-        self._columns = list(columns or known)
+        # A row number would count as a feature.
+        self._columns = list(columns or [name for name in known if not _INDEX_OF_PANDAS.fullmatch(name)])
         require(len(set(self._columns)) == len(self._columns), f"columns names one twice: {', '.join(self._columns)}.")
         self._dim = self._width(path)
         self._ends = list(accumulate(self._reader.sizes))
@@ -217,7 +221,7 @@ def parquet(
 
     Args:
         path: Path of the file.
-        columns: Names of the features, in order; all columns by default.
+        columns: Names of the features, in order; by default all columns but the unnamed row labels of pandas.
         cache: `.npy` file to write, or to reuse.
         dtype: Dtype that the numbers are converted to.
         device: Device of means, leverages and posterior; chunks are copied there.

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+import secrets
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -142,20 +143,36 @@ def save_npy(source: ArmSource, path: str | Path) -> NpyFile:
         f"source must be an ArmSource, such as sources.tensor(arms), got {type(source).__name__}.",
     )
     path = as_path("path", path)
-    temporary = path.with_name(path.name + ".part")
     kind = np.float64 if source.dtype == torch.float64 else np.float32
     try:
-        out = np.lib.format.open_memmap(temporary, mode="w+", dtype=kind, shape=tuple(source.shape))
-        for part, arms in source.chunks(_COPY_ARMS):
-            out[part] = arms.cpu().numpy()
-        out.flush()
-        del out
-        os.replace(temporary, path)
+        write_npy(path, kind, tuple(source.shape), (arms.cpu().numpy() for _, arms in source.chunks(_COPY_ARMS)))
     except OSError as error:
         raise DataError(f"can't write arms to {path}: {error}") from error
+    return NpyFile(path, None, source.device, source.distinct)
+
+
+def unfinished(path: Path) -> Path:
+    """A name for a file that becomes `path` once it is complete. No two writers have the same."""
+    return path.with_name(f"{path.name}.{os.getpid()}-{secrets.token_hex(4)}.part")
+
+
+def write_npy(path: Path, dtype: Any, shape: tuple[int, ...], pieces: Iterable[np.ndarray]) -> None:
+    """Write consecutive rows to a `.npy` file, whole or not at all.
+
+    They are written, not mapped: a mapped file ends the process (SIGBUS) where the disk is full.
+    """
+    temporary = unfinished(path)
+    try:
+        with open(temporary, "xb") as file:
+            header = {"descr": np.lib.format.dtype_to_descr(np.dtype(dtype)), "fortran_order": False, "shape": shape}
+            np.lib.format.write_array_header_1_0(file, header)
+            for rows in pieces:
+                file.write(np.ascontiguousarray(rows, dtype).data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
-    return NpyFile(path, None, source.device, source.distinct)
 
 
 def _mapped(path: Path) -> np.ndarray:

@@ -16,6 +16,7 @@ from torchbandits.packing import Packing
 from torchbandits.sources.ahead import sent_ahead
 from torchbandits.sources.base import check_index, check_part, parts
 from torchbandits.sources.byte_rows import ID, SMILES, ByteRows, ColumnRows, MappedRows, pq, schema, table
+from torchbandits.sources.files import unfinished, write_npy
 from torchbandits.sources.packed import PackedArms
 from torchbandits.types import Picks, Recommendation, Selection
 
@@ -219,23 +220,18 @@ class Fingerprints(PackedArms):
             DataError: If the file can't be written.
         """
         path = as_path("path", path)
-        temporary = path.with_name(path.name + ".part")
+        temporary = unfinished(path)
         try:
             if path.suffix == ".npy":
-                out = np.lib.format.open_memmap(
-                    temporary, mode="w+", dtype=np.uint8, shape=(self.num_arms, self.packing.num_bytes)
-                )
-                for part, words in self.packed(_STEP):
-                    out[part] = self._bytes(words)
-                out.flush()
-                del out
+                pieces = (self._bytes(words) for _, words in self.packed(_STEP))
+                write_npy(path, np.uint8, (self.num_arms, self.packing.num_bytes), pieces)
             else:
                 with pq.ParquetWriter(temporary, schema(self.packing, self.left_out, [*self._names()])) as writer:
                     for part, words in self.packed(_STEP):
                         rows = list(range(part.start, part.stop))
                         texts = {name: self._looked_up(name, rows) for name in self._names()}
                         writer.write_table(table(self._bytes(words), texts, writer.schema))
-            temporary.replace(path)
+                temporary.replace(path)
         except OSError as error:
             raise DataError(f"can't write fingerprints to {path}: {error}") from error
         finally:

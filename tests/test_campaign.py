@@ -581,7 +581,14 @@ def test_large_features_are_in_a_file(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr("torchbandits.tabular.encoding.IN_MEMORY", 100)
     monkeypatch.setattr("torchbandits.tabular.tables.BATCH", 7)
     pq.write_table(pa.Table.from_pandas(frame(), preserve_index=False), tmp_path / "table.parquet", row_group_size=11)
-    path = tmp_path / "journal"
+    path, opened = tmp_path / "journal", np.lib.format.open_memmap
+
+    def to_read(*args: Any, **options: Any) -> Any:
+        """A full disk ends the process that writes through a map."""
+        assert options["mode"] == "r"
+        return opened(*args, **options)
+
+    monkeypatch.setattr(np.lib.format, "open_memmap", to_read)
     c = campaign(tmp_path / "table.parquet", journal=path, dtype=torch.float32)
     assert isinstance(c.bandit.arms, tb.sources.NpyFile)
     np.testing.assert_allclose(c.bandit.arms.chunk(slice(0, 60)), own, atol=1e-5)

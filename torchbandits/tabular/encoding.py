@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -15,6 +14,7 @@ from torch import Tensor
 
 from torchbandits.errors import ArgumentError, DataError, StateError, require
 from torchbandits.sources import NpyFile, npy
+from torchbandits.sources.files import write_npy
 from torchbandits.tabular.columns import (
     MOLECULE,
     SUBSTANCE,
@@ -141,17 +141,10 @@ def encode(
     path = place()
 
     def write() -> None:
-        part = path.with_name(f"{path.name}.{os.getpid()}.part")
         try:
-            mapped = np.lib.format.open_memmap(part, mode="w+", dtype=kind, shape=shape)
-            _fill(mapped, table, encoder)
-            mapped.flush()
-            del mapped
-            os.replace(part, path)
+            write_npy(path, kind, shape, (encoder(batch) for batch in table.batches(encoder.columns)))
         except OSError as error:
             raise DataError(f"the features of {table.name} can't be written to {path}: {error}.") from error
-        finally:
-            part.unlink(missing_ok=True)
 
     keep(path, table, encoder.decisions, write, str(dtype))
     return npy(path, dtype=dtype, device=device)

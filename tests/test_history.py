@@ -101,6 +101,22 @@ def test_summary_and_row():
     assert len(history) == 4
 
 
+@pytest.mark.parametrize("index", [torch.tensor([[1.5]]), torch.zeros(0, 1, 1, dtype=torch.int64)])
+def test_an_index_of_fractions_and_one_of_no_steps_are_refused(index):
+    history, none = History(), torch.zeros(len(index), 1)
+    with pytest.raises(ShapeError, match="index must be"):
+        history.record(
+            index=index,
+            rewards=torch.zeros(index.shape),
+            regret=torch.zeros(index.shape),
+            report=make_report(len(index)),
+            recommended=none.long(),
+            simple_regret=none,
+            seconds=0.5,
+        )
+    assert len(history) == 0
+
+
 def test_an_empty_history_has_a_summary():
     summary = History().summary()
     assert summary["pulls"] == summary["batches"] == summary["regret"] == summary["seconds"] == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 from collections.abc import Callable
 from functools import partial
@@ -654,3 +655,17 @@ def test_arms_that_are_promised_to_differ_must_be_finite():
     arms[4, 1] = torch.nan
     with pytest.raises(errors.NonFiniteError, match="arm 4 has a NaN"):
         tb.Bandit(tb.uniform(), sources.tensor(arms, distinct=True))
+
+
+def test_a_file_that_was_modified_after_its_cache_is_compared_as_a_whole(tmp_path):
+    arms = torch.rand(400, 2, generator=generator(0), dtype=torch.float64)
+    _parquet(arms, tmp_path, cache=tmp_path / "cache.npy")
+    old = os.stat(tmp_path / "cache.npy").st_mtime_ns
+    _parquet(arms, tmp_path)
+    os.utime(tmp_path / "arms.parquet", ns=(old + 10**9, old + 10**9))
+    assert torch.equal(sources.parquet(tmp_path / "arms.parquet", cache=tmp_path / "cache.npy").chunk(slice(0, 400)), arms)
+    arms[200, 1] += 1e-9
+    _parquet(arms, tmp_path)
+    os.utime(tmp_path / "arms.parquet", ns=(old + 10**9, old + 10**9))
+    with pytest.raises(errors.ArgumentError, match="an earlier version"):
+        sources.parquet(tmp_path / "arms.parquet", cache=tmp_path / "cache.npy")

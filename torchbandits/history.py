@@ -136,7 +136,8 @@ class History:
         given = _array("index", index, np.int64)
         require(isinstance(report, Report), f"report must be a Report, as tell() returns, got {type(report).__name__}.")
         arms = given if given.ndim == 3 else given[None]
-        if arms.ndim != 3 or arms.shape[1] != self.batch_size:
+        require(not as_tensor("index", index).is_floating_point(), "index must be integers: arms, or −1.", ShapeError)
+        if arms.ndim != 3 or arms.shape[1] != self.batch_size or not len(arms):
             raise ShapeError(f"index must be rows x q with {self.batch_size} rows, got {tuple(given.shape)}.")
         values = {"reward": _array("rewards", rewards, np.float64), "regret": _array("regret", regret, np.float64)}
         values["cost"] = np.full(given.shape, np.nan) if costs is None else _array("costs", costs, np.float64)

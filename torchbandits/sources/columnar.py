@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bisect
+import os
 import re
 from abc import ABC, abstractmethod
 from collections import OrderedDict
@@ -31,6 +32,8 @@ _GROUPS_KEPT = 4
 _INDEX_OF_PANDAS = re.compile(r"__index_level_\d+__")
 # First and last arms of a file that are compared with its cache.
 _COMPARED = 64
+# Arms that are compared at once where all of them are.
+_TOGETHER = 1 << 16
 
 
 class _Reader(ABC):
@@ -217,7 +220,7 @@ def parquet(
 
     Row groups are decoded in every sweep, and again for the leaders of each batch. With `cache`, the arms are written once to a
     `.npy` file, which is mapped into memory from then on, an order of magnitude faster. An existing cache is used unchanged, if
-    its first and last arms are those of the file.
+    its first and last arms are those of the file; all arms are compared if the file was modified after the cache.
 
     Args:
         path: Path of the file.
@@ -244,13 +247,22 @@ def parquet(
             f"{cache} holds arms {tuple(held.shape)}, {path} {tuple(source.shape)}: it is the cache of another file; delete "
             "it, or name another."
         )
-    ends = (slice(0, min(_COMPARED, held.num_arms)), slice(max(0, held.num_arms - _COMPARED), held.num_arms))
-    if not all(torch.equal(held.chunk(part), source.chunk(part)) for part in ends):
+    later = os.stat(path).st_mtime_ns > os.stat(kept).st_mtime_ns
+    if not _alike(held, source, everything=later):
         raise ArgumentError(
             f"{cache} holds other arms than {path}: it is the cache of another file, of an earlier version of it, or of other "
             "columns; delete it, or name another."
         )
     return held
+
+
+def _alike(held: NpyFile, source: ColumnFile, *, everything: bool) -> bool:
+    """Whether a cache holds the arms of a file: all of them, or only the first and last ones."""
+    if everything:
+        pairs = zip(held.chunks(_TOGETHER), source.chunks(_TOGETHER), strict=True)
+        return all(torch.equal(cached, arms) for (_, cached), (_, arms) in pairs)
+    ends = (slice(0, min(_COMPARED, held.num_arms)), slice(max(0, held.num_arms - _COMPARED), held.num_arms))
+    return all(torch.equal(held.chunk(part), source.chunk(part)) for part in ends)
 
 
 def opened(path: Path) -> _Reader:

@@ -411,6 +411,9 @@ def test_a_policy_may_be_made_by_a_function(lab: Path):
             "cautious has no such option. Did you mean 'noise_std'",
         ),
         ({"name": "gp_ucbb"}, "module:function for a policy of your own. Did you mean 'gp_ucb'"),
+        ({"name": "gp_ucb", "options": {"noise_std": 0.1, "width": True}}, "policies[0].options.width: Input should be"),
+        ({"name": "gp_ucb", "options": {"noise_std": 0.1, "initial": True}}, "policies[0].options.initial: Input should be"),
+        ({"name": "gp_ucb", "options": {"noise_std": 0.1, "initial": 0}}, "policies[0].options.initial: size must be"),
     ],
 )
 def test_a_function_that_makes_no_policy_is_refused(lab: Path, policy: dict[str, Any], said: str):
@@ -478,3 +481,13 @@ def test_the_files_of_the_page_run(lab: Path, block: str):
         policy = build_policy(config, [place], environment)
         history = tb.run(policy, environment, num_rounds=4, generator=torch.Generator().manual_seed(0))
         assert len(history) >= 4
+
+
+@pytest.mark.exhaustive
+def test_a_damaged_record_is_made_again_for_the_reason_that_is_said(lab: Path):
+    run(lab)
+    (lab / "out" / "records" / "uniform" / "0" / "batches.parquet").unlink()
+    again = run(lab, "--resume")
+    assert again.stderr.count("run again") == 1
+    assert "settings have changed" not in again.stderr
+    assert len(load_records(lab / "out")[1]) == 2

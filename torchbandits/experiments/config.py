@@ -761,8 +761,10 @@ def _resolve(name: str, value: Any, config: ExperimentConfig, environment: Envir
         message = f"{where}.options.{name}: the environment {config.environment.name!r} does not know its {name}."
         require(known is not None, message, ConfigError)
         return known
+    if isinstance(value, bool):  # also an int
+        return value
     if name == "initial" and isinstance(value, int):  # number of uniform first picks
-        return uniform(value)
+        return _call(uniform, (value,), {}, f"{where}.options.initial")
     if name == "width" and isinstance(value, int | float):
         return Constant(float(value))
     return value

@@ -240,17 +240,17 @@ def _records(
     """All records, in the order of the configuration."""
     records: dict[Run, Record] = {}
     todo: list[list[Run]] = []
-    replaced = 0
+    replaced, named = 0, set[Run]()
     with _progress(console) as progress:
         total = sum(repetitions_of(config, place) for place in range(len(config.policies))) * config.horizon
         task = progress.add_task("", total=total)
         for job in jobs(config):
-            found = {run: _earlier(config, folder, run, progress.console) if resume else None for run in job}
+            found = {run: _earlier(config, folder, run, progress.console, named) if resume else None for run in job}
             records |= {run: record for run, record in found.items() if record is not None}
             missing = [run for run in job if run not in records]
             progress.advance(task, (len(job) - len(missing)) * config.horizon)
             todo += [missing] if missing else []
-            replaced += sum(_is_kept(config, folder, run) for run in missing)
+            replaced += sum(_is_kept(config, folder, run) and run not in named for run in missing)
         if replaced:
             why = ", because settings have changed" if resume else "; --resume keeps those of the same settings"
             what = f"{count(replaced, 'earlier run')} in {folder / RECORDS} will be replaced{why}."
@@ -281,16 +281,18 @@ def _announced(console: Console, runs: Sequence[Run], made: Sequence[Record | No
     return records
 
 
-def _earlier(config: ExperimentConfig, folder: Path, run: Run, console: Console) -> Record | None:
+def _earlier(config: ExperimentConfig, folder: Path, run: Run, console: Console, named: set[Run]) -> Record | None:
     """The record that an earlier start has left, or None. A damaged record, or one of a table that has changed, is reported and
-    made again."""
+    made again; its run is added to `named`."""
     try:
         found = find_record(config, folder, run.place, config.seed + run.repetition)
     except DataError as error:
         console.print(plain(f"run again: {error}"))
+        named.add(run)
         return None
     if found is not None and found.history.metadata.get("table") != table_digest(config.environment.name):
         console.print(plain(f"run again: {found.label}, seed {found.seed}: {config.environment.name} has changed since"))
+        named.add(run)
         return None
     return found
 

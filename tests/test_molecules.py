@@ -669,3 +669,16 @@ def test_fingerprints_without_bytes_are_refused(tmp_path):
     pyarrow.parquet.write_table(pyarrow.table({"fingerprint": [b"", b""]}), tmp_path / "x.parquet")
     with pytest.raises(errors.ShapeError, match="have no bytes"):
         Fingerprints(tmp_path / "x.parquet")
+
+
+def test_a_call_that_a_full_disk_ended_at_its_start_can_be_repeated(tmp_path, monkeypatch):
+    def full(path: Path, text: str) -> None:
+        path.touch()
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_text", full)
+    with pytest.raises(errors.DataError, match="No space left"):
+        from_smiles(["C", "CC"], tmp_path / "x.parquet")
+    monkeypatch.undo()
+    assert from_smiles(["C", "CC"], tmp_path / "x.parquet").shape == (2, 2048)
+    assert [file.name for file in tmp_path.iterdir()] == ["x.parquet"]

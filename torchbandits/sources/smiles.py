@@ -21,6 +21,7 @@ from torchbandits.extras import Later
 from torchbandits.packing import Packing
 from torchbandits.sources.byte_rows import BITS, ID, SMILES, described, pq, schema, table
 from torchbandits.sources.columnar import opened
+from torchbandits.sources.files import unfinished
 from torchbandits.sources.fingerprints import Fingerprints
 
 chem, generators, rdbase = (
@@ -279,7 +280,10 @@ def _written(
         folder.mkdir(exist_ok=True)
         note = folder / "call.json"
         if not note.exists():
-            note.write_text(own)
+            # Whole or not at all: half a note would refuse the next call.
+            whole = unfinished(note)
+            whole.write_text(own)
+            whole.replace(note)
         if note.read_text() != own:
             raise ArgumentError(
                 f"{folder} holds pieces of other SMILES or settings, from a call that was interrupted: delete it, or "

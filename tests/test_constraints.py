@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import pickle
 import warnings
 from pathlib import Path
 from typing import Any
@@ -181,8 +182,12 @@ def test_groups_are_full_and_the_last_one_goes_on():
     longer = rows.ask(more=2, within=within)
     for index in longer.index:
         assert sorted(torch.bincount(labels[index], minlength=6).tolist()) == [0, 0, 0, 4, 4, 4]
-    with pytest.raises(errors.ArgumentError, match="no batch was found that meets the constraints"):
+    with pytest.raises(errors.ArgumentError, match="no batch was found that meets the constraints") as stuck:
         rows.ask(more=13, within=within)
+    # A process of a pool sends its error to the caller.
+    sent = pickle.loads(pickle.dumps(stuck.value))
+    assert type(sent) is type(stuck.value)
+    assert str(sent) == str(stuck.value)
     alone = tb.Bandit(tb.thompson_sampling(rbf(), **BOUNDED), problem.tensor, generator=generator(2))
     assert torch.equal(alone.ask(exactly=10, within=within).index, selection.index[1])
 

@@ -68,7 +68,11 @@ class NoArmLeft(ArgumentError):
             f"no batch was found that meets the constraints: after {picks.shape[-1]} of exactly {count} picks no arm is left "
             "in at least one batch row. Ask for fewer, or loosen them."
         )
-        self.picks, self.stuck = picks, stuck
+        self.picks, self.stuck, self.count = picks, stuck, count
+
+    def __reduce__(self) -> tuple[type[NoArmLeft], tuple[Picks, Tensor, int]]:
+        # By default an exception is pickled with its message as the only argument.
+        return type(self), (self.picks, self.stuck, self.count)
 
 
 class Recorder:

@@ -775,37 +775,62 @@ def test_the_effects_of_a_row_that_is_not_fitted_stay_as_they_are():
     assert torch.equal(posterior.kernel.effect, before)
 
 
-def test_with_a_dictionary_effects_count_as_noise():
-    """Fitted without, the lengthscales would become as short as the distances between arms once there is a dictionary."""
+def test_effects_remain_with_a_dictionary():
+    """Without them, the lengthscales would become as short as the distances between arms once there is a dictionary."""
     x, f = rough_table()
-    bandit = tb.Bandit(tb.auto(batch_size=10, memory_budget=600 * 8 * 200), x, generator=generator(1))
+    bandit, exact = (
+        tb.Bandit(tb.auto(batch_size=10, memory_budget=budget), x, generator=generator(1))
+        for budget in (600 * 8 * 200, 2 << 30)
+    )
     play(bandit, f, 200)
     kernel = bandit.posterior.kernel
     assert isinstance(kernel, RandomEffectKernel)
     while not bandit.loop.state.posterior.sparse:
         play(bandit, f, 10)
-        kernel = bandit.posterior.kernel if isinstance(bandit.posterior.kernel, RandomEffectKernel) else kernel
+        kernel = bandit.posterior.kernel
     # Noise and effect as shares of the variance of the function, before and after.
     share = float((1 + kernel.effect) / kernel.outputscale)
     for pulls in (0, 200):
         play(bandit, f, pulls)
-        smooth = bandit.posterior.kernel
-        assert type(smooth) is gpytorch.kernels.ScaleKernel
-        assert 1 / float(smooth.outputscale) == pytest.approx(share, rel=1)
-        assert float(smooth.base_kernel.lengthscale.min()) > 0.25
+        kernel = bandit.posterior.kernel
+        assert isinstance(kernel, RandomEffectKernel)
+        assert float((1 + kernel.effect) / kernel.outputscale) == pytest.approx(share, rel=1)
+        assert float(kernel.base_kernel.lengthscale.min()) > 0.25
+    said = bandit.explain()
+    assert 0.3 < said.unexplained < 0.9
+    # Given the same data, mean and deviation are nearly those of the exact posterior, at pulled arms and at others.
+    state, statistics = bandit.loop.state, bandit.loop.state.statistics
+    assert bandit.dictionary.numel() < statistics.size
+    n, y, scatter = statistics.weights, bandit.posterior.units.averages(statistics), bandit.posterior.units.totals[:, 2]
+    exact.observe(state.rows.arm_of_row, n, n * y, n * y.square() + scatter)
+    other = exact.loop.state.posterior
+    other.set_kernel_(copy.deepcopy(state.posterior.kernel), state.posterior.regularization)
+    other.units.load_state_dict(state.posterior.units.state_dict())
+    other.statistics.retell_(statistics.totals, torch.tensor(True))
+    found, right = bandit.posterior(x), other(x)
+    torch.testing.assert_close(bandit.posterior(x).mean, state.in_reward_units(state.arm_mean(), state.arm_mean()).mean)
+    pulled = torch.zeros(600, dtype=torch.bool).index_fill(0, state.rows.arm_of_row, True)
+    for some in (pulled, ~pulled):
+        error, deviation = found.mean[some] - right.mean[some], right.variance[some].sqrt()
+        assert (error / deviation).square().mean() < 0.1
+        assert float((found.variance[some].sqrt() / deviation).log().abs().median()) < 0.1
     resumed = tb.Bandit(bandit.policy, x, generator=generator(7)).load_state_dict(bandit.state_dict())
     assert play(resumed, f, 20) == play(bandit, f, 20)
 
 
-def test_effects_on_a_device_and_in_batch_rows():
+@pytest.mark.parametrize("memory_budget", [2 << 30, 150 * 8 * 55])
+def test_effects_on_a_device_and_in_batch_rows(memory_budget: int):
     x, f = rough_table(300)
-    alone = []
+    alone, policy = [], tb.auto(batch_size=10, memory_budget=memory_budget)
     for row in range(2):
-        bandit = tb.Bandit(tb.auto(batch_size=10), x[row * 150 : row * 150 + 150], generator=generator(row))
+        bandit = tb.Bandit(policy, x[row * 150 : row * 150 + 150], generator=generator(row))
         alone.append(play_row(bandit, f[row * 150 : row * 150 + 150], row))
         assert isinstance(bandit.posterior.kernel, RandomEffectKernel)
+        assert bandit.loop.state.posterior.sparse == (memory_budget < 2 << 30)
     arms = x.reshape(2, 150, 3)
-    together = tb.Bandit(tb.auto(batch_size=10), arms, generator=[generator(0), generator(1)])
+    # Batch rows share the memory, and both alone have their dictionaries from the same step on.
+    own = tb.auto(batch_size=10, memory_budget=2 * memory_budget)
+    together = tb.Bandit(own, arms, generator=[generator(0), generator(1)])
     picked = [[], []]
     for step in range(14):
         selection = together.ask()
@@ -815,7 +840,7 @@ def test_effects_on_a_device_and_in_batch_rows():
             picked[row] += selection.index[row][selection.mask[row]].tolist()
     assert picked == alone
     with emulated_device():
-        there = tb.Bandit(tb.auto(batch_size=10), x[:150].cuda(), generator=generator(0))
+        there = tb.Bandit(policy, x[:150].cuda(), generator=generator(0))
         assert play_row(there, f[:150], 0) == alone[0]
         assert isinstance(there.posterior.kernel, RandomEffectKernel)
 

@@ -22,10 +22,10 @@ from torch import Tensor
 
 import torchbandits as tb
 from torchbandits import errors, sources
-from torchbandits.arms.duplicates import first_occurrence
 from torchbandits.arms.scanning import find, scan
 from torchbandits.journal import journal
 from torchbandits.sources import ArmSource
+from torchbandits.sources.duplicates import first_occurrence
 from torchbandits.testing import ArmSourceContract
 
 Maker = Callable[[Tensor, Path], ArmSource]

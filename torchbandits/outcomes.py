@@ -18,7 +18,6 @@ from torch import Tensor
 
 from torchbandits.aims import Certifying, Constrained, Fidelity, Limit, Safe, Scalarized
 from torchbandits.aims.scalarized import KINDS
-from torchbandits.arms.duplicates import matches
 from torchbandits.checks import (
     check_arms,
     check_choice,
@@ -34,6 +33,7 @@ from torchbandits.policies.base import Policy
 from torchbandits.policies.composed import Composed
 from torchbandits.policies.joint import Joint, joint
 from torchbandits.scores import UCB, LogEI, PosteriorDraw
+from torchbandits.sources.duplicates import matches
 from torchbandits.widths import Scaled
 from torchbandits.widths.assumptions import check_assumptions
 

@@ -44,10 +44,15 @@ class RandomEffectKernel(gpytorch.kernels.ScaleKernel):
         smooth: Tensor = to_dense(super().forward(x1, x2, last_dim_is_batch=last_dim_is_batch, diag=diag, **params))
         if diag:
             return smooth + self.effect.unsqueeze(-1) * (x1 == x2).all(dim=-1)
-        same = torch.ones((), dtype=torch.bool, device=x1.device)
-        for left, right in zip(x1.unbind(dim=-1), x2.unbind(dim=-1), strict=True):
-            same = same & (left.unsqueeze(-1) == right.unsqueeze(-2))
-        return smooth + self.effect[..., None, None] * same
+        return smooth + self.effect[..., None, None] * coincident(x1, x2)
+
+
+def coincident(x1: Tensor, x2: Tensor) -> Tensor:
+    """Whether all features of points are equal, `... x n x m` booleans for `... x n x d` and `... x m x d`."""
+    same = torch.ones((), dtype=torch.bool, device=x1.device)
+    for left, right in zip(x1.unbind(dim=-1), x2.unbind(dim=-1), strict=True):
+        same = same & (left.unsqueeze(-1) == right.unsqueeze(-2))
+    return same
 
 
 def with_effect(kernel: gpytorch.kernels.ScaleKernel, effect: Tensor) -> RandomEffectKernel:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -137,7 +139,7 @@ class RatioMeterOnDevice(RatioMeter):
             at = lookahead.leaders.repeat_interleave(2, dim=0, output_size=len(columns)).unsqueeze(-2)
             self._columns, self._gram = columns, columns.gather(-1, at.expand(*columns.shape[:-1], -1)).cpu()
 
-    def _stacked(self, lookahead: Lookahead, index: Tensor, features: tuple[Tensor, ...] | None) -> Tensor:
+    def _stacked(self, lookahead: Lookahead, index: Tensor, features: tuple[Any, ...] | None) -> Tensor:
         """Columns of arms `rows x p`, with the dictionary frozen and exact, `2 rows x p x A`."""
         columns = lookahead.table.columns_between(lookahead.rows_first(index), features)
         return torch.stack([lookahead.flat(column, 2) for column in columns], dim=1).flatten(end_dim=1)

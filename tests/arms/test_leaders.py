@@ -18,10 +18,10 @@ import torchbandits as tb
 from torchbandits import threads
 from torchbandits.arms import compiled as loops
 from torchbandits.arms import leaders
-from torchbandits.arms.duplicates import first_occurrence
 from torchbandits.arms.reductions import Whole
 from torchbandits.arms.ties import best_arm
 from torchbandits.linalg import compiled
+from torchbandits.sources.duplicates import first_occurrence
 
 
 def problem(seed: int, k: int = 24) -> dict:

@@ -6,7 +6,6 @@ picked."""
 from torchbandits.arms.box import Box
 from torchbandits.arms.cells import ArmDivision, BoxDivision
 from torchbandits.arms.draws import PosteriorDraws
-from torchbandits.arms.duplicates import matches, stand_ins
 from torchbandits.arms.growing import GrowingTable
 from torchbandits.arms.leaders import warm_up
 from torchbandits.arms.lookahead import Lookahead
@@ -17,6 +16,7 @@ from torchbandits.arms.sweeping import FullSweep
 from torchbandits.arms.table import ArmTable
 from torchbandits.arms.ties import TIE, best_arm
 from torchbandits.arms.tree import CellTree
+from torchbandits.sources.duplicates import matches, stand_ins
 
 __all__ = [
     "TIE",

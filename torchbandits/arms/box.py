@@ -6,7 +6,6 @@ import torch
 from torch import Tensor
 
 from torchbandits.arms.directions import Leaders
-from torchbandits.arms.duplicates import first_occurrence
 from torchbandits.arms.rows import ArmRows, Summed
 from torchbandits.buffered import Buffered
 from torchbandits.embeddings import Spectrum
@@ -14,6 +13,7 @@ from torchbandits.errors import ArgumentError, NumericalError, require
 from torchbandits.kernels import kernel_diagonal
 from torchbandits.linalg import sobol_points
 from torchbandits.posteriors import Conditioning, GaussianProcess, Statistics
+from torchbandits.sources.duplicates import first_occurrence
 from torchbandits.types import PickMask, Picks, Points
 
 # Number of Sobol points over which the largest k(x, x) is searched.

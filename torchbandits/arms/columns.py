@@ -51,7 +51,7 @@ _GROUP_BYTES = 64 << 20
 
 
 class KernelColumns:
-    """k(x_j, ·) at every arm, for distinct points x_j of a posterior.
+    """k(x_j, ·) at every arm, for distinct points x_j of a posterior; k without random effects for a sparse posterior.
 
     Columns are evaluated one point at a time. Their values then do not depend on the other points of a call, and GPyTorch,
     which centres inputs on the first argument, suffers no cancellation near the point.
@@ -89,9 +89,9 @@ class KernelColumns:
     def _kernel(self) -> Any:
         dtype = self._rows.source.dtype
         if dtype == torch.float64:
-            return self._posterior.kernel
+            return self._posterior.embedded_kernel
         if self._narrow is None:
-            self._narrow = copy.deepcopy(self._posterior.kernel).to(dtype)
+            self._narrow = copy.deepcopy(self._posterior.embedded_kernel).to(dtype)
         return self._narrow
 
     def packed(self) -> PackedArms | None:
@@ -381,7 +381,7 @@ class KernelColumns:
     def _fused(self, factors: SweepFactors, prior: Tensor, leverage: Tensor, channels: Tensor) -> bool:
         """`sweep` by one Triton kernel, for an RBF or Matérn kernel whose columns are not kept, on a device. Return False in
         all other cases."""
-        source, kernel = self._rows.source, self._posterior.kernel
+        source, kernel = self._rows.source, self._posterior.embedded_kernel
         wanted = FUSED and factors.rows.device.type == "cuda"
         if (
             not wanted

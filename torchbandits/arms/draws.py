@@ -13,6 +13,7 @@ from torchbandits.embeddings import Spectrum
 from torchbandits.errors import UnsupportedError, require
 from torchbandits.kernels import kernel_matrix
 from torchbandits.linalg import covariance_root
+from torchbandits.posteriors.effects import Effects
 from torchbandits.posteriors.paths import FourierPrior, explained, explained_weights, standard_normals
 from torchbandits.types import Generators
 
@@ -39,8 +40,10 @@ class PosteriorDraws:
     - up to 2,000 arms: the joint Gaussian, exact, from a single A x A factor;
     - RBF and Matérn kernels: random Fourier features with new frequencies for each draw. Mean and covariance are exact in
       expectation over frequencies, and single draws are Gaussian up to 1/√num_features;
-    - any other kernel, and random effects: the part that the dictionary explains is exact, and the residual is drawn
-      independently per arm. Marginals are exact; the covariance of the residual between arms is neglected.
+    - any other kernel, and an exact posterior with random effects: the part that the dictionary explains is exact, and the
+      residual is drawn independently per arm. Marginals are exact; the covariance of the residual between arms is neglected.
+
+    Beside a dictionary, random effects are drawn given the smooth part, exactly.
 
     Args:
         table: The posterior on the arms.
@@ -68,7 +71,7 @@ class PosteriorDraws:
             return "features"
         if self._table.rows.num_arms <= _JOINT_ARMS:
             return "joint"
-        return "independent" if Spectrum.of(self._table.posterior.kernel) is None else "fourier"
+        return "independent" if Spectrum.of(self._table.posterior.embedded_kernel) is None else "fourier"
 
     def draw(self, sizes: Sequence[int], width: Tensor, generators: Generators) -> Iterator[Tensor]:
         """`sizes[r]` draws for batch row r from its generator, in reward units, yielded in pieces `batch_shape x q' x A` of
@@ -84,6 +87,8 @@ class PosteriorDraws:
         prior = {"features": self._features, "joint": self._joint, "fourier": self._fourier, "independent": self._independent}
         drawn = prior[self.kind](sizes, generators)
         mean, shape = table.mean().unsqueeze(-2), posterior.batch_shape
+        if (effects := posterior.effects) is not None:
+            drawn = self._with_effects(effects, drawn, sizes, generators)
         for part in self._parts(max(sizes)):
             deviation = drawn(part).reshape(*shape, part.stop - part.start, table.rows.num_arms)
             yield mean + width[..., None, None] * deviation
@@ -122,7 +127,7 @@ class PosteriorDraws:
             strangers = statistics.points.gather(-2, order.unsqueeze(-1).expand(*order.shape, statistics.points.shape[-1]))
             used = A + outside.sum(dim=-1) if extra else None
             place = torch.where(outside, A - 1 + outside.long().cumsum(dim=-1), place)
-        kernel, known = posterior.kernel, self._root
+        kernel, known = posterior.embedded_kernel, self._root
         same = known is not None and known[0] is kernel and known[1].shape == strangers.shape
         if known is None or not same or (extra and not torch.equal(known[1], strangers)):
             points = rows.source.chunk(slice(0, A)).double()
@@ -147,6 +152,26 @@ class PosteriorDraws:
         return self._less_mean(on_arms, prior(posterior.statistics.points).mT, sizes, generators)
 
     def _independent(self, sizes: Sequence[int], generators: Generators) -> Drawn:
+        table, posterior, noise = self._table, self._table.posterior, self._noise(sizes, generators)
+        if not posterior.statistics.size:
+            return lambda part: noise(part) * table.prior_diagonal.sqrt().unsqueeze(-2)
+        table.columns.fill(posterior.dictionary_rows()[0])
+        fit = posterior.fit(table.columns.gram())
+        root = fit.nystrom.root
+        if self._residual is None or self._residual[0] is not fit.nystrom:
+            eye = torch.eye(fit.mask.shape[-1], dtype=torch.float64, device=fit.mask.device)
+            weights = torch.where(fit.mask.unsqueeze(-1), root.lift(eye.expand(*fit.mask.shape, -1)), 0.0).mT
+            squares = [out.square().sum(dim=-2) for _, out in table.columns.products(weights, fit.rows)]
+            residual = (table.columns.diagonal - torch.cat(squares, dim=-1)).clamp_min(0).sqrt()
+            self._residual = (fit.nystrom, residual)
+        theta = self._own_coordinates(sizes, generators)
+        left = root.lift(theta - explained(posterior, theta, sizes, generators))
+        residual = self._residual[1].unsqueeze(-2)
+        return lambda part: self._on_arms(left[..., part]) + noise(part) * residual
+
+    def _noise(self, sizes: Sequence[int], generators: Generators) -> Drawn:
+        """Standard normals of each draw and arm. They are generated when they are read, and the generators are advanced past
+        them here, since all other draws come after them."""
         table, posterior = self._table, self._table.posterior
         twins = [torch.Generator() for _ in generators]
         for twin, generator in zip(twins, generators, strict=True):
@@ -158,24 +183,15 @@ class PosteriorDraws:
             drawn = standard_normals(posterior, own, table.rows.num_arms, generators).mT
             return torch.nn.functional.pad(drawn, (0, 0, 0, width - drawn.shape[-2]))
 
-        # The noise is generated lazily by `twins`. Advance the generators past it here, since all other draws come after it.
         for part in self._parts(max(sizes)):
             noise(part, generators)
-        if not posterior.statistics.size:
-            return lambda part: noise(part, twins) * table.prior_diagonal.sqrt().unsqueeze(-2)
-        table.columns.fill(posterior.dictionary_rows()[0])
-        fit = posterior.fit(table.columns.gram())
-        root = fit.nystrom.root
-        if self._residual is None or self._residual[0] is not fit.nystrom:
-            eye = torch.eye(fit.mask.shape[-1], dtype=torch.float64, device=fit.mask.device)
-            weights = torch.where(fit.mask.unsqueeze(-1), root.lift(eye.expand(*fit.mask.shape, -1)), 0.0).mT
-            squares = [out.square().sum(dim=-2) for _, out in table.columns.products(weights, fit.rows)]
-            residual = (table.prior_diagonal - torch.cat(squares, dim=-1)).clamp_min(0).sqrt()
-            self._residual = (fit.nystrom, residual)
-        theta = self._own_coordinates(sizes, generators)
-        left = root.lift(theta - explained(posterior, theta, sizes, generators))
-        residual = self._residual[1].unsqueeze(-2)
-        return lambda part: self._on_arms(left[..., part]) + noise(part, twins) * residual
+        return lambda part: noise(part, twins)
+
+    def _with_effects(self, effects: Effects, smooth: Drawn, sizes: Sequence[int], generators: Generators) -> Drawn:
+        """Deviations from the mean, given those of the smooth part. Duplicates of an arm have draws of their own."""
+        share = effects.share_at(self._table.rows.row_of_each()).unsqueeze(-2)
+        noise, deviation = self._noise(sizes, generators), (effects.variance[..., None, None] * share).sqrt()
+        return lambda part: share * smooth(part) + deviation * noise(part)
 
     # ------------------------------------------------------------------ Matheron's rule
 

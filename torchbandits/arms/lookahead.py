@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -30,7 +30,7 @@ _MANY = 1 << 18
 # The pool holds one out of this many arms.
 _POOLED = 32
 
-_Conditioned = tuple[Conditioning, tuple[Tensor, ...]]
+_Conditioned = tuple[Conditioning, tuple[Any, ...]]
 
 
 @runtime_checkable
@@ -107,7 +107,7 @@ class Lookahead:
         self.leaders = torch.empty(self.num_rows, 0, dtype=torch.int64, device=mean.device)
         self.leaders_here = self.index[:, :0]
         # What `ArmTable.covariance` needs of them.
-        self.features_of_leaders: tuple[Tensor, ...] = ()
+        self.features_of_leaders: tuple[Any, ...] = ()
         self.score = self._scores(self.mean, self.leverage, self.scale)
         if self.offered is not None:
             self.score = self.score.masked_fill(~self.offered, -torch.inf)

@@ -9,13 +9,13 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from torchbandits.arms.duplicates import codes
 from torchbandits.arms.reductions import Reductions
 from torchbandits.arms.scanning import Scan, find, scan
 from torchbandits.arms.ties import TIE
 from torchbandits.errors import NonFiniteError, RankError, ShapeError, require
 from torchbandits.sources import ArmSource, InMemory
 from torchbandits.sources.base import check_index
+from torchbandits.sources.duplicates import codes
 from torchbandits.sources.packed import stored
 from torchbandits.types import Picks
 

@@ -9,7 +9,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from torchbandits.arms.duplicates import codes, fingerprint, first_occurrence, matches
 from torchbandits.arms.ranks import Shard
 from torchbandits.arms.reductions import WHOLE, Reductions
 from torchbandits.arms.scanning import find, scan
@@ -18,6 +17,7 @@ from torchbandits.errors import StateError, UnsupportedError, require
 from torchbandits.posteriors import GaussianProcess, Statistics, aggregate
 from torchbandits.shapes import broadcast_shapes
 from torchbandits.sources import ArmSet, ArmSource, InMemory
+from torchbandits.sources.duplicates import codes, fingerprint, first_occurrence, matches
 from torchbandits.transfers import to_device
 from torchbandits.types import PickMask, Picks, Points, Pulls
 
@@ -211,13 +211,16 @@ class ArmRows(Buffered):
             return self.entry(index.to(self.first.device)).to(index.device)
         return torch.where(index >= 0, self.across.at(index, self.first.expand(*index.shape[:-1], -1))[0], -1)
 
+    def row_of_each(self) -> Tensor:
+        """Row of every arm, `batch_shape x A`, −1 without pulls; duplicates have the row of their entry."""
+        row = self.row_of_arm
+        return row if self.first is None else self.row_of(self.first.expand_as(row))
+
     def counts(self, weights: Tensor) -> Tensor:
         """Weights of rows (`batch_shape x u`) per arm, `batch_shape x A`; duplicates have the weight of their entry."""
         if not weights.shape[-1]:
             return weights.new_zeros(self.row_of_arm.shape)
-        row = self.row_of_arm
-        if self.first is not None:
-            row = self.row_of(self.first.expand_as(row))
+        row = self.row_of_each()
         return torch.where(row >= 0, weights.gather(-1, row.clamp_min(0)), 0.0)
 
     def distinct(

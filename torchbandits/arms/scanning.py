@@ -8,9 +8,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from torchbandits.arms.duplicates import codes, fingerprint, first_occurrence, lowest_equal, matches
 from torchbandits.errors import NonFiniteError
 from torchbandits.sources import ArmSet, ArmSource, InMemory
+from torchbandits.sources.duplicates import codes, fingerprint, first_occurrence, lowest_equal, matches
 from torchbandits.sources.packed import as_stored, stored, stored_at
 from torchbandits.types import Points
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -60,14 +61,14 @@ class TableStrategy(ABC):
         """k̃(x_p, ·), `batch_shape x p x A`; see `ArmTable.cross`."""
 
     @abstractmethod
-    def features(self, index: Picks) -> tuple[Tensor, ...]:
+    def features(self, index: Picks) -> tuple[Any, ...]:
         """Inputs of `covariance` for each arm (`batch_shape x p`)."""
 
     @abstractmethod
-    def covariance(self, left: tuple[Tensor, ...], right: tuple[Tensor, ...], frozen: bool | Tensor) -> Tensor:
+    def covariance(self, left: tuple[Any, ...], right: tuple[Any, ...], frozen: bool | Tensor) -> Tensor:
         """The part of the leverage-scale covariance that a pull changes, `batch_shape x n x n'`."""
 
-    def columns_between(self, index: Picks, features: tuple[Tensor, ...] | None = None) -> tuple[Tensor, Tensor]:
+    def columns_between(self, index: Picks, features: tuple[Any, ...] | None = None) -> tuple[Tensor, Tensor]:
         """Covariances of arms with every arm, frozen and exact, `batch_shape x p x A` each; equal without a dictionary.
         `features` are those of the arms, where they are known."""
         k = self.cross(index.clamp_min(0), None).double()
@@ -162,7 +163,7 @@ class FromColumns(TableStrategy):
             z = fit.embedding.root.embed(K_mk if fit.whole else torch.where(fit.mask.unsqueeze(-1), K_mk, 0.0))
         else:
             z = fit.embedding(x)
-        return AtPoints(x, fit.regression.precision.whiten(z), z)
+        return fit.at(x, z, None if fit.effects is None else self.rows.row_of(self.rows.entry(index)))
 
     def _to_packed(self, nystrom: Nystrom, words: Tensor, packed: PackedArms) -> Tensor:
         """k between the dictionary and packed arms, `batch_shape x m x p`."""
@@ -172,17 +173,17 @@ class FromColumns(TableStrategy):
         own = self._words[1]
         if own is None:
             return nystrom.columns(packed.packing.unpack(words, torch.float64))
-        return packed_kernel(self.posterior.kernel, packed.packing, own, words)
+        return packed_kernel(self.posterior.embedded_kernel, packed.packing, own, words)
 
-    def covariance(self, left: tuple[Tensor, ...], right: tuple[Tensor, ...], frozen: bool | Tensor) -> Tensor:
+    def covariance(self, left: tuple[Any, ...], right: tuple[Any, ...], frozen: bool | Tensor) -> Tensor:
         """zᵀV⁻¹z' in batch rows whose dictionary is frozen, k̃ in the others. Cost O(n n' (m + d))."""
         if frozen is True:
             return left[1].mT @ right[1]
         packed = self.columns.packed() if self._packs else None
-        prior = None if packed is None else partial(packed_kernel, self.posterior.kernel, packed.packing)
+        prior = None if packed is None else partial(packed_kernel, self.posterior.embedded_kernel, packed.packing)
         return self.posterior.fit().covariance(AtPoints(*left), AtPoints(*right), frozen=frozen, prior=prior)
 
-    def columns_between(self, index: Picks, features: tuple[Tensor, ...] | None = None) -> tuple[Tensor, Tensor]:
+    def columns_between(self, index: Picks, features: tuple[Any, ...] | None = None) -> tuple[Tensor, Tensor]:
         """Covariances of arms with every arm, with the dictionary frozen and exact. Cost O(A m p)."""
         fit, p, precision = self.posterior.fit(), index.shape[-1], self.posterior.fit().regression.precision
         if index.device.type == "cpu" or self._packs or not isinstance(precision, Precision):
@@ -190,14 +191,25 @@ class FromColumns(TableStrategy):
             both = fit.column_weights(fit.embedding(self.rows.points(index).double()))
         else:
             # In few operations, and without looking for kept columns, for which the host would wait.
-            x, whitened, z_p = features or self.features(index)
+            x, whitened, z_p, share = features or self.features(index)
             K_pa = self.columns.of_points(index, x.to(self.rows.source.dtype)).double()
             both = fit.column_weights(z_p, precision.root @ whitened)
+            if share is not None:
+                both = both / torch.cat([share, share], dim=-1).unsqueeze(-1)
         both = both.to(self.rows.source.dtype)
         out = K_pa.new_empty(*both.shape[:-1], self.rows.num_arms)
         for part, product in self.columns.products(both, fit.rows):
             out[..., part] = product
-        return (c := out[..., :p, :]), (K_pa - out[..., p:, :]).div_(self.posterior.regularization).add_(c)
+        c = out[..., :p, :]
+        exact = (K_pa - out[..., p:, :]).div_(self.posterior.regularization).add_(c)
+        if (effects := fit.effects) is None:
+            return c, exact
+        # Duplicates share the row and the effect of their entry.
+        rows, entry, every = self.rows, self.rows.entry(index), self.rows.row_of_each()
+        own, others = effects.share_at(rows.row_of(entry)).unsqueeze(-1), effects.share_at(every).unsqueeze(-2)
+        first = torch.arange(rows.num_arms, device=every.device) + rows.across.offset if rows.first is None else rows.first
+        same, effect = entry.unsqueeze(-1) == first.unsqueeze(-2), effects.ratio[..., None, None] * own
+        return c.mul_(own).mul_(others), exact.mul_(own).mul_(others).add_(torch.where(same, effect, 0.0))
 
 
 class FromDirections(TableStrategy):
@@ -237,7 +249,7 @@ class FromDirections(TableStrategy):
         """Points (or indices, if the covariance is kept) and directions."""
         return self._directions.features(index)
 
-    def covariance(self, left: tuple[Tensor, ...], right: tuple[Tensor, ...], frozen: bool | Tensor) -> Tensor:
+    def covariance(self, left: tuple[Any, ...], right: tuple[Any, ...], frozen: bool | Tensor) -> Tensor:
         """k̃, because an exact posterior has nothing to freeze. Cost O(n n' (u + d))."""
         return self._directions.between((left[0], left[1]), (right[0], right[1]))
 
@@ -342,6 +354,6 @@ class FromFeatures(TableStrategy):
         z = self._arms.at(index)
         return z, self.posterior.fit().regression.precision.whiten(z)
 
-    def covariance(self, left: tuple[Tensor, ...], right: tuple[Tensor, ...], frozen: bool | Tensor) -> Tensor:
+    def covariance(self, left: tuple[Any, ...], right: tuple[Any, ...], frozen: bool | Tensor) -> Tensor:
         """zᵀV⁻¹z', because finite features leave no residual. Cost O(n n' m)."""
         return left[1].mT @ right[1]

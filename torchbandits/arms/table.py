@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -76,7 +77,7 @@ class ArmTable(Buffered):
         # Leverages and regression outputs: on the host, of arms that are about to be told; on the device, of the last picks.
         self._foreseen: tuple[Tensor, Tensor, Tensor, Tensor] | None = None
         self._seen: tuple[Tensor, Tensor, Tensor, Tensor] | None = None
-        diagonal = self.columns.diagonal if self.features_of_arms is None else self.features_of_arms.diagonal
+        diagonal = self._diagonal()
         self.register_buffer("prior_diagonal", diagonal, persistent=False)
         self.register_buffer("kappa2", self._largest(), persistent=False)
         leverage = (diagonal / posterior.regularization).expand(*batch_shape, A)
@@ -86,6 +87,13 @@ class ArmTable(Buffered):
     def _choose_strategy(self) -> None:
         """Choose the strategy of the posterior. An exact posterior that is given a dictionary becomes a sparse one."""
         self.strategy = self._sparse if self.posterior.sparse else self._other
+
+    def _diagonal(self) -> Tensor:
+        """k(x, x) of every arm, `A` or `batch_shape x A`."""
+        if self.features_of_arms is not None:
+            return self.features_of_arms.diagonal
+        own, effects = self.columns.diagonal, self.posterior.effects
+        return own if effects is None else own + effects.variance.unsqueeze(-1)
 
     def _largest(self) -> Tensor:
         """The largest k(x, x) over the arms and over pulled points that are not, or no longer, arms."""
@@ -204,8 +212,13 @@ class ArmTable(Buffered):
             return self
         own = self._buffers
         leverage, channels = torch.empty_like(own["leverage"]), torch.empty_like(own["channels"])
-        strategy.sweep(prior, leverage, channels)
-        own["leverage"], own["channels"] = leverage.clamp_min_(0), channels
+        effects = self.posterior.effects
+        strategy.sweep(prior if effects is None else self.columns.diagonal / self.posterior.regularization, leverage, channels)
+        leverage.clamp_min_(0)
+        if effects is not None:
+            row = self.rows.row_of_each()
+            leverage, channels = effects.leverage(leverage, effects.share_at(row)), effects.channels(channels, row)
+        own["leverage"], own["channels"] = leverage, channels
         return self
 
     def _prior_leverage(self) -> Tensor:
@@ -223,6 +236,9 @@ class ArmTable(Buffered):
         if self.directions is not None:
             self.directions.forget_all()
         self._choose_strategy()
+        if self.posterior.effects is not None:
+            # Columns and their diagonal no longer include the effects.
+            self.renew_()
         return self
 
     def sweep_rows_(self, rows: Tensor) -> ArmTable:
@@ -239,7 +255,7 @@ class ArmTable(Buffered):
         next, to bring means and leverages up to date. Cost O(A d)."""
         self.columns.renew()
         if self.features_of_arms is None:
-            self.prior_diagonal = self.columns.diagonal
+            self.prior_diagonal = self._diagonal()
             self.kappa2 = self._largest()
         return self
 
@@ -366,16 +382,16 @@ class ArmTable(Buffered):
 
     # ------------------------------------------------------------------ covariances between arms
 
-    def features(self, index: Picks) -> tuple[Tensor, ...]:
+    def features(self, index: Picks) -> tuple[Any, ...]:
         """Inputs of `covariance` for each indexed arm, in the form of the strategy."""
         return self.strategy.features(index)
 
-    def covariance(self, left: tuple[Tensor, ...], right: tuple[Tensor, ...], *, frozen: bool | Tensor) -> Tensor:
+    def covariance(self, left: tuple[Any, ...], right: tuple[Any, ...], *, frozen: bool | Tensor) -> Tensor:
         """The part of the leverage-scale covariance that a pull changes, `batch_shape x n x n'`: k̃, or zᵀV⁻¹z' of a sparse
         posterior in batch rows whose dictionary is frozen. Cost O(n n' (m + d))."""
         return self.strategy.covariance(left, right, frozen)
 
-    def columns_between(self, index: Picks, features: tuple[Tensor, ...] | None = None) -> tuple[Tensor, Tensor]:
+    def columns_between(self, index: Picks, features: tuple[Any, ...] | None = None) -> tuple[Tensor, Tensor]:
         """Covariances of p arms with every arm, `batch_shape x p x A` each: c (the part that a pull changes while the
         dictionary is frozen) and k̃ (the exact covariance). Both are the same tensor if the posterior is not sparse. `features`
         are those of the arms, where they are known. Cost O(A m p)."""
@@ -422,7 +438,7 @@ class ArmTable(Buffered):
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> ArmTable:
         super()._apply(fn, recurse)
         self.columns.forget()
-        self.columns.diagonal = self.prior_diagonal
+        self.columns.diagonal = self.columns.diagonal.to(self.prior_diagonal.device)
         if self.features_of_arms is not None:
             self.features_of_arms.forget()
         return self

@@ -15,7 +15,6 @@ from botorch.utils.datasets import SupervisedDataset
 from torch import Tensor
 
 from torchbandits.arms import matches
-from torchbandits.arms.duplicates import first_occurrence
 from torchbandits.checks import as_tensor, is_finite
 from torchbandits.errors import ShapeError, require
 from torchbandits.kernels import kernel_row
@@ -23,6 +22,7 @@ from torchbandits.memory import LeverageSampling
 from torchbandits.posteriors import GaussianProcess, Statistics, aggregate
 from torchbandits.posteriors.bless import bless
 from torchbandits.shapes import broadcast_shapes
+from torchbandits.sources.duplicates import first_occurrence
 from torchbandits.types import PerPoint, Points
 
 _DICTIONARIES = ("all", "leverage", "bless")

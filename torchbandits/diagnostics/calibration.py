@@ -205,14 +205,14 @@ def _predictions(
         return process(x).mean, lam * process.leverage(x), None
     with factors_of(process) as fit:
         every = fit.at(x)
-        variance = lam * process.leverage(x)
-        mean = process.reward_mean(fit.regression.mean(every.features))
+        known = process.marginals(x, None)
 
     def covariance(part: slice) -> Tensor:
-        some = AtPoints(x[..., part, :], every.whitened[..., part], every.features[..., part])
+        share = None if every.share is None else every.share[..., part]
+        some = AtPoints(x[..., part, :], every.whitened[..., part], every.features[..., part], share)
         return lam * fit.covariance(some, every)
 
-    return mean, variance, covariance
+    return known.mean, known.variance, covariance
 
 
 # ---------------------------------------------------------------------- the record
@@ -461,6 +461,8 @@ def left_out(process: GaussianProcess, mask: Tensor, average: Tensor) -> LeftOut
         diagonal = fit.embedding.diagonal(x)
         explained = z.square().sum(dim=-2)
         residual = (diagonal - explained).clamp_min(0) if process.sparse else torch.zeros_like(explained)
+        if (effects := process.effects) is not None:
+            residual, diagonal = residual + effects.variance.unsqueeze(-1), diagonal + effects.variance.unsqueeze(-1)
         weights = n / (1 + n * residual / lam)
         if process.sparse:
             told = torch.where(mask, weights, 0.0)

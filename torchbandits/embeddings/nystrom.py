@@ -80,7 +80,11 @@ class Nystrom(Embedding):
 
     def residual_covariance(self, left: Points, right: Points, z_left: Tensor, z_right: Tensor) -> Tensor:
         """k(x, x') − z(x)ᵀz(x'), `batch_shape x n x n'`."""
-        return kernel_matrix(self.kernel, left, right).double() - z_left.mT @ z_right
+        return self.prior(left, right) - z_left.mT @ z_right
+
+    def prior(self, left: Points, right: Points) -> Tensor:
+        """k(x, x'), `batch_shape x n x n'`, float64."""
+        return kernel_matrix(self.kernel, left, right).double()
 
     def append(self, point: Tensor) -> tuple[Nystrom, Tensor]:
         """The embedding with one more dictionary point per batch row, in O(m²), and whether each row kept it, `batch_shape`.

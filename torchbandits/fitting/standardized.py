@@ -106,8 +106,7 @@ def fit_standardized_(
         posterior: Posterior with `units` and a kernel of `Priors`. The caller must rebuild tables computed from it.
         priors: Priors of the hyper-parameters.
         rows: `batch_shape` booleans, the rows to fit.
-        effects: Whether the kernel gets random effects (`RandomEffectKernel`) where repeated pulls tell the noise. With a
-            dictionary, their variance is added to that of the noise.
+        effects: Whether the kernel gets random effects (`RandomEffectKernel`) where repeated pulls tell the noise.
         most: Largest number of distinct points in the evidence. Of more points, this many are used, evenly spaced in the order
             of their average rewards.
 
@@ -157,13 +156,11 @@ def fit_standardized_(
                 climb.noise_variance = climb.pooled
             effect = climb.misfit if climb.accepted else effect
             climb.noise_variance = max(climb.noise_variance, priors.least_noise)
-            if posterior.sparse:
-                climb.noise_variance += effect
             scale[place] = c = math.sqrt(lam / climb.noise_variance)
             kernel = in_ranges(own, ranges)
             kernel.outputscale = kernel.outputscale.detach() * c**2
             held = effect * c**2 if effect > _LEAST_EFFECT * float(own.outputscale) else 0.0
-        variances[place] = 0.0 if posterior.sparse else held
+        variances[place] = held
         kernels.append(kernel)
         fits.append(climb)
     units.rescale_(scale)

@@ -10,7 +10,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from torchbandits.arms.duplicates import matches
 from torchbandits.checks import check_flag, check_whole, is_finite
 from torchbandits.errors import require
 from torchbandits.fitting.standardized import Priors, fit_standardized_
@@ -20,8 +19,9 @@ from torchbandits.policies.learning import learn_kernel, learn_sparsely
 from torchbandits.policies.state import GaussianState, TableState
 from torchbandits.posteriors import Units
 from torchbandits.posteriors.averages import FEWEST
-from torchbandits.random_effects import RandomEffectKernel, smooth_part
+from torchbandits.random_effects import smooth_part
 from torchbandits.sources import ArmSet, ArmSource
+from torchbandits.sources.duplicates import matches
 from torchbandits.sources.packed import PackedArms
 from torchbandits.sources.ranges import or_one, ranges_of, spans_with
 from torchbandits.tanimoto import tanimoto_scale
@@ -54,8 +54,7 @@ class FromData:
         replicate_every: In batches, and for several outcomes also one by one, one pick in this many evaluates the recommended
             arm again until the noise is known; 0 for never, 8 by default (None).
         effects: Whether arms have random effects, which features do not explain and repeated pulls tell from noise (by default,
-            None or True). A dictionary cannot represent them: with one, their variance counts as noise of each pull. There are
-            none among fingerprints.
+            None or True). There are none among fingerprints.
     """
 
     priors: Priors = field(default_factory=Priors)
@@ -195,7 +194,7 @@ class FromData:
         piece. The limit is then halved, because a sweep needs the memory twice."""
         most = self.exact_bytes // (2 * self._arm_bytes(state))
         if state.rows.streamed and not state.posterior.sparse and state.statistics.size + pulls.counts.shape[-1] > most:
-            self._learn_sparsely(state)
+            learn_sparsely(state)
 
     def learn(self, state: GaussianState, pulls: Pulls) -> None:
         """Record the rewards of pulls that were learned in model units, and refit the batch rows whose pulls have grown by the
@@ -214,22 +213,11 @@ class FromData:
         deviations = units.deviations_with(own, pulls.counts, pulls.sums, pulls.squares, state.statistics)
         units.add_(row, sums, squares, state.statistics.size, deviations)
         if not state.posterior.sparse and state.statistics.size > self.most_exact(state):
-            self._learn_sparsely(state)
+            learn_sparsely(state)
         # The units of the last fit do not extend to an average so far from all others.
         due = self.due(state, pulls) | units.far_off(state.statistics).cpu()
         if bool(due.any()):
             self.refit(state, due.to(state.rows.source.device))
-
-    def _learn_sparsely(self, state: GaussianState) -> None:
-        """Give the posterior a dictionary, and if its kernel has random effects, which would need every pulled arm in it, fit
-        one without."""
-        assert isinstance(state, TableState)
-        if not isinstance(state.posterior.kernel, RandomEffectKernel):
-            return learn_sparsely(state)
-        state.forget_derived_()
-        state.table.keep_dictionary_()
-        self.refit(state, torch.ones_like(state.told, dtype=torch.bool))
-        return None
 
     def due(self, state: GaussianState, pulls: Pulls) -> Tensor:
         """Batch rows that are due for a fit by their number of pulls once these new pulls are included, `batch_shape` booleans
@@ -246,7 +234,7 @@ class FromData:
     def refit(self, state: GaussianState, rows: Tensor) -> FitReport:
         """Fit units, kernel and noise of the marked batch rows (`batch_shape` booleans); see `fit_standardized_`."""
         effects = self.effects is not False and not _is_similarity(state.posterior.kernel)
-        if effects and not state.posterior.sparse and (dtype := state.rows.source.dtype) != torch.float64:
+        if effects and (dtype := state.rows.source.dtype) != torch.float64:
             # In a state of before `in_dtype_of_arms`, points may differ from arms in digits that the arms do not have.
             points = state.statistics.points
             effects = bool((points.to(dtype) == points).all())

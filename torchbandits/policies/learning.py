@@ -139,6 +139,7 @@ def _learn_sparse(state: GaussianState, memory: Memory, summed: Summed) -> None:
     table, posterior, rows = state.tabulation, state.posterior, state.rows
     counts, known = summed.counts, state.row_leverage_on_host()
     leverage = state.pulled_leverage(summed)
+    effects, before = posterior.effects, state.statistics.weights_on_host
     # The dictionary is about to change, so updating the old factors would be wasted work.
     posterior.invalidate_()
     row = rows.tell_(posterior, summed)
@@ -156,6 +157,8 @@ def _learn_sparse(state: GaussianState, memory: Memory, summed: Summed) -> None:
     else:
         row = row.masked_fill(row < 0, size)
         drawn_with = pad(known, (0, size + 1 - known.shape[-1])).scatter_(-1, row, leverage)[..., :-1]
+    if effects is not None:
+        drawn_with = effects.smooth_leverage(drawn_with, effects.share_on_host(pad(before, (0, size - before.shape[-1]))))
     _draw_dictionary(state, memory, drawn_with, counts)
     table.sweep_()
 
@@ -292,9 +295,10 @@ def _learn_selected(state: GaussianState, pulls: Pulls, memory: Memory, leaders:
 
 
 def _history_leverage(state: GaussianState) -> Tensor:
-    """Approximate leverage of every distinct point given all pulls, `batch_shape x u`, drawn row by row."""
-    posterior, statistics = state.posterior, state.statistics
-    kernel, shape = posterior.kernel, state.rows.batch_shape
+    """Approximate leverage of every distinct point given all pulls, `batch_shape x u`, drawn row by row; that of the smooth
+    part for random effects."""
+    posterior, statistics = state.posterior, state.posterior.embedded_statistics
+    kernel, shape = posterior.embedded_kernel, state.rows.batch_shape
     leverage = torch.zeros_like(statistics.weights)
     for row, (place, generator) in enumerate(zip(np.ndindex(*shape), state.generators, strict=True)):
         size = int(statistics.num_rows.reshape(-1)[row])
@@ -307,7 +311,8 @@ def _history_leverage(state: GaussianState) -> Tensor:
 def _draw_dictionary(state: GaussianState, memory: Memory, leverage: Tensor, counts: Tensor) -> None:
     """Draw a new dictionary by the leverages of the distinct points, on the host, in the batch rows with new pulls (`counts`,
     `batch_shape x p`). Other rows keep their dictionary and draw no random numbers."""
-    statistics, posterior = state.statistics, state.posterior
+    posterior = state.posterior
+    statistics = posterior.embedded_statistics
     # A single batch row always has new pulls, since otherwise nothing is learned.
     if len(state.generators) == 1:
         own = memory.choose(leverage, statistics.weights_on_host, statistics.mask_on_host, state.generators)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -99,7 +100,7 @@ class Successive:
             count *= _MORE
         return None
 
-    def _conditioning(self) -> tuple[Conditioning, tuple[Tensor, ...]]:
+    def _conditioning(self) -> tuple[Conditioning, tuple[Any, ...]]:
         """The conditioning on pending arms and picks, and their features."""
         picked = self._table.features(self._index.clamp_min(0))
         counts = torch.where(self._index >= 0, self._counts, 0.0)

@@ -14,6 +14,7 @@ from torchbandits.embeddings import FiniteEmbedding, Nystrom
 from torchbandits.errors import NumericalError, require
 from torchbandits.kernels import kernel_matrix
 from torchbandits.linalg import MOST_UNEVEN, InverseRoot, Precision, shrinkage_root, solve_lower, uneven
+from torchbandits.posteriors.effects import Effects
 from torchbandits.posteriors.regression import Regression
 from torchbandits.posteriors.sketch import Sketch
 from torchbandits.posteriors.statistics import Statistics
@@ -55,11 +56,14 @@ class AtPoints(NamedTuple):
         points: `batch_shape x n x d`, float64, or what else the kernel of a table reads of them.
         whitened: `batch_shape x m x n`, with zᵀV⁻¹z' = whitenedᵀ whitened'.
         features: `batch_shape x m x n`, z.
+        share: `batch_shape x n`, s of points whose deviation from a smooth function is told by their own rewards, with which z
+            is multiplied; see `Effects`. None without random effects.
     """
 
     points: Tensor
     whitened: Rect
     features: Rect
+    share: Tensor | None = None
 
 
 class SweepFactors(NamedTuple):
@@ -103,6 +107,7 @@ class Factors:
         regression: V and w.
         explained: N and a of a sweep if they were computed with the other factors, with N upper triangular; see `sweep`.
         whole: Whether it is known that no place is padded, so that no masking is needed.
+        effects: Random effects of the points. Embedding, features and regression are those of the smooth part.
     """
 
     rows: Tensor
@@ -112,6 +117,7 @@ class Factors:
     regression: Regression
     explained: tuple[Tensor, Tensor] | None = None
     whole: bool = False
+    effects: Effects | None = None
 
     @staticmethod
     def of(
@@ -196,10 +202,15 @@ class Factors:
         outside = self._dual(weights, targets, regularization) * length.masked_fill(inside, 0.0).unsqueeze(-1)
         return a * (1 + largest) + cut.unsqueeze(-1) * largest * outside.norm(dim=-2)
 
-    def at(self, points: Points, features: Rect | None = None) -> AtPoints:
-        """What `covariance` needs of points, whose features may be known. Cost O(n m²), and O(n m d) for the features."""
+    def at(self, points: Points, features: Rect | None = None, rows: Tensor | None = None) -> AtPoints:
+        """What `covariance` needs of points, whose features, and for random effects rows (`batch_shape x n`, −1 without pulls),
+        may be known. Cost O(n m²), and O(n m d) for the features."""
         z = self.embedding(points) if features is None else features
-        return AtPoints(points, self.regression.precision.whiten(z), z)
+        own = AtPoints(points, self.regression.precision.whiten(z), z)
+        if self.effects is None:
+            return own
+        share = self.effects.share_at(self.effects.rows_of(points) if rows is None else rows)
+        return AtPoints(points, share.unsqueeze(-2) * own.whitened, share.unsqueeze(-2) * z, share)
 
     def covariance(
         self,
@@ -218,10 +229,15 @@ class Factors:
         C = left.whitened.mT @ right.whitened
         if frozen is True:
             return C
-        if prior is None:
+        if prior is None and self.effects is None:
             residual = self.embedding.residual_covariance(left.points, right.points, left.features, right.features)
         else:
-            residual = prior(left.points, right.points) - left.features.mT @ right.features
+            K = self.nystrom.prior(left.points, right.points) if prior is None else prior(left.points, right.points)
+            if self.effects is not None:
+                assert left.share is not None
+                assert right.share is not None
+                K = self.effects.prior(K, left.points, right.points, left.share, right.share)
+            residual = K - left.features.mT @ right.features
         return where_frozen(frozen, C, C + residual / self.regression.regularization)
 
     def column_weights(self, features: Rect, solved: Rect | None = None) -> Tensor:

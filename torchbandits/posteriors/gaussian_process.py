@@ -17,11 +17,13 @@ from torchbandits.buffered import Buffered
 from torchbandits.embeddings import FiniteEmbedding
 from torchbandits.kernels import shaped_like
 from torchbandits.linalg import uneven
+from torchbandits.posteriors.effects import Effects
 from torchbandits.posteriors.factors import Behind, Factors, FactorsInOne, SmallFactors, SweepFactors
 from torchbandits.posteriors.pending import Pending
 from torchbandits.posteriors.sketch import Sketch
 from torchbandits.posteriors.statistics import Statistics
 from torchbandits.posteriors.units import Units
+from torchbandits.random_effects import RandomEffectKernel
 from torchbandits.threads import MANY_PRODUCTS, threads
 from torchbandits.transfers import to_device
 from torchbandits.types import Marginals, PerPoint, PickMask, Points, Rect
@@ -34,7 +36,8 @@ class GaussianProcess(Buffered):
               \sigma^2(x) = k(x,x) - |z(x)|^2 + \lambda z(x)^T V^{-1} z(x), \quad V = Z^T N Z + \lambda I
 
     With every distinct point in the dictionary this is the exact posterior; with some of them, the deterministic
-    training conditional (DTC) of BKB and BBKB. Everything is computed in float64 and returned in the points' dtype.
+    training conditional (DTC) of BKB and BBKB. Everything is computed in float64 and returned in the points' dtype. Where the
+    kernel has random effects, a dictionary represents the part without them; see `Effects`.
 
     Args:
         kernel: Any GPyTorch kernel; deep-copied. The copy follows `.to()`, is part of the saved state, and its parameters that
@@ -93,6 +96,8 @@ class GaussianProcess(Buffered):
         self._padding: tuple[Tensor, Tensor] | None = None
         # A dictionary on a device, and its sizes on the host.
         self._known_sizes: tuple[Tensor, Tensor] | None = None
+        # The random effects given the present statistics.
+        self._known_effects: Effects | None = None
 
     @property
     def batch_shape(self) -> torch.Size:
@@ -108,7 +113,9 @@ class GaussianProcess(Buffered):
         rows = self.statistics.append_(points, new)
         if self.sparse:
             self.dictionary = nn.functional.pad(self.dictionary, (0, self.statistics.size - self.dictionary.shape[-1]))
-        if self._fit is not None and not isinstance(self._fit, Behind):
+        if self.effects is not None:
+            self._fit = None
+        elif self._fit is not None and not isinstance(self._fit, Behind):
             self._fit = self.fit().grown(points, new, rows, self.sparse)
         return rows
 
@@ -122,6 +129,9 @@ class GaussianProcess(Buffered):
             behind = self._fit.with_pulls(rows, counts, sums)
             self.__dict__["_fit"] = None if uneven(self.statistics.weights_on_host) else behind
             return self
+        if self.effects is not None:
+            # A further pull changes the weight of those before it.
+            self._fit = None
         fit = None if self._fit is None else self.fit()
         if self.sketch is not None and self.finite is not None:
             rows, counts = to_device(self.pending.device, rows, counts)
@@ -195,6 +205,34 @@ class GaussianProcess(Buffered):
         self.pending_points, self.pending = points.double(), counts.double()
         return self
 
+    # ------------------------------------------------------------------ random effects
+
+    @property
+    def effects(self) -> Effects | None:
+        """Random effects beside a dictionary, given the present statistics; None without them, and for an exact posterior,
+        whose kernel represents them."""
+        if not self.sparse or not isinstance(kernel := self.kernel, RandomEffectKernel):
+            return None
+        known, told, lam = self._known_effects, self.statistics, self.regularization
+        if known is None or known.whole is not kernel or known.regularization != lam:
+            known = Effects.of(kernel, lam, told, self.targets())
+        elif known.totals is not told.totals:
+            known = known.retold(told, self.targets())
+        self.__dict__["_known_effects"] = known
+        return known
+
+    @property
+    def embedded_kernel(self) -> gpytorch.kernels.Kernel:
+        """The kernel that the features represent: without random effects where there is a dictionary."""
+        effects = self.effects
+        return self.kernel if effects is None else effects.kernel
+
+    @property
+    def embedded_statistics(self) -> Statistics:
+        """The statistics that the features are regressed on."""
+        effects = self.effects
+        return self.statistics if effects is None else effects.statistics
+
     # ------------------------------------------------------------------ predictions
 
     def forward(self, points: Points) -> Marginals:
@@ -229,8 +267,11 @@ class GaussianProcess(Buffered):
         z = fit.embedding(x)
         leverage = self.leverage_of(x, z)
         if pending is not None:
-            leverage = leverage - pending.directions(x, z).square().sum(dim=-2)
-        mean, variance = self.reward_mean(fit.regression.mean(z)), self.regularization * leverage.clamp_min(0)
+            leverage = leverage - pending.directions(fit.at(x, z)).square().sum(dim=-2)
+        channels = fit.regression.mean(z)
+        if (effects := fit.effects) is not None:
+            channels = effects.channels(channels, effects.rows_of(x))
+        mean, variance = self.reward_mean(channels), self.regularization * leverage.clamp_min(0)
         return Marginals(mean.to(points.dtype), variance.to(points.dtype))
 
     def covariance(self, points: Points, other: Points | None = None) -> Tensor:
@@ -240,7 +281,7 @@ class GaussianProcess(Buffered):
         y = x if other is None else fit.at(self.statistics.checked(other))
         C = fit.covariance(x, y)
         if (pending := self.hallucinated(self.pending_points, self.pending)) is not None:
-            C = C - pending.directions(x.points, x.features).mT @ pending.directions(y.points, y.features)
+            C = C - pending.directions(x).mT @ pending.directions(y)
         return (self.regularization * C).to(points.dtype)
 
     def reward_mean(self, channels: Tensor) -> Tensor:
@@ -320,10 +361,13 @@ class GaussianProcess(Buffered):
         Cost: O(m u d + u m² + m³) the first time.
         """
         fit = self._fit
-        if isinstance(fit, Factors):
+        if isinstance(fit, Factors) and (fit.effects is not None or self.effects is None):
             return fit
         fit = self._factorised(gram)
-        self.__dict__["_fit"] = fit = fit if isinstance(fit, Factors) else fit.factors()
+        fit = fit if isinstance(fit, Factors) else fit.factors()
+        if (effects := self.effects) is not None:
+            fit = replace(fit, effects=effects)
+        self.__dict__["_fit"] = fit
         return fit
 
     @property
@@ -336,14 +380,15 @@ class GaussianProcess(Buffered):
         if isinstance(self._fit, Behind):
             self._fit = self._fit.caught_up(self.statistics, self.targets_of)
         if self._fit is None:
-            own = (self.regularization, self.statistics, self.targets())
+            told = self.embedded_statistics
+            own = (self.regularization, told, self.targets_of(told.weights, told.sums))
             rows = self.dictionary_rows()
             m = rows[0].shape[-1] if self.finite is None else self.finite.num_features
             with threads(many=self.statistics.weights.numel() * m * m >= MANY_PRODUCTS):
                 if self.finite is None:
                     known = self._padding
                     padding = None if known is None or known[0] is not rows[1] else known[1]
-                    self._fit = Factors.of(self.kernel, *own, rows, gram, self.sparse, padding)
+                    self._fit = Factors.of(self.embedded_kernel, *own, rows, gram, self.sparse, padding)
                 else:
                     self._fit = Factors.of_features(self.finite, *own, self.sketch)
         return self._fit
@@ -351,7 +396,7 @@ class GaussianProcess(Buffered):
     def sweep_factors(self, gram: Callable[[Tensor], Tensor] | None = None) -> SweepFactors:
         """Factors of a sweep over many points; `gram` as for `fit`. Cost O(u m² + m³)."""
         fit = self._factorised(gram)
-        return fit.sweep(self.statistics.weights, self.regularization) if isinstance(fit, Factors) else fit.sweep()
+        return fit.sweep(self.embedded_statistics.weights, self.regularization) if isinstance(fit, Factors) else fit.sweep()
 
     def leverage(self, points: Points) -> Tensor:
         """Variance / λ at any points given the observed rewards, `batch_shape x n`; pending pulls are ignored."""
@@ -359,14 +404,20 @@ class GaussianProcess(Buffered):
 
     def leverage_of(self, x: Points, z: Rect) -> Tensor:
         """`leverage` at points whose features are already computed."""
-        residual = (self.fit().embedding.diagonal(x) - z.square().sum(dim=-2)).clamp_min(0)
-        return residual / self.regularization + self.fit().regression.leverage(z)
+        fit = self.fit()
+        residual = (fit.embedding.diagonal(x) - z.square().sum(dim=-2)).clamp_min(0)
+        leverage = residual / self.regularization + fit.regression.leverage(z)
+        if (effects := fit.effects) is None:
+            return leverage
+        return effects.leverage(leverage, effects.share_at(effects.rows_of(x)))
 
     @property
     def log_det(self) -> Tensor:
         """log det(V/λ), `batch_shape`: twice the information gained by the observed rewards."""
-        precision = self.fit().regression.precision
-        return precision.log_det - precision.size * math.log(self.regularization)
+        fit = self.fit()
+        precision = fit.regression.precision
+        log_det = precision.log_det - precision.size * math.log(self.regularization)
+        return log_det if fit.effects is None else log_det + fit.effects.log_det
 
     @property
     def factorised(self) -> bool:
@@ -395,14 +446,14 @@ class GaussianProcess(Buffered):
         # Factors stay float64 whatever dtype is requested; only the device of `.to()` is used.
         device = fn(torch.zeros((), dtype=torch.float64, device=self.pending.device)).device
         super()._apply(lambda tensor: tensor.to(device), recurse)
-        self._fit = None
+        self._fit = self._known_effects = None
         return self
 
     def __deepcopy__(self, memo: dict[int, Any]) -> GaussianProcess:
         new = self.__class__.__new__(self.__class__)
         memo[id(self)] = new
-        new.__dict__ = copy.deepcopy({k: v for k, v in self.__dict__.items() if k != "_fit"}, memo)
-        new._fit = None
+        new.__dict__ = copy.deepcopy({k: v for k, v in self.__dict__.items() if k not in ("_fit", "_known_effects")}, memo)
+        new._fit = new._known_effects = None
         return new
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
@@ -410,7 +461,7 @@ class GaussianProcess(Buffered):
             # Buffers grow with the data, so take over the sizes of the state.
             if prefix + name in state_dict:
                 setattr(self, name, state_dict[prefix + name].to(self.dictionary.device))
-        self._fit = None
+        self._fit = self._known_effects = None
         # A fit gives each batch row its own kernel. New parameters are created, so that snapshots are not overwritten.
         self.kernel = shaped_like(self.kernel, state_dict, prefix + "kernel.")
         super()._load_from_state_dict(state_dict, prefix, *args)

@@ -34,7 +34,7 @@ def standard_normals(
 def explained(process: GaussianProcess, theta: Rect, sizes: Sequence[int], generators: Generators) -> Tensor:
     """V⁻¹Z s for noisy rewards s of functions with coordinates θ (`batch_shape x m x q`); of the same shape as θ. Matheron's
     rule subtracts the function with these coordinates from the prior draw."""
-    fit, n = process.fit(), process.statistics.weights.unsqueeze(-1).clamp_min(0)
+    fit, n = process.fit(), process.embedded_statistics.weights.unsqueeze(-1).clamp_min(0)
     noise = standard_normals(process, sizes, process.statistics.size, generators, process.statistics.num_rows)
     # The sum of n rewards of noise variance λ has mean n f₀ and variance n λ.
     rewards = n * (fit.features.mT @ theta) + (process.regularization * n).sqrt() * noise
@@ -70,12 +70,9 @@ class FourierPrior:
         Raises:
             UnsupportedError: If the kernel has no known spectrum.
         """
-        spectrum = Spectrum.of(process.kernel)
+        spectrum = Spectrum.of(process.embedded_kernel)
         if spectrum is None:
-            raise UnsupportedError(
-                "sample paths are known for RBF and Matérn kernels on all features (scaled or not) and for finite features "
-                f"(embedding='qff' or 'rff'), not for {type(process.kernel).__name__}."
-            )
+            raise UnsupportedError(_no_paths(process))
         shape, half, device = process.batch_shape, num_features // 2, process.pending.device
         d = process.statistics.points.shape[-1]
         drawing = [g if size else torch.Generator() for size, g in zip(sizes, generators, strict=True)]
@@ -144,6 +141,8 @@ class SamplePaths:
         require(
             process.sketch is None, "there are no posterior draws under a sketch: use a score such as UCB.", UnsupportedError
         )
+        # A path of random effects is not continuous anywhere.
+        require(process.effects is None, _no_paths(process), UnsupportedError)
         require(num_paths >= 1, f"num_paths must be at least 1, got {num_paths}.")
         require(num_features >= 2 and num_features % 2 == 0, f"num_features must be an even number ≥ 2, got {num_features}.")
         statistics, sizes = process.statistics, [num_paths] * process.batch_shape.numel()
@@ -179,6 +178,13 @@ class SamplePaths:
             return value
         columns = self.embedding.columns(x) if isinstance(self.embedding, Nystrom) else self.embedding(x)
         return value + self.weights.mT @ columns
+
+
+def _no_paths(process: GaussianProcess) -> str:
+    return (
+        "sample paths are known for RBF and Matérn kernels on all features (scaled or not) and for finite features "
+        f"(embedding='qff' or 'rff'), not for {type(process.kernel).__name__}."
+    )
 
 
 def _of_the_mean(process: GaussianProcess, weights: Rect) -> Tensor:

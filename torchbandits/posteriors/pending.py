@@ -8,7 +8,7 @@ from torch import Tensor
 
 from torchbandits.posteriors.factors import AtPoints, Factors
 from torchbandits.posteriors.regression import Conditioning
-from torchbandits.types import PerPoint, Points, Rect
+from torchbandits.types import PerPoint, Points
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,6 @@ class Pending:
         own = factors.at(points)
         return Pending(factors, own, Conditioning.on(factors.covariance(own, own, frozen=frozen), counts), frozen)
 
-    def directions(self, points: Points, features: Rect) -> Tensor:
-        """G at points with features, `batch_shape x p x n`; leverages fall by its squared columns. Cost O(p n (m + p))."""
-        there = self.factors.at(points, features)
+    def directions(self, there: AtPoints) -> Tensor:
+        """G at n points, `batch_shape x p x n`; leverages fall by its squared columns. Cost O(p n (m + p))."""
         return self.conditioning.directions(self.factors.covariance(self.own, there, frozen=self.frozen))

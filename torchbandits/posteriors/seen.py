@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 import gpytorch
 import torch
@@ -12,6 +12,7 @@ from torch import Tensor
 
 from torchbandits.embeddings import FiniteEmbedding
 from torchbandits.kernels import kernel_between, kernel_diagonal, kernel_matrix
+from torchbandits.posteriors.effects import Effects
 from torchbandits.shapes import broadcast_shapes
 from torchbandits.types import Points, Rect, Square
 
@@ -67,6 +68,51 @@ class Seen:
             return (columns @ self.root) @ (other @ self.root).mT
         assert self.kernel is not None
         return kernel_between(self.kernel, left, right).double()
+
+
+@dataclass(frozen=True)
+class SeenWithEffects(Seen):
+    """Points of a dictionary, whose columns are those of the smooth part of the function, seen through random effects.
+
+    Attributes:
+        kernel: Kernel of the function with its effects, stored by reference.
+        effects: The effects.
+        dictionary: Whether the points are those of the dictionary; columns then end with the means that the effects add.
+            Columns of other points are `Effects.prior`.
+    """
+
+    effects: Effects = field(kw_only=True)
+    dictionary: bool = True
+
+    def at(self, points: Points) -> SeenWithEffects:
+        """The same effects with other points than those of the dictionary."""
+        return replace(self, points=points, dictionary=False)
+
+    def columns(self, points: Points) -> Rect:
+        """Columns, `... x n x (m + c)` for the dictionary and `... x n x m` for other points."""
+        assert self.points is not None
+        if not self.dictionary:
+            return self.covariance(points, self.points, points, points)
+        smooth, effects = Seen(self.effects.kernel, self.points).columns(points), self.effects
+        flat, unfold = folded(points, effects.statistics.num_rows.shape)
+        rows = effects.rows_of(flat)
+        nothing = smooth.new_zeros(*rows.shape[:-1], effects.offset.shape[-2], rows.shape[-1])
+        added = unfold(effects.channels(nothing, rows).mT, 1)
+        return joined(unfold(effects.share_at(rows), 0).unsqueeze(-1) * smooth, added)
+
+    def diagonal(self, points: Points, columns: Rect) -> Tensor:
+        """The largest variance that other points leave, `... x n`."""
+        smooth = kernel_diagonal(self.effects.kernel, points).double()
+        return self.effects.regularization * self.effects.leverage(smooth / self.effects.regularization, self._share(points))
+
+    def covariance(self, left: Points, right: Points, columns: Rect, other: Rect) -> Rect:
+        """`Effects.prior` of points, `... x n x n'`."""
+        smooth = kernel_between(self.effects.kernel, left, right).double()
+        return self.effects.prior(smooth, left, right, self._share(left), self._share(right))
+
+    def _share(self, points: Points) -> Tensor:
+        flat, unfold = folded(points, self.effects.statistics.num_rows.shape)
+        return unfold(self.effects.share_at(self.effects.rows_of(flat)), 0)
 
 
 def folded(points: Points, own: torch.Size) -> tuple[Points, Callable[[Tensor, int], Tensor]]:

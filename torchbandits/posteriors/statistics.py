@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -231,6 +232,13 @@ class Statistics(Buffered):
         """Replace weights, sums and sums of squares, `batch_shape x u x 3`, in marked batch rows (`batch_shape` booleans)."""
         self.totals = torch.where(over[..., None, None], totals, self.totals)
         return self
+
+    def shrunk(self, share: Tensor, on_host: Tensor) -> Statistics:
+        """The same points, with totals multiplied by `share` (`batch_shape x u`), which is given on the host, too."""
+        other = copy.copy(self)
+        other.__dict__["_buffers"] = dict(self._buffers, totals=share.unsqueeze(-1) * self.totals)
+        other._known_weights, other._host_weights = None, (other.totals, on_host * self.weights_on_host)
+        return other
 
     def clear_(self, over: Tensor) -> Statistics:
         """Remove all data of the marked batch rows (`batch_shape` booleans). Cost O(u d)."""

@@ -22,7 +22,7 @@ from torchbandits.explanation import Words, unsettled
 from torchbandits.fitting.climb import Climb
 from torchbandits.fitting.standardized import Priors, fit_standardized_
 from torchbandits.policies.from_data import FromData
-from torchbandits.policies.repeats import most_repeated, reason_for_repeats, recent_arms
+from torchbandits.policies.repeats import most_repeated, reason_for_repeats, recent_arms, share_of_noise
 from torchbandits.posteriors import Units
 from torchbandits.posteriors.averages import Averages
 from torchbandits.posteriors.units import normal_scores
@@ -956,14 +956,24 @@ def noisy_run(signal: float, noise_std: float, seed: int, pulls: int) -> tb.Band
 @pytest.mark.parametrize("seed", [3, 8])
 def test_rewards_that_are_noise_alone_are_told_from_those_of_a_run_that_repeats_its_best_arm(seed: int):
     noise, good = noisy_run(0.0, 1.0, 2, 200), noisy_run(1.0, 0.3, seed, 400)
-    for bandit in (noise, good):
-        assert bandit.explain().noise_share > 0.9
+    assert noise.explain().noise_share > 0.9
     assert noise.explain().lead < 1
+    assert not noise.explain().share_repeated
     assert "look like noise alone" in str(noise.explain())
     said = good.explain()
     assert said.lead > 5
     assert "look like noise alone" not in str(said)
-    assert f"the best arm is {said.lead:.2g} standard errors above the average" in str(said)
+    # The model's own units are ranks, which noise decides among the best arms.
+    state = good.loop.state
+    assert share_of_noise(state.posterior, state.posterior.regularization, ()) > 0.9
+    assert said.share_repeated
+    n, units = state.statistics.weights.numpy(), state.posterior.units
+    averages = units.totals[:, 0].numpy() / n
+    own = (units.totals[:, 1].numpy() - n * averages**2).sum() / (n - 1).sum()
+    assert 0.2 < own**0.5 < 0.4
+    assert said.noise_share == pytest.approx(own / (own + averages.var(ddof=1) - own * (1 / n).mean()))
+    assert said.noise_share < 0.5
+    assert f"noise is {said.noise_share:.0%} of the variance over the arms pulled." in str(said)
     # In dense numpy, from the posterior of the arms pulled.
     pulled = (good.counts > 0).nonzero().squeeze(-1)
     state = good.loop.state
@@ -1025,13 +1035,23 @@ def test_the_words_of_doubt():
     assert str(alone).count("noise alone") == 1
     assert "rely" not in str(alone)
     worse = replace(
-        once, words=rows, noise_share=0.95, lead=5.0, repeated=(7, 21, "because."), noise_estimated=True, pulls=48.0
+        once,
+        words=rows,
+        noise_share=0.95,
+        share_repeated=False,
+        lead=5.0,
+        repeated=(7, 21, "because."),
+        noise_estimated=True,
+        pulls=48.0,
     )
     text = str(replace(worse, distinct=48))
     assert "one more measurement of the best row would be off by about" in text
     assert "the best row is 5 standard errors below the average of the rows measured" in text
     assert "noise is 95% of the variance over the rows measured, by rank." in text
     assert "No row was measured twice yet, so that the noise may be larger than that" in text
+    told = str(replace(worse, share_repeated=True))
+    assert "would be off by about" in told
+    assert ", and by repeated measurements noise is 95% of the variance over the rows measured." in told
     assert "twice" not in str(replace(worse, distinct=47))
     assert "twice" not in str(replace(worse, distinct=48, noise_estimated=False)), "known noise needs no repeats"
     assert "'A7' has taken 21 of the last 40 evaluations: because. Do not rely on the best row yet" in text

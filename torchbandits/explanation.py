@@ -106,7 +106,9 @@ class Explanation:
             not know the noise in these units, that of repeated pulls if there are ten: of those of the best arm, or else of
             those of all arms.
         noise_share: Fraction of the variance over the pulled arms that is noise, under the model and in its units: for `auto`
-            these are normal scores of the ranks.
+            these are normal scores of the ranks. There, the best arms often differ by no more than the noise, because ranks are
+            spread among them. If repeated pulls tell the noise of `auto` (ten, or three that differ by little), and its best
+            arm is clearly better than the average, the fraction is therefore that of the rewards, by repeated pulls.
         best: The pulled point with the highest posterior mean. If it is none of the arms, such as a removed arm, its index is
             −1 and the text says so, while `Bandit.best` recommends the best one of the arms.
         upper: Largest upper confidence bound over the arms that may be pulled and the best one, reward units; for a campaign
@@ -123,7 +125,7 @@ class Explanation:
             better: see `doubt`. NaN for fewer than five arms, and if all means are equal.
         repeats: Number of further pulls of the best arm that would lower its `uncertainty` to 0.5 if the means stayed the same.
         kernel_estimated, noise_estimated: Whether kernel and noise are estimated from the rewards, as by `auto`.
-        noise_repeated: Whether `noise_std` is that of repeated pulls.
+        noise_repeated, share_repeated: Whether `noise_std` and `noise_share` are those of repeated pulls.
         elsewhere: Number of distinct points that are none of the arms, such as a history of other points.
         failed, avoided: Number of pulls that failed, and of arms that are left out because the model expects them to
             fail.
@@ -150,6 +152,7 @@ class Explanation:
     kernel_estimated: bool = False
     noise_estimated: bool = False
     noise_repeated: bool = False
+    share_repeated: bool = False
     elsewhere: int = 0
     failed: int = 0
     avoided: int = 0
@@ -228,8 +231,9 @@ class Explanation:
         if self.distinct < 2:
             return f"{noise}."
         part = "less than 1%" if 0 < self.noise_share < 0.005 else f"{self.noise_share:.0%}"
-        share = f"noise is {part} of the variance over the {said.arm}s {said.pulled}"
-        noise += f", and {share}{by_rank(self.noise_estimated)}."
+        told = f"by repeated {said.pull}s " if self.share_repeated and not self.noise_repeated else ""
+        share = f"{told}noise is {part} of the variance over the {said.arm}s {said.pulled}"
+        noise += f", and {share}{by_rank(self.noise_estimated and not self.share_repeated)}."
         if self.noise_estimated and self.pulls == self.distinct and self.distinct >= FEW:
             noise += (
                 f" No {said.arm} was {said.pulled} twice yet, so that the noise may be larger than that; a second {said.pull} "
@@ -396,7 +400,10 @@ def explain(
     if offered is not None or posterior.units is not None:
         upper = _largest_bound(policy, state, offered, known, place)
     uncertainty, repeats = _uncertainty(state, variance, place)
-    noise = noise_of_repeats(state, place, arm)
+    noise, lead = noise_of_repeats(state, place, arm), _lead(state, variance, place)
+    # In noise alone the averages of few arms may differ by chance, so that the model has the last word.
+    told = share_of_repeats(policy, state, place) if lead >= _CLEAR else None
+    share = share if told is None else told
     fitted = posterior.units is not None or policy.refit_every is not None
     return Explanation(
         relevance=relevance_of(state, place, pulled=here),
@@ -410,13 +417,14 @@ def explain(
         distinct=int(posterior.statistics.num_rows[place]),
         num_arms=state.rows.num_arms,
         guarantee=_guarantee(policy, fitted),
-        lead=_lead(state, variance, place),
+        lead=lead,
         repeated=_repeated(state, policy.width(state), share, place),
         uncertainty=uncertainty,
         repeats=repeats,
         kernel_estimated=fitted,
         noise_estimated=posterior.units is not None,
         noise_repeated=noise is not None,
+        share_repeated=told is not None,
         elsewhere=points_elsewhere(state, place),
         unexplained=unexplained_share(posterior, place),
     )
@@ -541,6 +549,22 @@ def noise_of_repeats(state: TableState, place: tuple[int, ...], arm: int = -1) -
     own = own if arm >= 0 and float(degrees[own].sum()) >= _REPEATS else torch.ones_like(own)
     more = float(degrees[own].sum())
     return (float(scatter[own].sum()) / more) ** 0.5 if more >= _REPEATS else None
+
+
+def share_of_repeats(policy: Composed, state: TableState, place: tuple[int, ...]) -> float | None:
+    """Fraction of the rewards' variance over the distinct points that is noise, by repeated pulls, in reward units: that of the
+    pulls around their averages, beside what these vary by more than their noise. None unless the policy estimates the noise
+    from repeats, and has enough of them."""
+    posterior, statistics = state.posterior, state.statistics
+    told = (statistics.mask & (statistics.weights > 0))[place]
+    if posterior.units is None or policy.from_data is None or int(told.sum()) < FEW:
+        return None
+    if not bool(policy.from_data.knows_noise(state)[place]):
+        return None
+    degrees, scatter = (t[place] for t in posterior.units.scatter(statistics))
+    noise, average = float(scatter.sum() / degrees.sum()), posterior.units.averages(statistics)[place][told]
+    apart = float(average.var() - noise * (1 / statistics.weights[place][told]).mean())
+    return noise / (noise + max(0.0, apart)) if noise > 0 else 0.0
 
 
 def noise_at(posterior: GaussianProcess, variance: float, place: tuple[int, ...], at: float) -> float:

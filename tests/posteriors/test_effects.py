@@ -180,6 +180,51 @@ def test_batch_rows_are_independent(shared: bool) -> None:
         torch.testing.assert_close(together.log_det[row], alone.log_det)
 
 
+@pytest.mark.parametrize("change", ["overwritten", "replaced", "scale replaced", "base replaced"])
+def test_a_kernel_that_is_changed_in_place_is_read_again(change: str) -> None:
+    case = problem()
+    process = told(case, rough())
+    kernel, other = process.kernel, rough(2.0)
+    process(case.arms)
+    with torch.no_grad():
+        if change == "overwritten":
+            kernel.effect.copy_(other.effect)
+        elif change == "replaced":
+            kernel.effect = other.effect
+        elif change == "scale replaced":
+            kernel.raw_outputscale = torch.nn.Parameter(kernel.raw_outputscale + 1, requires_grad=False)
+        else:
+            kernel.base_kernel = copy.deepcopy(kernel.base_kernel)
+            kernel.base_kernel.lengthscale = torch.tensor([0.2, 0.3], dtype=F64)
+    process.invalidate_()
+    right = told(case, copy.deepcopy(kernel))
+    for one, same in zip(both(process(case.arms)), both(right(case.arms)), strict=True):
+        torch.testing.assert_close(one, same)
+
+
+def test_points_without_pulls_of_a_shorter_batch_row_count() -> None:
+    """They take places that other batch rows have already, so that no totals change."""
+    cases = [problem(seed) for seed in range(2)]
+    process = GaussianProcess(rough(), LAM, dim=2, sparse=True, batch_shape=(2,))
+    x, n, s = (torch.stack([getattr(case, name) for case in cases]) for name in ("told", "n", "s"))
+    shorter = torch.ones(2, 12, dtype=torch.bool)
+    shorter[1, 6:] = False
+    process.add_(process.append_(x, shorter), n, s, s.square())
+    dictionary = torch.stack([case.dictionary for case in cases]) & shorter
+    process.set_dictionary_(dictionary)
+    arms = torch.stack([case.arms for case in cases])
+    process(arms)
+    process.append_(arms[:, 30:31], torch.tensor([[False], [True]]))
+    dictionary[1, 6] = True
+    process.set_dictionary_(dictionary)
+    case = cases[1]
+    points = torch.cat([case.told[:6], case.arms[30:31]])
+    n, s = (torch.nn.functional.pad(part[:6], (0, 1)) for part in (case.n, case.s))
+    right = expected(Problem(case.arms, points, n, s, dictionary[1, :7]))
+    np.testing.assert_allclose(process(arms).mean[1], right.mean, rtol=1e-8)
+    np.testing.assert_allclose(process(arms).variance[1], right.covariance.diagonal(), rtol=1e-8)
+
+
 # ------------------------------------------------------------------------- the table of arms
 
 

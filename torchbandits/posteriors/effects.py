@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 import gpytorch
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from torchbandits.posteriors.statistics import Statistics
 from torchbandits.random_effects import RandomEffectKernel, coincident, smooth_part
@@ -30,6 +30,7 @@ class Effects:
 
     Attributes:
         whole: Kernel of f, stored by reference.
+        parts: Parameters and parts of that kernel, which may be replaced, and the version of τ², which may be overwritten.
         kernel: Kernel of g, which shares its parameters.
         regularization: λ.
         ratio: ρ, `batch_shape` or a number.
@@ -43,6 +44,7 @@ class Effects:
     """
 
     whole: RandomEffectKernel
+    parts: tuple[Tensor, int, Tensor, nn.Module]
     kernel: gpytorch.kernels.Kernel
     regularization: float
     ratio: Tensor
@@ -57,8 +59,19 @@ class Effects:
         """The effects under a kernel, given statistics of rewards and their regression targets, `batch_shape x u x c`."""
         ratio = kernel.effect.detach() / regularization
         smooth = smooth_part(kernel).requires_grad_(False)
-        start = Effects(kernel, smooth, regularization, ratio, to_host(ratio)[0], told.totals, told, told.weights, targets.mT)
-        return start.retold(told, targets)
+        own = (regularization, ratio, to_host(ratio)[0], told.totals, told, told.weights, targets.mT)
+        parts = (kernel.effect, kernel.effect._version, kernel.raw_outputscale, kernel.base_kernel)
+        return Effects(kernel, parts, smooth, *own).retold(told, targets)
+
+    def is_of(self, kernel: RandomEffectKernel) -> bool:
+        """Whether these are the effects under a kernel with its present parameters."""
+        (effect, version, scale, base), own = self.parts, kernel.effect
+        same = self.whole is kernel and own is effect and own._version == version
+        return same and kernel.raw_outputscale is scale and kernel.base_kernel is base
+
+    def is_given(self, told: Statistics) -> bool:
+        """Whether these are the effects given statistics. Points may be appended without pulls."""
+        return self.totals is told.totals and self.statistics.points is told.points
 
     def retold(self, told: Statistics, targets: Rect) -> Effects:
         """The effects under the same kernel, given other statistics. Cost O(u)."""

@@ -214,9 +214,9 @@ class GaussianProcess(Buffered):
         if not self.sparse or not isinstance(kernel := self.kernel, RandomEffectKernel):
             return None
         known, told, lam = self._known_effects, self.statistics, self.regularization
-        if known is None or known.whole is not kernel or known.regularization != lam:
+        if known is None or known.regularization != lam or not known.is_of(kernel):
             known = Effects.of(kernel, lam, told, self.targets())
-        elif known.totals is not told.totals:
+        elif not known.is_given(told):
             known = known.retold(told, self.targets())
         self.__dict__["_known_effects"] = known
         return known

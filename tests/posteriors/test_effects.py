@@ -317,6 +317,25 @@ def test_the_conditional_posterior_is_the_same_and_further_observations_act_exac
     assert bool(torch.isfinite(many.grad).all())
 
 
+@pytest.mark.parametrize("shape", [(), (1,), (3,), (4, 1), (4, 3), (2, 4, 1)])
+def test_points_are_broadcast_with_the_batch_rows(shape: tuple[int, ...]) -> None:
+    """As without effects."""
+    cases = [problem(seed) for seed in range(3)]
+    process = GaussianProcess(rough(), LAM, dim=2, sparse=True, batch_shape=(3,))
+    x, n, s, dictionary = (torch.stack([getattr(case, name) for case in cases]) for name in ("told", "n", "s", "dictionary"))
+    process.add_(process.append_(x, torch.ones(3, 12, dtype=torch.bool)), n, s, s.square()).set_dictionary_(dictionary)
+    known = Conditional.of(process)
+    known = known.hallucinated(x[:, 3:5], torch.ones(3, 2, dtype=F64))
+    points = torch.rand(*shape, 5, 2, generator=generator(1), dtype=F64)
+    points[..., 0, :], points[..., 1, :] = cases[1].told[2], cases[2].told[4]
+    whole = torch.broadcast_shapes(shape, (3,))
+    right = known.joint(points.expand(*whole, 5, 2))
+    found = known.joint(points)
+    assert found[0].shape == (*whole, 5)
+    torch.testing.assert_close(found, right)
+    torch.testing.assert_close(known.marginals(points), (right[0], right[1].diagonal(dim1=-2, dim2=-1)))
+
+
 def test_a_copy_and_a_saved_state_have_the_same_posterior() -> None:
     case = problem()
     process = told(case, rough())

@@ -94,8 +94,7 @@ class SeenWithEffects(Seen):
         if not self.dictionary:
             return self.covariance(points, self.points, points, points)
         smooth, effects = Seen(self.effects.kernel, self.points).columns(points), self.effects
-        flat, unfold = folded(points, effects.statistics.num_rows.shape)
-        rows = effects.rows_of(flat)
+        rows, unfold = self._rows(points)
         nothing = smooth.new_zeros(*rows.shape[:-1], effects.offset.shape[-2], rows.shape[-1])
         added = unfold(effects.channels(nothing, rows).mT, 1)
         return joined(unfold(effects.share_at(rows), 0).unsqueeze(-1) * smooth, added)
@@ -111,8 +110,16 @@ class SeenWithEffects(Seen):
         return self.effects.prior(smooth, left, right, self._share(left), self._share(right))
 
     def _share(self, points: Points) -> Tensor:
-        flat, unfold = folded(points, self.effects.statistics.num_rows.shape)
-        return unfold(self.effects.share_at(self.effects.rows_of(flat)), 0)
+        rows, unfold = self._rows(points)
+        return unfold(self.effects.share_at(rows), 0)
+
+    def _rows(self, points: Points) -> tuple[Tensor, Callable[[Tensor, int], Tensor]]:
+        """Rows of points in the statistics, and the function that undoes the folding of points."""
+        own, lead = self.effects.statistics.num_rows.shape, points.shape[:-2]
+        if len(lead) > len(own):
+            points = points.expand(*broadcast_shapes(lead, own), *points.shape[-2:])
+        flat, unfold = folded(points, own)
+        return self.effects.rows_of(flat), unfold
 
 
 def folded(points: Points, own: torch.Size) -> tuple[Points, Callable[[Tensor, int], Tensor]]:

@@ -16,11 +16,13 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from gpytorch.kernels import ScaleKernel
 from problems import generator, kernel_pair, rbf
 from torch import Tensor
 
 import torchbandits as tb
 from torchbandits import errors, sources
+from torchbandits.random_effects import with_effect
 
 
 def arms(kind: str = "plain") -> Tensor:
@@ -108,15 +110,27 @@ def policies() -> dict[str, Callable[[], Any]]:
         "linear": lambda: tb.batch_bkb(kernel_pair("linear")[0], **NOISE),
         "tiny noise": lambda: tb.batch_bkb(rbf(), noise_std=1e-4, max_batch_size=4),
         "estimate": lambda: tb.batch_bkb(rbf(), **NOISE, prior_mean="estimate", ratio_threshold=4.0),
+        "effects": lambda: tb.batch_bkb(with_effect(ScaleKernel(rbf()).double(), torch.tensor(0.3)), **NOISE),
     }
+
+
+def counts(b: tb.Bandit) -> list[float]:
+    """Pulls of the arms of all ranks."""
+    own = b.counts.tolist()
+    if not dist.is_initialized():
+        return own
+    parts: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(parts, own)
+    return [count for part in parts for count in part]
 
 
 def scenarios(folder: Path) -> dict[str, Any]:
     p = policies()
     done = {name: loop(bandit(policy(), arms()), 8, 12) for name, policy in p.items()}
     for kind in ("equal", "best is twice", "float32"):
-        for name in ("bkb", "global"):
-            done[f"{kind}, {name}"] = loop(bandit(p[name](), arms(kind)), 8, 12)
+        for name in ("bkb", "global", "effects"):
+            own = bandit(p[name](), arms(kind))
+            done[f"{kind}, {name}"] = [loop(own, 8, 12), counts(own)]
     done["rows"] = loop(bandit(p["global"](), arms("equal"), (1, 2, 3)), 8, 10)
     done["in parts"] = told_in_parts(bandit(p["global"](), arms("equal")))
     done["observed"] = observed(bandit(p["global"](), arms("equal")), arms("equal"))

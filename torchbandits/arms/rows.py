@@ -213,8 +213,16 @@ class ArmRows(Buffered):
 
     def row_of_each(self) -> Tensor:
         """Row of every arm, `batch_shape x A`, −1 without pulls; duplicates have the row of their entry."""
-        row = self.row_of_arm
-        return row if self.first is None else self.row_of(self.first.expand_as(row))
+        row, arm = self.row_of_arm, self.arm_of_row
+        if self.first is None or not arm.shape[-1]:
+            return row
+        first = self.first.expand_as(row)
+        if not self.sharded:
+            return self.row_of(first)
+        # Ranks hold different numbers of arms, so that nothing is sent: each rank knows the arms of all rows.
+        arm, order = arm.sort(dim=-1)
+        place = torch.searchsorted(arm, first.contiguous()).clamp_max(arm.shape[-1] - 1)
+        return torch.where(arm.gather(-1, place) == first, order.gather(-1, place), -1)
 
     def counts(self, weights: Tensor) -> Tensor:
         """Weights of rows (`batch_shape x u`) per arm, `batch_shape x A`; duplicates have the weight of their entry."""

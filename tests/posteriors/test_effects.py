@@ -286,6 +286,26 @@ def test_draws_have_the_mean_and_covariance_of_the_posterior() -> None:
         SamplePaths.draw(table.posterior, 2, [generator(0)])
 
 
+def test_a_table_that_grows_is_the_posterior() -> None:
+    """That of a policy that looks at few of the arms, some of which are equal."""
+    x = problem(arms=60).arms
+    x = torch.cat([x, x[:20]])
+    bandit = tb.Bandit(tb.ada_bkb(rough(), noise_std=LAM**0.5, norm_bound=2.0), x, generator=generator(1))
+    for _ in range(40):
+        selection = bandit.ask()
+        bandit.tell(selection, selection.points.sum(dim=-1))
+    state = bandit.loop.state
+    table, process = state.tabulation, state.posterior
+    points = x[table.arm]
+    right, covariance = process.marginals(points, None), process.covariance(points)
+    assert process.effects is not None
+    assert (table.arm >= 0).all()
+    torch.testing.assert_close(table.mean(), right.mean)
+    torch.testing.assert_close(process.regularization * table.leverage, right.variance)
+    places = torch.tensor([0, 2, 1])
+    torch.testing.assert_close(process.regularization * table.columns_between(places)[1], covariance[places])
+
+
 # ------------------------------------------------------------------------- conditioning, as BoTorch's models need it
 
 

@@ -93,7 +93,12 @@ class GrowingTable(Buffered):
         points, p = self.rows.points(self.arm.gather(-1, index)).double(), index.shape[-1]
         products = self._products(fit.column_weights(fit.embedding(points)), fit.rows, None)
         c, explained = products[..., :p, :], products[..., p:, :]
-        K = kernel_matrix(posterior.kernel, points, self.rows.points(self.arm).double())
+        others = self.rows.points(self.arm).double()
+        K = kernel_matrix(posterior.embedded_kernel, points, others)
+        if (effects := fit.effects) is not None:
+            own, every = (effects.share_at(self._rows_of(arm)) for arm in (self.arm.gather(-1, index), self.arm))
+            K, scale = effects.prior(K, points, others, own, every), own.unsqueeze(-1) * every.unsqueeze(-2)
+            c, explained = scale * c, scale * explained
         return c, c + (K - explained) / posterior.regularization
 
     # ------------------------------------------------------------------ writing
@@ -154,12 +159,14 @@ class GrowingTable(Buffered):
         prior = diagonal / posterior.regularization
         if posterior.statistics.size == 0:
             return prior, prior.new_zeros(*prior.shape[:-1], c, prior.shape[-1])
+        if (effects := posterior.effects) is not None:
+            prior = prior - effects.ratio.unsqueeze(-1)
         if self._weights is None:
             factors = posterior.sweep_factors(self._gram())
             rows = factors.rows
             points, known = posterior.statistics.points, None
-            if StationaryColumns.supports(points, posterior.kernel):
-                known = StationaryColumns(points[rows], posterior.kernel)
+            if StationaryColumns.supports(points, posterior.embedded_kernel):
+                known = StationaryColumns(points[rows], posterior.embedded_kernel)
             self._weights = rows, factors.weights, known
         rows, weights, known = self._weights
         if places is not None and known is not None and places.numel() <= FEW:
@@ -167,7 +174,15 @@ class GrowingTable(Buffered):
             out = weights @ torch.stack([known(x) for x in points], dim=-1)
         else:
             out = self._products(weights, rows, places)
-        return (prior - out[..., c:, :].square().sum(dim=-2)).clamp_min_(0), out[..., :c, :]
+        leverage, channels = (prior - out[..., c:, :].square().sum(dim=-2)).clamp_min_(0), out[..., :c, :]
+        if effects is None:
+            return leverage, channels
+        row = self._rows_of(self.arm if places is None else self.arm.gather(-1, places))
+        return effects.leverage(leverage, effects.share_at(row)), effects.channels(channels, row)
+
+    def _rows_of(self, arm: Picks) -> Tensor:
+        """Rows of arms in the statistics, `batch_shape x p`, −1 without pulls (any row where padded)."""
+        return self.rows.row_of(self.rows.entry(arm))
 
     def _products(self, weights: Tensor, rows: Tensor, places: Tensor | None) -> Tensor:
         """`weights` (`batch_shape x r x m`) times the kernel columns of rows (`batch_shape x m`) at places, or at all
@@ -182,7 +197,7 @@ class GrowingTable(Buffered):
             if block is not None:
                 K = lines_at(block, rows, part).reshape(*rows.shape, -1)
             else:
-                K = kernel_matrix(self.posterior.kernel, points, self.rows.points(index[..., part]).double())
+                K = kernel_matrix(self.posterior.embedded_kernel, points, self.rows.points(index[..., part]).double())
             parts.append(weights @ K)
         if not parts:
             return weights.new_zeros(*weights.shape[:-1], 0)

@@ -43,7 +43,7 @@ class PlaceColumns:
 
     def fill(self, posterior: GaussianProcess, rows: ArmRows, arm: Tensor) -> Tensor | None:
         """Evaluate the missing values and return the block, or None if it does not fit the budget. Cost O(d) per new value."""
-        statistics, kernel, B = posterior.statistics, posterior.kernel, arm.shape[:-1].numel()
+        statistics, kernel, B = posterior.statistics, posterior.embedded_kernel, arm.shape[:-1].numel()
         u, R = statistics.size, arm.shape[-1]
         if 8 * B * u * R > self._memory_budget or not u or not R:
             self.forget()

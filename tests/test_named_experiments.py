@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import datetime
+import math
 import os
 import re
 import sys
@@ -22,7 +24,16 @@ from torchbandits.cli import app
 from torchbandits.environments import Recorded, Table, from_table
 from torchbandits.errors import ArgumentError, ConfigError
 from torchbandits.experiments import load_records
-from torchbandits.experiments.config import KERNELS, KernelConfig, build_environment, build_kernel, build_policy, parse_config
+from torchbandits.experiments.config import (
+    KERNELS,
+    ExperimentConfig,
+    KernelConfig,
+    build_environment,
+    build_kernel,
+    build_policy,
+    parse_config,
+)
+from torchbandits.files import folder_held
 
 RUNNER = CliRunner()
 POLICIES = [{"name": "uniform"}, {"name": "gp_ucb", "options": {"noise_std": 0.1, "delta": 0.1}}]
@@ -491,3 +502,43 @@ def test_a_damaged_record_is_made_again_for_the_reason_that_is_said(lab: Path):
     assert again.stderr.count("run again") == 1
     assert "settings have changed" not in again.stderr
     assert len(load_records(lab / "out")[1]) == 2
+
+
+# ---------------------------------------------------------------------- worker processes, and others that use the folder
+
+
+@pytest.mark.exhaustive
+def test_worker_processes_get_the_settings_that_yaml_cannot_hold(lab: Path):
+    code = (
+        "\n\ndef dated(kernel, largest: float, since: datetime.date, per: dict[int, float]) -> tb.policies.Policy:\n"
+        "    assert largest == float('inf') and isinstance(since, datetime.date) and per == {1: 0.5}, (largest, since, per)\n"
+        "    return cautious(kernel)\n"
+    )
+    module = lab / "my_laboratory.py"
+    module.write_text(f"import datetime\n{module.read_text()}{code}")
+    options = {"largest": float("inf"), "since": datetime.date(2026, 1, 2), "per": {1: 0.5}}
+    policies = [POLICIES[0], {"name": "my_laboratory:dated", "options": options}]
+    done = run(lab, "--quiet", "--workers", "2", policies=policies)
+    assert done.exit_code == 0, done.output
+    assert len(load_records(lab / "out")[1]) == 2
+
+
+def test_an_infinite_option_survives_the_file_and_has_a_hash_of_its_own():
+    def config(largest: float | None) -> ExperimentConfig:
+        return parse_config(values(policies=[{"name": "uniform", "options": {"largest": largest}}]), "a test")
+
+    infinite = config(math.inf)
+    assert parse_config(yaml.safe_load(infinite.dump()), "a test").policies == infinite.policies
+    assert infinite.fingerprint_of(0) != config(None).fingerprint_of(0)
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no locks for folders")
+def test_a_folder_in_which_another_process_runs_an_experiment_is_refused(lab: Path):
+    assert run(lab, "--quiet").exit_code == 0
+    before = {path: path.read_bytes() for path in (lab / "out").rglob("*") if path.is_file()}
+    with folder_held(lab / "out"):
+        refused = run(lab, horizon=11)
+    assert refused.exit_code == 2
+    assert "another process runs an experiment in out" in refused.stderr
+    assert {path: path.read_bytes() for path in (lab / "out").rglob("*") if path.is_file()} == before
+    assert run(lab, "--quiet", horizon=11).exit_code == 0

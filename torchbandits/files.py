@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any
 
 import yaml
 
 from torchbandits.checks import read_bytes
-from torchbandits.errors import ConfigError, DataError
+from torchbandits.errors import ConfigError, DataError, StateError
+
+try:
+    import fcntl
+except ImportError:  # Windows has no such module
+    fcntl = None  # type: ignore[assignment]
 
 LARGEST_FILE = 1 << 18
 """Largest size of a configuration file in bytes, with its aliases expanded."""
@@ -45,6 +51,34 @@ def prepare_folder(folder: Path) -> None:
         probe.unlink()
     except OSError as error:
         raise DataError(f"The output folder {folder} can't be written: {error}. Choose another with --output.") from error
+
+
+@contextmanager
+def folder_held(folder: Path) -> Iterator[None]:
+    """Hold a folder, so that nobody else can hold it. The operating system lets it go when the process ends.
+
+    Where the operating system or the file system has no locks for folders, nothing is held.
+
+    Raises:
+        StateError: If another process, or another call in this one, holds the folder.
+    """
+    with ExitStack() as held:
+        if fcntl is not None:
+            with suppress(OSError):
+                handle = os.open(folder, os.O_RDONLY)
+                held.callback(os.close, handle)
+                _lock(handle, folder)
+        yield
+
+
+def _lock(handle: int, folder: Path) -> None:
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        raise StateError(
+            f"another process runs an experiment in {folder}, and each would overwrite the records of the other: wait until it "
+            "has ended, or choose another folder with --output."
+        ) from error
 
 
 def write_atomically(path: Path, write: Callable[[Path], object]) -> None:

@@ -61,7 +61,8 @@ _MOST_FAULTS = 5  # largest number of faults named in one message
 class Section(BaseModel):
     """Base class of the parts of a configuration: unknown keys and infinities are errors."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+    # Options of functions may be infinite. Without "constants" they would be written as null.
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, ser_json_inf_nan="constants")
 
     def __init__(self, /, **values: Any) -> None:
         """Create a section in Python.

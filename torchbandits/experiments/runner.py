@@ -45,7 +45,6 @@ from torchbandits.experiments.config import (
     build_environment,
     build_policy,
     is_random,
-    load_config,
     repetitions_of,
     table_digest,
 )
@@ -53,7 +52,7 @@ from torchbandits.experiments.measures import regret_is_known
 from torchbandits.experiments.printable import plain, printable
 from torchbandits.experiments.records import CONFIG, RECORDS, Record, check_config, find_record, keep_record, record_folder
 from torchbandits.experiments.results import Result, write_results
-from torchbandits.files import prepare_folder, write_text
+from torchbandits.files import folder_held, prepare_folder, write_text
 from torchbandits.policies.repeats import RECENT
 from torchbandits.running import run
 from torchbandits.types import Report
@@ -85,7 +84,7 @@ def run_experiment(
 
     Raises:
         ConfigError: If a name or an option is unknown or out of its range.
-        StateError: If a worker process dies.
+        StateError: If a worker process dies, or another process runs an experiment in this folder.
         KeyboardInterrupt: At Ctrl-C, with a message that says what is kept.
         DataError: If data can't be found, or the folder can't be written.
     """
@@ -98,17 +97,18 @@ def run_experiment(
     for place in range(len(config.policies)):
         build_policy(config, [place], environments[0])
     prepare_folder(folder)
-    write_text(folder / CONFIG, config.dump())
-    warm_up()
-    try:
-        with threads_of_torch(config.threads):
-            records = _records(config, environments, folder, console or Console(quiet=True), resume, workers)
-    except KeyboardInterrupt:
-        raise KeyboardInterrupt(
-            f"the records of the runs that had ended are kept in {folder / RECORDS}. To run only those that are missing, start "
-            "again with resume=True (torchbandits run: --resume; torchbandits reproduce does so by itself)."
-        ) from None
-    return write_results(config, records, folder)
+    with folder_held(folder):
+        write_text(folder / CONFIG, config.dump())
+        warm_up()
+        try:
+            with threads_of_torch(config.threads):
+                records = _records(config, environments, folder, console or Console(quiet=True), resume, workers)
+        except KeyboardInterrupt:
+            raise KeyboardInterrupt(
+                f"the records of the runs that had ended are kept in {folder / RECORDS}. To run only those that are missing, "
+                "start again with resume=True (torchbandits run: --resume; torchbandits reproduce does so by itself)."
+            ) from None
+        return write_results(config, records, folder)
 
 
 def check_console(console: object) -> None:
@@ -354,7 +354,7 @@ def play_apart(config: ExperimentConfig, jobs: Sequence[Sequence[Run]], folder: 
     """
     threads = config.threads or max(1, (os.cpu_count() or 1) // workers)
     context, others = multiprocessing.get_context("spawn"), set(multiprocessing.active_children())
-    with ProcessPoolExecutor(min(workers, len(jobs)), context, _begin, (threads,)) as pool:
+    with ProcessPoolExecutor(min(workers, len(jobs)), context, _begin, (threads, config)) as pool:
         with _interrupts_ignored():
             waiting = {pool.submit(_play, runs, folder): list(runs) for runs in jobs}
         try:
@@ -400,8 +400,10 @@ def threads_of_torch(count: int | None) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def _begin(threads: int) -> None:
+def _begin(threads: int, config: ExperimentConfig) -> None:
     torch.set_num_threads(threads)
+    # Not read from the folder: YAML has no word for some values, and the file may be another one by now.
+    _GIVEN.append(config)
     parent = multiprocessing.parent_process()
     assert parent is not None
     threading.Thread(target=_end_with, args=(parent.join,), daemon=True).start()
@@ -415,12 +417,14 @@ def _end_with(wait: Callable[[], None]) -> None:
 
 
 def _play(runs: Sequence[Run], folder: Path) -> None:
-    experiment, environments = _experiment(folder)
-    play(experiment, runs, environments, folder, lambda *_: None)
+    play(_GIVEN[0], runs, _environments(), folder, lambda *_: None)
+
+
+_GIVEN: list[ExperimentConfig] = []
+"""The experiment of a worker process."""
 
 
 @cache
-def _experiment(folder: Path) -> tuple[ExperimentConfig, Environments]:
-    """The experiment, read once per process from the configuration that was written before the first run."""
-    experiment = load_config(folder / CONFIG)
-    return experiment, Environments(experiment)
+def _environments() -> Environments:
+    """The environments of a worker process, made when its first job begins."""
+    return Environments(_GIVEN[0])

@@ -7,7 +7,7 @@ import math
 import os
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,8 +31,10 @@ from torchbandits.experiments.config import (
     build_environment,
     build_kernel,
     build_policy,
+    merged,
     parse_config,
 )
+from torchbandits.experiments.runner import stack
 from torchbandits.files import folder_held
 
 RUNNER = CliRunner()
@@ -250,6 +252,42 @@ def test_an_environment_without_a_known_optimum_runs(lab: Path, name: str):
     assert all(np.isfinite(record.history.pulls["reward"]).all() for record in records)
 
 
+@pytest.mark.parametrize("changes", [{}, {"together": True, "repetitions": 2}, {"history": 3}])
+def test_arms_with_batch_rows_are_refused(lab: Path, changes: dict[str, Any]):
+    code = "\n\ndef rows():\n    return tb.environments.Table(torch.rand(2, 6, 1), torch.rand(2, 6), 0.1)\n"
+    (lab / "my_laboratory.py").write_text((lab / "my_laboratory.py").read_text() + code)
+    refused = run(lab, environment={"name": "my_laboratory:rows"}, **changes)
+    assert refused.exit_code == 2
+    assert "the arms of my_laboratory:rows must be A x d, got (2, 6, 1)" in refused.stderr
+
+
+def test_draws_that_make_rewards_of_their_own_are_not_rows_of_a_table(lab: Path):
+    class Doubled(Table):
+        def sample(self, index: torch.Tensor, generators: Sequence[torch.Generator]) -> torch.Tensor:
+            return 2 * super().sample(index, generators)
+
+    draws = [kind(X, X.sum(dim=-1), 0.1) for kind in (Table, Doubled)]
+    assert stack(draws[:1] * 2).arms.shape == (2, *X.shape)
+    with pytest.raises(ConfigError, match="leave out together"):
+        stack(draws[1:] * 2)
+
+
+def test_a_record_names_the_table_that_was_read_and_not_a_later_one(lab: Path):
+    code = (
+        "\n\ndef editing(kernel):\n"
+        "    from pathlib import Path\n"
+        "    table = Path('candidates.csv')\n"
+        "    table.write_text(table.read_text().replace('20.0', '25.0'))\n"
+        "    return cautious(kernel)\n"
+    )
+    (lab / "my_laboratory.py").write_text((lab / "my_laboratory.py").read_text() + code)
+    policies = [POLICIES[0], {"name": "my_laboratory:editing"}]
+    assert run(lab, "--quiet", policies=policies).exit_code == 0
+    again = run(lab, "--resume", policies=policies)
+    assert again.exit_code == 0, again.output
+    assert again.stderr.count("candidates.csv has changed since") == 2
+
+
 def test_an_error_inside_a_module_is_not_taken_for_a_missing_module(lab: Path):
     config = parse_config(values(environment={"name": "my_broken_module:anything"}), "a test")
     with pytest.raises(ModuleNotFoundError, match="nowhere_to_be_found"):
@@ -362,6 +400,7 @@ def test_most_kernels_of_gpytorch_are_made_by_their_name_alone():
             {"name": "ScaleKernel", "options": {"base_kernel": {"name": "rbv"}}},
             "options.base_kernel: name: unknown kernel 'rbv'",
         ),
+        ({"name": "ScaleKernel", "options": {"base_kernel": "rbf"}}, "ScaleKernel can't be created with these options"),
         ({"name": "rbf", "lengthscale": [1.0, 2.0]}, "one per feature, got 2"),
         ({"name": "my_laboratory:kernel"}, "Did you mean 'my_kernel'"),
         ({"name": "my_laboratory:my_kernel", "options": {"length": -1.0}}, "length must be positive"),
@@ -394,6 +433,46 @@ def test_a_policy_may_have_another_kernel(lab: Path):
     assert float(longer.period_length) == pytest.approx(0.3)
     assert isinstance(other, gpytorch.kernels.LinearKernel)
     assert float(other.variance) == pytest.approx(0.2)
+
+
+def test_an_empty_length_scale_is_that_of_the_experiment():
+    base = KernelConfig(name="matern", nu=1.5, lengthscale=0.3)
+    empty = parse_config(values(policies=[{"name": "uniform", "kernel": {"lengthscale": None, "nu": None}}]), "a test")
+    for config in (empty, parse_config(yaml.safe_load(empty.dump()), "a test")):
+        assert merged(base, config.policies[0].kernel, "here") == base
+
+
+def test_one_length_scale_and_one_per_feature_are_rows_of_one_run(lab: Path):
+    kinds = {"apart": 0.4, "each": [0.4, 0.2], "one": 0.2}
+    policies = [POLICIES[1] | {"label": label, "kernel": {"lengthscale": given}} for label, given in kinds.items()]
+    found = []
+    for together in (False, True):
+        environment = {"name": "my_laboratory:reactor"}
+        assert run(lab, "--quiet", environment=environment, policies=policies, together=together).exit_code == 0
+        found.append({r.label: r.history.pulls["arm"].tolist() for r in load_records(lab / "out")[1]})
+    assert found[0] == found[1]
+    assert len(set(map(tuple, found[0].values()))) == 3
+    policies[2]["kernel"] = {"lengthscale": [0.4, 0.2, 0.1]}
+    refused = run(lab, environment={"name": "my_laboratory:reactor"}, policies=policies, together=True)
+    assert "expected one number or 2, one per feature, got 3" in refused.stderr
+
+
+@pytest.mark.parametrize(
+    ("policies", "said"),
+    [
+        ([POLICIES[0], POLICIES[0]], "two policies are labelled 'uniform'"),
+        ([POLICIES[0] | {"label": "BKB"}, POLICIES[0] | {"label": "BKB*"}], "the records of 'BKB' and 'BKB*' would have"),
+        ([POLICIES[0] | {"label": "λ"}, POLICIES[0] | {"label": "σ"}], "the records of 'λ' and 'σ' would have the same folder"),
+        (
+            [POLICIES[1] | {"options": {"noise_std": 0.1, "width": {"scaled": True}}}],
+            "a number > 0}, got {'scaled': True}",
+        ),
+    ],
+)
+def test_a_policy_that_is_refused_in_a_line(lab: Path, policies: list[dict[str, Any]], said: str):
+    refused = run(lab, policies=policies)
+    assert refused.exit_code == 2
+    assert said in refused.stderr
 
 
 def test_a_policy_may_be_made_by_a_function(lab: Path):

@@ -334,7 +334,8 @@ def merged(base: KernelConfig, override: KernelOverride, where: str) -> KernelCo
     Raises:
         ConfigError: If the settings do not fit the kernel.
     """
-    overrides = override.model_dump(exclude_unset=True)
+    # An empty value, `lengthscale:`, is that of the experiment, as in the resolved file, which leaves such values out.
+    overrides = override.model_dump(exclude_unset=True, exclude_none=True)
     values = base.model_dump() | overrides
     try:
         if values["name"] == base.name:
@@ -372,21 +373,23 @@ def _named(configs: Sequence[KernelConfig], dim: int, like: Tensor, where: str) 
         return _yours(config, like, where)
     active = config.options.get("active_dims")
     dim = len(active) if isinstance(active, list) else dim
-    ard = config.lengthscale if isinstance(config.lengthscale, list) else None
-    if ard is not None and len(ard) != dim:
-        raise ConfigError(f"{where}.lengthscale: expected one number or {dim}, one per feature, got {len(ard)}.")
-    shapes: dict[str, Any] = {} if ard is None else {"ard_num_dims": dim}
+    ard = [one.lengthscale for one in configs if isinstance(one.lengthscale, list)]
+    for several in ard:
+        message = f"{where}.lengthscale: expected one number or {dim}, one per feature, got {len(several)}."
+        require(len(several) == dim, message, ConfigError)
+    shapes: dict[str, Any] = {"ard_num_dims": dim} if ard else {}
     if len(configs) > 1:
         shapes["batch_shape"] = torch.Size([len(configs)])
     taken = _arguments(kind)
     arguments = {name: _argument(name, value, dim, like, where) for name, value in config.options.items() if name in taken}
-    several = arguments.pop("kernels", [])
+    parts = arguments.pop("kernels", [])
     try:
-        kernel: Kernel = kind(*several, **{name: config.nu for name in ["nu"] if config.nu}, **arguments, **shapes).to(like)
-    except (TypeError, ValueError, RuntimeError) as error:
+        kernel: Kernel = kind(*parts, **{name: config.nu for name in ["nu"] if config.nu}, **arguments, **shapes).to(like)
+    except (AttributeError, TypeError, ValueError, RuntimeError) as error:
         raise ConfigError(f"{where}: gpytorch.kernels.{kind.__name__} can't be created with these options: {error}.") from error
     if config.lengthscale is not None:
-        lengthscales = torch.stack([like.new_tensor(one.lengthscale).reshape(1, -1) for one in configs])
+        width = dim if ard else 1
+        lengthscales = torch.stack([like.new_tensor(one.lengthscale).reshape(1, -1).expand(1, width) for one in configs])
         kernel.lengthscale = lengthscales.reshape(kernel.lengthscale.shape)
     for name, value in config.options.items():
         if name not in taken:
@@ -572,10 +575,17 @@ class ExperimentConfig(Section):
 
     @model_validator(mode="after")
     def _check_labels(self) -> ExperimentConfig:
-        slugs = [policy.slug for policy in self.policies]
-        twice = sorted({slug for slug in slugs if slugs.count(slug) > 1})
-        if twice:
-            raise ValueError(f"two policies are labelled {twice[0]!r}: give each its own label")
+        first: dict[str, str] = {}
+        for policy in self.policies:
+            other = first.get(policy.slug)
+            first.setdefault(policy.slug, policy.label)
+            if other == policy.label:
+                raise ValueError(f"two policies are labelled {other!r}: give each its own label")
+            if other is not None:
+                raise ValueError(
+                    f"the records of {other!r} and {policy.label!r} would have the same folder, {policy.slug!r}: give one of "
+                    "them a label with other letters from a to z, or digits"
+                )
         if self.headline and all(policy.name != BASELINE for policy in self.policies):
             raise ValueError(f"a headline compares with {BASELINE}: put it among the policies")
         labels = [policy.label for policy in self.policies]
@@ -666,6 +676,12 @@ def build_environment(config: ExperimentConfig, repetition: int) -> Environment:
     message = f"environment.name: {section.name} must return an Environment of torchbandits, got {type(made).__name__}."
     require(isinstance(made, Environment), message, ConfigError)
     environment: Environment = made
+    shape = tuple(environment.arms.shape)
+    message = (
+        f"environment.name: the arms of {section.name} must be A x d, got {shape}. For a draw per repetition, let the "
+        "function take generator=."
+    )
+    require(len(shape) == 2, message, ConfigError)
     return environment
 
 
@@ -713,9 +729,11 @@ def _width_scale(width: Any, where: str) -> float | None:
     """The factor c of `width: {scaled: c}`, which multiplies the policy's own width; None for any other width."""
     if not isinstance(width, dict):
         return None
-    good = set(width) == {"scaled"} and isinstance(width["scaled"], int | float) and 0 < width["scaled"] < math.inf
+    scale: Any = width.get("scaled")
+    number = isinstance(scale, int | float) and not isinstance(scale, bool)
+    good = set(width) == {"scaled"} and number and 0 < scale < math.inf
     require(good, f"{where}.options.width: expected a number or {{scaled: a number > 0}}, got {width!r}.", ConfigError)
-    return float(width["scaled"])
+    return float(scale)
 
 
 def check_options(

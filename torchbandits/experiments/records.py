@@ -9,7 +9,7 @@ from pathlib import Path
 
 from torchbandits.checks import as_path
 from torchbandits.errors import DataError, require
-from torchbandits.experiments.config import ExperimentConfig, load_config, repetitions_of, table_digest
+from torchbandits.experiments.config import ExperimentConfig, load_config, repetitions_of
 from torchbandits.history import History
 
 RECORDS = "records"
@@ -43,8 +43,10 @@ def record_folder(output: Path, slug: str, seed: int) -> Path:
     return output / RECORDS / slug / str(seed)
 
 
-def keep_record(config: ExperimentConfig, output: Path, place: int, seed: int, history: History, num_arms: int) -> Record:
-    """Write the record of a finished run, whole or not at all."""
+def keep_record(
+    config: ExperimentConfig, output: Path, place: int, seed: int, history: History, num_arms: int, table: str | None
+) -> Record:
+    """Write the record of a finished run, whole or not at all. `table` is the digest of the file of the arms that it used."""
     section = config.policies[place]
     history.metadata = {
         "environment": config.environment.name,
@@ -54,7 +56,7 @@ def keep_record(config: ExperimentConfig, output: Path, place: int, seed: int, h
         "horizon": config.horizon,
         "arms": num_arms,
         "fingerprint": config.fingerprint_of(place),
-        "table": table_digest(config.environment.name),
+        "table": table,
     }
     history.to_parquet(record_folder(output, section.slug, seed))
     return Record(place, section.label, seed, history)

@@ -37,7 +37,7 @@ from torch import Tensor
 from torchbandits.arms import warm_up
 from torchbandits.checks import as_path, check_flag, is_whole
 from torchbandits.display import count
-from torchbandits.environments import Environment, Table
+from torchbandits.environments import Environment, Function, Table
 from torchbandits.errors import ConfigError, DataError, DiagnosticWarning, StateError, require
 from torchbandits.experiments.config import (
     ExperimentConfig,
@@ -152,12 +152,17 @@ def _all_but_lengthscale(policy: PolicyConfig) -> str:
 
 
 class Environments:
-    """The environments of the repetitions, each built once."""
+    """The environments of the repetitions, each built once.
+
+    Attributes:
+        table: Digest of the file from which they are read, which may be modified later; None if they are not read from a file.
+    """
 
     def __init__(self, config: ExperimentConfig) -> None:
         self._config = config
         self._random = is_random(config)
         self._built: dict[int, Environment] = {}
+        self.table = table_digest(config.environment.name)
 
     def __getitem__(self, repetition: int) -> Environment:
         """The environment of a repetition; the same for all repetitions unless it is random."""
@@ -178,12 +183,13 @@ def stack(environments: Sequence[Environment]) -> Table:
     """Draws of one random environment as the batch rows of a table.
 
     Raises:
-        ConfigError: If they differ in more than arms, expected rewards and norm.
+        ConfigError: If they differ in more than arms, expected rewards and norm, or a class of the user's draws their rewards.
     """
+    own = {type(e) for e in environments} - {Table, Function}
     kinds = {(e.noise_std, getattr(e, "noise", None)) for e in environments}
     norms = [getattr(e, "norm_bound", None) for e in environments]
     plain_arms = all(e.costs is None and isinstance(e.arms, Tensor) for e in environments)
-    (noise_std, noise), alike = next(iter(kinds)), len(kinds) == 1 and plain_arms
+    (noise_std, noise), alike = next(iter(kinds)), len(kinds) == 1 and plain_arms and not own
     good = alike and noise is not None and len({norm is None for norm in norms}) == 1
     require(good, f"draws of {environments[0].name!r} can't be run together: leave out together.", ConfigError)
     return Table(
@@ -217,7 +223,7 @@ def play(
     records = []
     for row, r in enumerate(runs):
         own, num_arms = history.row(row, seconds_share=1 / len(runs)), environments[r.repetition].arms.shape[-2]
-        records.append(keep_record(config, folder, r.place, config.seed + r.repetition, own, num_arms))
+        records.append(keep_record(config, folder, r.place, config.seed + r.repetition, own, num_arms, environments.table))
     return records
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import gc
 import itertools
 import os
 import pickle
@@ -661,6 +662,33 @@ def test_a_journal_goes_on_where_evaluations_fail(failures: str, parallel: bool,
     same(expected, found)
     assert expected.batches["failed"].tolist() == found.batches["failed"].tolist()
     assert found.batches["failed"].sum() > 0
+
+
+@pytest.mark.parametrize("failures", ["forget", "exclude", "raise"])
+def test_a_run_with_failures_leaves_its_journal_closed_so_that_it_can_be_made_longer(failures: str, tmp_path: Path):
+    tries = itertools.count()
+
+    def sometimes(point: Tensor) -> float:
+        if next(tries) % 3 == 1:
+            try:
+                raise OSError("the device is away")
+            except OSError as error:
+                raise ValueError("no measurement") from error
+        return smooth(point)
+
+    def play(rounds: int) -> tb.History:
+        environment = BlackBox(sometimes, ARMS)
+        how: dict[str, Any] = {"retries": 1} if failures == "raise" else {"failures": failures}
+        return tb.run(tb.uniform(), environment, rounds, generator=generator(1), journal=tmp_path / "journal", **how)
+
+    gc.disable()  # a journal that only the collection of garbage closes can't be opened by the next call
+    try:
+        first = play(10)
+        second = play(20)
+    finally:
+        gc.enable()
+    assert len(second) + second.batches["failed"].sum() == 20
+    assert second.pulls["reward"][: len(first)].tolist() == first.pulls["reward"].tolist()
 
 
 def test_a_journal_of_an_asynchronous_run_keeps_what_was_told_and_evaluates_again_what_was_out(tmp_path: Path):

@@ -314,7 +314,12 @@ class Evaluations:
         return self._failed(evaluation, error)
 
     def _failed(self, evaluation: _Evaluation, error: BaseException) -> list[Outcome]:
-        if evaluation.attempts <= self._retries:
+        again = evaluation.attempts <= self._retries
+        if again or self.patient:
+            # Nobody is shown this error. The frames of its traceback, or of one behind it, would keep the bandit and its open
+            # journal until the next collection of garbage.
+            error.__traceback__ = error.__cause__ = error.__context__ = None
+        if again:
             self._queue.append(evaluation)
             return []
         return [Outcome(evaluation.number, math.nan, error)]

@@ -31,9 +31,12 @@ from torchbandits.experiments.config import (
     build_environment,
     build_kernel,
     build_policy,
+    is_dumped,
+    load_config,
     merged,
     parse_config,
 )
+from torchbandits.experiments.reproduction import configs_folder
 from torchbandits.experiments.runner import stack
 from torchbandits.files import folder_held
 
@@ -609,6 +612,36 @@ def test_an_infinite_option_survives_the_file_and_has_a_hash_of_its_own():
     infinite = config(math.inf)
     assert parse_config(yaml.safe_load(infinite.dump()), "a test").policies == infinite.policies
     assert infinite.fingerprint_of(0) != config(None).fingerprint_of(0)
+
+
+def test_a_configuration_of_your_own_is_not_overwritten_by_the_resolved_one(lab: Path):
+    (lab / "out").mkdir()
+    written = lab / "out" / "config.yaml"
+    written.write_text(f"# why these settings\n{yaml.safe_dump(values())}")
+    refused = RUNNER.invoke(app, ["run", "out/config.yaml"])
+    assert refused.exit_code == 2
+    assert "out/config.yaml would be overwritten by the resolved configuration: rename it" in refused.stderr
+    assert written.read_text().startswith("# why")
+    assert RUNNER.invoke(app, ["run", "out/config.yaml", "--output", "other", "--quiet"]).exit_code == 0
+    again = RUNNER.invoke(app, ["run", "other/config.yaml", "--resume", "--repetitions", "2"])
+    assert "uniform, seed 0" not in again.stderr
+    assert again.exit_code == 0, again.output
+
+
+@pytest.mark.parametrize("path", [*configs_folder().glob("*.yaml")], ids=lambda path: path.stem)
+def test_a_resolved_file_is_told_from_one_written_by_hand(path: Path, tmp_path: Path):
+    resolved = tmp_path / "config.yaml"
+    resolved.write_text(load_config(path).dump(), encoding="utf-8")
+    assert is_dumped(resolved)
+    assert not is_dumped(path)
+
+
+def test_pulls_that_were_observed_before_are_counted_in_words(lab: Path):
+    done = run(lab, headline=True, history=3)
+    said = " ".join(done.stdout.split())
+    assert "10 evaluations in a run after 3 random ones that every policy observes, 1 repetition" in said
+    assert "After 13 evaluations, the candidate" in said  # of 12 arms
+    assert "After 11 of 12 evaluations" in " ".join(run(lab, headline=True, history=3, horizon=8).stdout.split())
 
 
 @pytest.mark.skipif(os.name == "nt", reason="Windows has no locks for folders")

@@ -36,8 +36,10 @@ from torchbandits.experiments.judging import (
     write_summary,
 )
 from torchbandits.experiments.measures import (
+    baseline_regret,
     best_regret,
     makespan,
+    measures,
     regret_share,
     step_regret,
     step_seconds,
@@ -46,6 +48,7 @@ from torchbandits.experiments.measures import (
 from torchbandits.experiments.records import Record, load_records
 from torchbandits.experiments.reproducing import draw_reproduction, published_table, reproduce
 from torchbandits.experiments.reproduction import ReproductionConfig, catalogue, find_reproduction, load_reproduction
+from torchbandits.experiments.results import aggregate, draw_labels
 from torchbandits.experiments.runner import Environments, jobs, run_experiment, stack
 from torchbandits.history import History
 from torchbandits.types import Report
@@ -600,6 +603,39 @@ def test_the_summary_of_what_has_ended_says_what_is_missing(tmp_path: Path) -> N
     table = done.summary.table
     assert table.groupby("policy")["repetitions"].max().to_dict() == {"uniform": 2, "BBKB": 1, "TS": 1}
     assert set(table["experiment"]) == {"small"}
+
+
+def test_a_repetition_without_a_run_of_uniform_does_not_count_for_the_ratio(tmp_path: Path) -> None:
+    policies = [EXPERIMENT["policies"][0], EXPERIMENT["policies"][3]]
+    reproduction = load_reproduction(figure_file(tmp_path, experiments={"small": EXPERIMENT | {"policies": policies}}))
+    config, folder = reproduction.experiments["small"], tmp_path / "out" / "small"
+    run_experiment(config, folder)
+    records = load_records(folder)[1]
+    regret = {(r.label, r.seed): r.history.cumulative_regret()[-1] for r in records}
+    ratios = [regret["BBKB", seed] / regret["uniform", seed] for seed in (3, 4)]
+    shutil.rmtree(folder / "records" / "uniform" / "5")
+    records = load_records(folder)[1]
+    line = aggregate(config, records).set_index("policy").loc["BBKB"]
+    assert line["repetitions"] == 3
+    assert line["regret_ratio"] == pytest.approx(np.mean(ratios))
+    half = 12.7062 * np.std(ratios, ddof=1) / math.sqrt(2)  # of Student's t with one degree of freedom
+    assert line["regret_ratio_high"] - line["regret_ratio"] == pytest.approx(half, rel=1e-5)
+    summary = reproduce(reproduction, output=tmp_path / "out", ended=True).summary
+    last = summary.at("small", "BBKB", "regret_ratio", None)
+    assert last is not None
+    assert last["mean"] == pytest.approx(np.mean(ratios), rel=1e-6)
+    assert last["repetitions"] == 2
+    drawn = draw_labels("x", ["uniform", "BBKB"], records, measures(baseline_regret(config, records))["regret_ratio"])
+    assert np.isfinite([line.get_ydata()[-1] for line in drawn.axes[0].lines]).all()
+
+
+def test_seconds_that_cannot_be_read_are_an_error_that_says_what_to_do(tmp_path: Path) -> None:
+    reproduction = load_reproduction(figure_file(tmp_path))
+    for damaged in ("{", "[1]", '{"seconds": "x"}', '{"seconds": null}'):
+        (tmp_path / "out").mkdir(exist_ok=True)
+        (tmp_path / "out" / "seconds.json").write_text(damaged)
+        with pytest.raises(DataError, match=r"seconds\.json does not hold seconds: .*Remove it"):
+            reproduce(reproduction, output=tmp_path / "out", ended=True)
 
 
 def test_a_panel_has_at_most_five_lines_and_bands_from_ten_repetitions_on():

@@ -163,14 +163,21 @@ def run(
     quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress and no table.")] = False,
 ) -> None:
     """Run an experiment, print its table, and write records, resolved configuration, table and figures."""
-    from torchbandits.experiments.config import load_config, parse_config  # noqa: PLC0415
+    from torchbandits.experiments.config import is_dumped, load_config, parse_config  # noqa: PLC0415
+    from torchbandits.experiments.records import CONFIG  # noqa: PLC0415
     from torchbandits.experiments.reproduction import find_config  # noqa: PLC0415
     from torchbandits.experiments.runner import run_experiment  # noqa: PLC0415
 
-    experiment = load_config(find_config(config))
+    source = find_config(config)
+    experiment = load_config(source)
     given = {"repetitions": repetitions, "horizon": horizon, "output": None if output is None else str(output)}
     changes = {name: value for name, value in given.items() if value is not None}
     experiment = parse_config(experiment.model_dump(exclude_none=True) | changes, f"{config} with the options given")
+    resolved = experiment.folder / CONFIG
+    # What was written by hand has comments, which a resolved configuration has not.
+    overwritten = os.path.exists(resolved) and os.path.samefile(source, resolved) and not is_dumped(source)
+    message = f"{source} would be overwritten by the resolved configuration: rename it, or choose another folder with --output."
+    require(not overwritten, message, ConfigError)
     result = run_experiment(experiment, console=Console(stderr=True, quiet=quiet), resume=resume, workers=workers)
     if not quiet:
         _show(experiment, result)

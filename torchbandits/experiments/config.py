@@ -636,7 +636,16 @@ class ExperimentConfig(Section):
 
     def dump(self) -> str:
         """The resolved configuration as YAML that `load_config` reads back to an equal one."""
-        return yaml.safe_dump(self.model_dump(mode="json", exclude_none=True), sort_keys=False, allow_unicode=True)
+        return _dumped(self.model_dump(mode="json", exclude_none=True))
+
+
+def _dumped(values: dict[str, Any]) -> str:
+    return yaml.safe_dump(values, sort_keys=False, allow_unicode=True)
+
+
+def is_dumped(path: Path) -> bool:
+    """Whether a file is as `ExperimentConfig.dump` writes it, without comments or other work of a hand."""
+    return path.read_text(encoding="utf-8") == _dumped(read_yaml(path))
 
 
 def load_config(path: str | os.PathLike[str]) -> ExperimentConfig:

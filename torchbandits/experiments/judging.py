@@ -26,7 +26,16 @@ import pyarrow.parquet
 from torchbandits.checks import check_regular
 from torchbandits.errors import DataError, require
 from torchbandits.experiments.config import ExperimentConfig
-from torchbandits.experiments.measures import TIMES, Measure, Values, band, baseline_regret, mean_interval, measures
+from torchbandits.experiments.measures import (
+    TIMES,
+    Measure,
+    Values,
+    band,
+    baseline_regret,
+    known_curves,
+    mean_interval,
+    measures,
+)
 from torchbandits.experiments.records import Record
 from torchbandits.experiments.reproduction import ClaimConfig, ReproductionConfig
 from torchbandits.files import write_atomically
@@ -82,9 +91,10 @@ def summarise(
         seeds = {record.seed for record in mine}
         known = measures({seed: regret for seed, regret in baseline.items() if seed in seeds}, reproduction.trainers)
         for name in reproduction.measures_of(experiment) if mine else []:
-            low, mean, high = band(np.stack([known[name].curve(record, t) for record in mine]))
+            curves = known_curves(np.stack([known[name].curve(record, t) for record in mine]))
+            low, mean, high = band(curves)
             values = {"x": t.astype(np.float64), "mean": mean, "low": low, "high": high}
-            fixed = {"experiment": experiment, "policy": policy.label, "measure": name, "repetitions": len(mine)}
+            fixed = {"experiment": experiment, "policy": policy.label, "measure": name, "repetitions": len(curves)}
             parts.append(pd.DataFrame(values | fixed))
     return pd.concat(parts, ignore_index=True)[list(COLUMNS)]
 

@@ -221,6 +221,15 @@ def mean_interval(values: Values, level: float = 0.95) -> tuple[Values, Values]:
     return mean, np.asarray(stdtrit(n - 1, 0.5 + level / 2) * standard_error)
 
 
+def known_curves(curves: Values) -> Values:
+    """The curves without those that are NaN throughout, unless all are: `n x ...`, one line per repetition.
+
+    A ratio is NaN where the uniform policy has not run the repetition, for example before an experiment has ended.
+    """
+    known = ~np.isnan(curves).all(axis=tuple(range(1, curves.ndim)))
+    return curves[known] if known.any() else curves
+
+
 def band(curves: Values) -> tuple[Values, Values, Values]:
     """Lower end of the 95 % t-interval, mean, and upper end, over the first axis; the ends of a single curve are NaN."""
     mean, half = mean_interval(curves)

@@ -154,8 +154,11 @@ class _Clock:
     def __init__(self, folder: Path, again: bool) -> None:
         self._path = folder / "seconds.json"
         self._began, self._cpu_began = time.perf_counter(), _cpu_seconds()
-        known = json.loads(self._path.read_text(encoding="utf-8")) if self._path.is_file() and not again else {}
-        self._before = {name: float(known.get(name, 0.0)) for name in ("seconds", "cpu_seconds")}
+        try:
+            known = json.loads(self._path.read_text(encoding="utf-8")) if self._path.is_file() and not again else {}
+            self._before = {name: float(known.get(name, 0.0)) for name in ("seconds", "cpu_seconds")}
+        except (OSError, AttributeError, TypeError, ValueError) as error:
+            raise DataError(f"{self._path} does not hold seconds: {error}. Remove it, to count them from now on.") from error
 
     def times(self) -> dict[str, float]:
         """Both, up to now."""

@@ -29,6 +29,7 @@ from torchbandits.experiments.measures import (
     Values,
     band,
     baseline_regret,
+    known_curves,
     mean_interval,
     measures,
     regret_is_known,
@@ -91,7 +92,8 @@ def write_results(config: ExperimentConfig, records: list[Record], folder: Path)
 
 
 def aggregate(config: ExperimentConfig, records: Sequence[Record]) -> pd.DataFrame:
-    """One line per policy: means over repetitions, and the 95 % t-interval of the regret ratio.
+    """One line per policy: means over repetitions, and the 95 % t-interval of the regret ratio, which needs a run of `uniform`
+    in the same repetition: those without one do not count for it.
 
     Columns: policy, repetitions, regret_ratio, regret_ratio_low, regret_ratio_high, regret and simple_regret (reward
     units), batches, distinct_arms, dictionary_size, seconds (of the policy, without the environment). If the environment does
@@ -105,7 +107,7 @@ def aggregate(config: ExperimentConfig, records: Sequence[Record]) -> pd.DataFra
         mine = [record for record in records if record.place == place]
         if not mine:
             continue
-        mean, half = mean_interval(np.array([regret_ratio(record, baseline)[-1] for record in mine]))
+        mean, half = mean_interval(known_curves(np.array([regret_ratio(record, baseline)[-1:] for record in mine])).squeeze(-1))
         line: dict[str, object] = {
             "policy": policy.label,
             "repetitions": len(mine),
@@ -174,7 +176,8 @@ def caption(config: ExperimentConfig, table: pd.DataFrame) -> str:
     known = "means; the regret ratio is the regret over that of uniformly random picks in the same repetition"
     meaning = unknown if "largest_reward" in table else known
     repetitions = "1 repetition" if config.repetitions == 1 else f"{config.repetitions} repetitions"
-    return f"{config.name}: {config.horizon:,} evaluations in a run, {repetitions} from seed {config.seed}; {meaning}"
+    before = f" after {config.history:,} random ones that every policy observes" if config.history else ""
+    return f"{config.name}: {config.horizon:,} evaluations in a run{before}, {repetitions} from seed {config.seed}; {meaning}"
 
 
 def _number(value: float, form: str) -> str:
@@ -243,7 +246,7 @@ def draw_labels(name: str, labels: Sequence[str], records: Sequence[Record], mea
     t = np.unique(spaced(1, max(horizon, 1), POINTS).round().astype(np.int64))
     for axes, places in zip(np.atleast_1d(figure.subplots(1, len(panels), sharey=True)), panels, strict=True):
         for place in places:
-            curves = np.stack([measure.curve(record, t) for record in records if record.place == place])
+            curves = known_curves(np.stack([measure.curve(record, t) for record in records if record.place == place]))
             low, mean, high = band(curves)
             # A t-interval of positive numbers may reach below 0; a logarithmic axis ends at the smallest observation.
             low = np.maximum(low, curves.min(axis=0)) if yscale == "log" else low
@@ -308,10 +311,11 @@ def headline(config: ExperimentConfig, records: Sequence[Record]) -> str | None:
         if mine:
             found[policy.label] = float(np.mean([share(record, t, gap)[0] for record in mine]))
     best, *others = sorted(found, key=lambda label: -found[label])
-    among = f" of {arms:,}" if (arms := records[0].history.metadata.get("arms")) else ""
+    pulls = config.history + int(t[0])
+    among = f" of {arms:,}" if (arms := records[0].history.metadata.get("arms")) and pulls < arms else ""
     rest = "".join(f", {label} {100 * found[label]:.0f} %" for label in others)
     return (
-        f"After {int(t[0]):,}{among} evaluations, the candidate that {best} recommends is {100 * found[best]:.0f} % of the way "
+        f"After {pulls:,}{among} evaluations, the candidate that {best} recommends is {100 * found[best]:.0f} % of the way "
         f"from the average candidate to the best one{rest}."
     )
 

@@ -614,6 +614,22 @@ def test_an_infinite_option_survives_the_file_and_has_a_hash_of_its_own():
     assert infinite.fingerprint_of(0) != config(None).fingerprint_of(0)
 
 
+def test_what_is_said_of_a_run_is_one_line_in_a_file(lab: Path):
+    label = "a label of many words " * 6 + "that is longer than a line of a terminal"
+    policies = [POLICIES[0] | {"label": label}]
+    said = run(lab, policies=policies).stderr.splitlines()
+    assert len(said) == 1
+    assert said[0].startswith(f"{label}, seed 0: regret ")
+    frame().iloc[::-1].to_csv("candidates.csv", index=False)
+    again = run(lab, "--resume", policies=policies).stderr.splitlines()
+    assert again[0] == f"run again: {label}, seed 0: csv:candidates.csv has changed since"
+    [record] = (lab / "out" / "records").glob("*/0")
+    (record / "pulls.parquet").write_bytes(b"half")
+    again = run(lab, "--resume", policies=policies).stderr.splitlines()
+    assert len(again) == 2
+    assert again[0].startswith("run again: ")
+
+
 def test_a_configuration_of_your_own_is_not_overwritten_by_the_resolved_one(lab: Path):
     (lab / "out").mkdir()
     written = lab / "out" / "config.yaml"

@@ -283,7 +283,7 @@ def _announced(console: Console, runs: Sequence[Run], made: Sequence[Record | No
         regret = f"regret {summary['regret']:.4g}"
         found = regret if regret_is_known([record]) else f"largest reward {record.history.pulls['reward'].max():.4g}"
         line = f"{record.label}, seed {record.seed}: {found}, {summary['seconds']:.2f} s"
-        console.print(plain(line))
+        console.print(plain(line), soft_wrap=True)
     return records
 
 
@@ -293,11 +293,12 @@ def _earlier(config: ExperimentConfig, folder: Path, run: Run, console: Console,
     try:
         found = find_record(config, folder, run.place, config.seed + run.repetition)
     except DataError as error:
-        console.print(plain(f"run again: {error}"))
+        console.print(plain(f"run again: {error}"), soft_wrap=True)
         named.add(run)
         return None
     if found is not None and found.history.metadata.get("table") != table_digest(config.environment.name):
-        console.print(plain(f"run again: {found.label}, seed {found.seed}: {config.environment.name} has changed since"))
+        line = f"run again: {found.label}, seed {found.seed}: {config.environment.name} has changed since"
+        console.print(plain(line), soft_wrap=True)
         named.add(run)
         return None
     return found

@@ -38,6 +38,7 @@ from torchbandits.experiments.records import Record
 from torchbandits.experiments.watching import outcomes_of, state_of
 from torchbandits.journal import Reading
 from torchbandits.policies import joint as joint_policy
+from torchbandits.upstream import log_improvement
 
 pytestmark = OFF_SCALE
 
@@ -907,6 +908,10 @@ def test_the_expected_growth_is_that_of_all_boxes_of_a_grid():
         same = small[:1].expand(30, m)
         low = log_hypervolume_improvement(torch.tensor(reference) - far, same, torch.tensor(front), torch.tensor(reference))
         assert (low.diff() < 0).all()
+    # Far below the reference point no digits are lost before logarithms take over: the growth is a product of improvements.
+    below = torch.linspace(5.0, 20.0, 31, dtype=torch.float64).unsqueeze(-1)
+    found = log_hypervolume_improvement(-below, torch.ones_like(below), below[:0], torch.zeros(1, dtype=torch.float64))
+    np.testing.assert_allclose(found.numpy(), log_improvement(-below).squeeze(-1).numpy(), rtol=1e-11)
     one, zero = torch.ones(1, 2, dtype=torch.float64), torch.zeros(1, 2, dtype=torch.float64)
     certain = log_hypervolume_improvement(torch.cat([2 * one, one / 2]), torch.cat([zero, zero]), one, zero[0])
     assert float(certain[0].exp()) == pytest.approx(3.0), "without doubt, the growth is that of the point"

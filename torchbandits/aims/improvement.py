@@ -64,7 +64,9 @@ def _of_block(mean: Tensor, std: Tensor, edges: list[Tensor], places: list[Tenso
     total: Tensor | None = None
     for j, (own, (low, high)) in enumerate(zip(edges, places, strict=True)):
         z = (mean[:, j, None] - own) / std[:, j, None]
-        beyond = std[:, j, None] * ((-0.5 * z.square()).exp() / sqrt(2 * pi) + z * torch.special.ndtr(z))
+        # `torch.special.ndtr` has no digits left below −8.
+        below = 0.5 * torch.special.erfc(-z / sqrt(2))
+        beyond = std[:, j, None] * ((-0.5 * z.square()).exp() / sqrt(2 * pi) + z * below)
         beyond = torch.where(own == torch.inf, 0.0, beyond)
         part = (beyond[:, low] - beyond[:, high]).clamp_min(0)
         total = part if total is None else total * part

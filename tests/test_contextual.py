@@ -387,6 +387,23 @@ def test_rules_at_a_context_decide_by_its_arms(name: str, c: int):
     )
 
 
+def test_the_same_arm_is_the_same_where_contexts_are_released():
+    few, all_ = (
+        tb.ContextualBandit(tb.gp_ucb(rbf(), **COMMON), ARMS, CONTEXTS[:1], max_contexts=most) for most in (2, len(CONTEXTS))
+    )
+    index = torch.tensor([3, 9, 17])
+    rules = [[tb.stopping.SameArm(20) for _ in range(3)] for _ in range(2)]
+    for t in range(12):
+        c = t % 3  # with two kept contexts, each comes back in another block than it had
+        found = []
+        for bandit, own in zip((few, all_), rules, strict=True):
+            bandit.tell(index, torch.tensor([0.0, 1.0, 0.2]), context=CONTEXTS[c])
+            found.append(bandit.should_stop(own[c], context=CONTEXTS[c]))
+        assert [bool(one) for one in found] == [t >= 9, t >= 9]
+        assert torch.equal(found[0].value, found[1].value)
+        assert found[0].reason == found[1].reason
+
+
 def test_rules_at_a_context_without_rewards():
     bandit = tb.ContextualBandit(tb.gp_ucb(rbf(), **COMMON), ARMS, CONTEXTS[:2])
     for rule in RULES.values():

@@ -239,16 +239,21 @@ class LoopHere(Loop):
     Args:
         loop: The loop over all pairs (context, arm).
         arm: The pair that is recommended at the context, `batch_shape`.
+        num_own: Number of arms at a context.
     """
 
-    def __init__(self, loop: Loop, arm: Tensor) -> None:
+    def __init__(self, loop: Loop, arm: Tensor, num_own: int) -> None:
         super().__init__(loop.policy, loop.state)
         self.set_open_(loop.open)
-        self.moved, self.failures, self._arm = loop.moved, loop.failures, arm
+        self.moved, self.failures, self._arm, self._num_own = loop.moved, loop.failures, arm, num_own
 
     def best_arm(self) -> Tensor:
         """The pair that is recommended at the context, `batch_shape`."""
         return self._arm
+
+    def named(self, arm: Tensor) -> Tensor:
+        """The arms of pairs, `batch_shape`. A context that was released and comes back may have another block of pairs."""
+        return torch.where(arm >= 0, arm % self._num_own, -1)
 
 
 class ContextualBandit:
@@ -529,7 +534,7 @@ class ContextualBandit:
             if bool((told := self.pulls > 0).any()):
                 arm = torch.where(told, self._best_here(1).index.squeeze(-1), arm)
             here = contexts.inward(arm.unsqueeze(-1), contexts.current.unsqueeze(-1)).squeeze(-1)
-            found = decide(checked, LoopHere(loop, here))
+            found = decide(checked, LoopHere(loop, here, self.arms.shape[-2]))
         pairs = zip(found.reasons, here.reshape(-1).tolist(), arm.reshape(-1).tolist(), strict=True)
         reasons = tuple(reason.replace(f"arm {pair} ", f"arm {own} ") for reason, pair, own in pairs)
         return replace(found, arm=arm, reasons=reasons)

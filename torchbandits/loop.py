@@ -190,6 +190,10 @@ class Loop:
         """The recommended arm, `batch_shape`; −1 before the first pull. Cost O(u)."""
         return self.state.best_arm()
 
+    def named(self, arm: Tensor) -> Tensor:
+        """The indices of arms, `batch_shape` (−1 for none), that stay the same however the list of arms is made up."""
+        return arm
+
     @step
     def best(self, k: int) -> Recommendation:
         """The k arms with the highest posterior mean among the pulled arms. Cost O(u)."""

@@ -621,7 +621,7 @@ class SameArm(Rule):
     def decide(self, loop: Loop) -> Decision:
         """Compare the number of pulls since the last change with the given number."""
         arm, told = loop.best_arm(), loop.pulls
-        self.see(told, arm)
+        self.see(told, loop.named(arm))
         assert self._since is not None
         value = torch.where(arm >= 0, told - self._since.to(told), torch.nan)
         return decision_of(loop, value >= self.pulls, value, "arm {arm} has been the recommended one for {value} pulls")

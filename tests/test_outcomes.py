@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -705,6 +705,39 @@ def test_workers_share_a_run_of_several_outcomes(name, tmp_path: Path):
         assert int(lease.index) == int(own.ask().index)
         paid.tell(lease, torch.tensor(TRUTH[int(lease.index)]))
         own.tell(own.ask(), torch.tensor(TRUTH[[int(lease.index)]]))
+
+
+def test_a_history_pairs_the_outcomes_of_each_pick_only(tmp_path: Path):
+    index, values = torch.tensor([3, 9, 3, 20]), torch.tensor([[1.0, 5.0], [4.0, 7.0], [2.0, 4.0], [0.0, 1.0]]).double()
+
+    def told(name: str, missing: set[tuple[int, int]], later: Sequence[tuple[int, int]]) -> tuple[tb.History, Path]:
+        path = tmp_path / f"{name}.journal"
+        bandit = tb.OutcomeBandit(POLICIES["chebyshev"](), PROBLEM.tensor, generator=generator(2), journal=path)
+        for t in range(4):
+            y = torch.tensor([[float("nan") if (t, j) in missing else float(values[t, j]) for j in range(2)]])
+            bandit.tell(index[t : t + 1], y)
+        for t, j in later:
+            bandit.tell(index[t : t + 1], {NAMES[j]: values[t : t + 1, j]})
+        reading = Reading(path)
+        reading.history.metadata |= outcomes_of(reading.about)
+        return reading.history, path
+
+    least = {"yield": -1.0, "cost": 8.0}
+    whole, _ = told("whole", set(), ())
+    # Two outcomes that were measured later, in another order.
+    late, _ = told("late", {(1, 1), (3, 1)}, ((3, 1), (1, 1)))
+    for name in whole.front():
+        np.testing.assert_array_equal(late.front()[name], whole.front()[name])
+    np.testing.assert_array_equal(late.hypervolume(least, minimize=["cost"]), whole.hypervolume(least, minimize=["cost"]))
+    # One outcome each of two picks was never measured: as many rewards of both, but of different picks.
+    lacking, path = told("lacking", {(1, 0), (3, 1)}, ())
+    assert len({int((lacking.pulls["row"] == row).sum()) for row in range(2)}) == 1
+    for call in (lacking.front, lambda: lacking.hypervolume(least, minimize=["cost"])):
+        with pytest.raises(errors.StateError, match="some were not measured"):
+            call()
+    assert figures_of_run(lacking) == ()
+    with pytest.raises(errors.DataError, match="each measured for every pick"):
+        write_fronts(path)
 
 
 def test_a_run_has_the_hypervolume_of_its_rewards(tmp_path: Path):

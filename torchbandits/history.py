@@ -331,12 +331,10 @@ class History:
             is_whole(row, 0) and row < self.batch_size // k, f"row must be from 0 to {self.batch_size // k - 1}, got {row}."
         )
         sign = np.array([-1.0 if name in minimize else 1.0 for name in names])
-        pulls = self.pulls
-        own = [pulls["reward"][pulls["row"] == row * k + j] for j in range(k)]
-        whole = len({len(rewards) for rewards in own}) == 1
-        require(whole, f"{call} needs every outcome of every pick, and some were not measured.", StateError)
-        rewards = np.stack(own, axis=-1)
-        return [sign * np.array([point[name] for name in names]) for point in points.values()], sign * rewards
+        found = of_every_outcome(self.pulls, range(row * k, (row + 1) * k))
+        if found is None:
+            raise StateError(f"{call} needs every outcome of every pick, and some were not measured.")
+        return [sign * np.array([point[name] for name in names]) for point in points.values()], sign * found[1]
 
     def summary(self, row: int | None = None) -> dict[str, float]:
         """Pulls, batches, distinct arms, dictionary size, regret, simple regret and seconds of a row; failures and cost if
@@ -448,6 +446,30 @@ class History:
         history._t += np.bincount(pulls["row"], minlength=rows)
         history._batch += np.bincount(batches["row"], minlength=rows)
         return history
+
+
+def of_every_outcome(
+    pulls: Mapping[str, NDArray[Any]], rows: Sequence[int]
+) -> tuple[NDArray[np.int64], NDArray[np.float64]] | None:
+    """The arms of the picks of a batch row, `t`, in the order of the first outcome, and their rewards by outcome, `t x k`; None
+    if some outcome of some pick was not measured.
+
+    Args:
+        pulls: The pulls of a history.
+        rows: The rows of the history that hold the k outcomes of these picks.
+
+    An outcome may have been told later than the others: the n-th reward of an arm belongs to the n-th reward of this arm in the
+    other outcomes.
+    """
+    own = [pulls["row"] == row for row in rows]
+    arms = [pulls["arm"][mine] for mine in own]
+    orders = [np.argsort(each, kind="stable") for each in arms]
+    if not all(np.array_equal(each[order], arms[0][orders[0]]) for each, order in zip(arms, orders, strict=True)):
+        return None
+    rewards = np.empty((len(arms[0]), len(arms)))
+    for j, (mine, order) in enumerate(zip(own, orders, strict=True)):
+        rewards[orders[0], j] = pulls["reward"][mine][order]
+    return arms[0], rewards
 
 
 def _array(name: str, values: Any, dtype: type) -> NDArray[Any]:

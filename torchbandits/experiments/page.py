@@ -28,7 +28,7 @@ from torchbandits.experiments.results import aggregate, caption, cells, draw_hea
 from torchbandits.experiments.watching import best_arms, number, outcomes_of
 from torchbandits.figures import COLORS, tidy
 from torchbandits.files import write_atomically, write_text
-from torchbandits.history import History
+from torchbandits.history import History, of_every_outcome
 from torchbandits.journal import Reading, in_words
 
 # ------------------------------------------------------------------ figures of several outcomes
@@ -111,12 +111,13 @@ def figures_of_run(history: History) -> tuple[tuple[str, Figure], ...]:
     runs, and where an outcome was not measured of some pick."""
     objectives: dict[str, str] = history.metadata.get("objectives", {})
     names: list[str] = history.metadata.get("outcomes", [])
-    pulls = history.pulls
-    rows = [np.flatnonzero(pulls["row"] == j) for j in range(len(names))]
-    if len(objectives) < 2 or not set(objectives) <= set(names) or len({len(row) for row in rows}) > 1 or not len(rows[0]):
+    if len(objectives) < 2 or not set(objectives) <= set(names):
         return ()
-    values = np.stack([pulls["reward"][row] for row in rows], axis=-1)
-    arms, place = np.unique(pulls["arm"][rows[0]], return_inverse=True)
+    whole = of_every_outcome(history.pulls, range(len(names)))
+    if whole is None or not len(whole[0]):
+        return ()
+    arms, place = np.unique(whole[0], return_inverse=True)
+    values = whole[1]
     sums = np.zeros((len(arms), len(names)))
     np.add.at(sums, place, values)
     averages = sums / np.bincount(place)[:, None]

@@ -99,6 +99,16 @@ def test_the_probable_regret_decides_at_both_sides():
     )
 
 
+@pytest.mark.parametrize("pulls", [1e3, 1e8])
+def test_the_probable_regret_decides_after_very_many_pulls(pulls):
+    bandit, arms = tb.Bandit(tb.gp_ucb(rbf(), **COMMON), PROBLEM.tensor), torch.arange(len(PROBLEM.tensor))
+    mean = torch.tensor(PROBLEM.f)
+    bandit.observe(arms, torch.full_like(mean, pulls), pulls * mean)
+    # The share of δ of this number of pulls is below the distance of 1 from the next smaller number.
+    assert bool(bandit.should_stop(stopping.ProbableRegret(0.3)))
+    assert not bool(bandit.should_stop(stopping.ProbableRegret(0.3, max_draws=256, delta=1e-9)))
+
+
 @pytest.mark.parametrize("priced", [False, True])
 def test_the_improvement_is_the_dense_one(priced):
     costs = 1 + torch.arange(40, dtype=torch.float64) / 10

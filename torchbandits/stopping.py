@@ -401,7 +401,8 @@ class ProbableRegret(Rule):
                 drawn += count
             look += 1
             alpha = level / (look * (look + 1))
-            upper = 1.0 if failed == drawn else float(betaincinv(failed + 1, drawn - failed, 1 - alpha))
+            # The quantile of 1 − α, which is 1 in floating point after very many pulls.
+            upper = 1.0 if failed == drawn else 1 - float(betaincinv(drawn - failed, failed + 1, alpha))
             lower = 0.0 if failed == 0 else float(betaincinv(failed, drawn - failed + 1, alpha))
             if upper <= allowed or lower > allowed or drawn >= self.max_draws:
                 return upper <= allowed, min(failed / drawn + rest, 1.0)
@@ -653,7 +654,7 @@ class Budget(Rule):
     cost: float | None = None
 
     def __post_init__(self) -> None:
-        require(self.pulls is not None or self.cost is not None, "give exactly one of pulls= and cost=.")
+        require(self.pulls is not None or self.cost is not None, "give pulls=, cost= or both: the limit of a budget.")
         check_whole("pulls", self.pulls, otherwise="for no limit")
         require(self.cost is None or (is_finite(self.cost) and self.cost > 0), f"cost must be finite and > 0, got {self.cost}.")
 

@@ -681,6 +681,9 @@ def test_bad_input_is_refused():
         (torch.tensor([99]), y, {}, ArmIndexError),
         (one, torch.tensor([math.nan]), {}, NonFiniteError),
         (one, torch.tensor([0.1, 0.2]), {}, ShapeError),
+        (torch.tensor([1, 2, 3]), y, {}, ShapeError),
+        (torch.rand(3, 2), y, {}, ShapeError),
+        (-one, y, {}, ArgumentError),
         (torch.rand(3, 5), y, {}, ShapeError),
         (torch.full((1, 2), math.inf), y, {}, NonFiniteError),
         (one[:0], y[:0], {}, ArgumentError),
@@ -702,6 +705,44 @@ def test_bad_input_is_refused():
             diagnostics.dictionary_quality(bandit, **options)
     with pytest.raises(ArgumentError, match="noise_std"):
         diagnostics.noise(bandit, noise_std=-0.1)
+
+
+@pytest.mark.usefixtures("annotations_not_enforced")
+def test_points_may_be_lists_and_arrays_as_indices_may():
+    bandit, problem = told(tb.gp_ucb(rbf(), **COMMON), Problem(1)), Problem(1)
+    index, y = torch.tensor([1, 30, 7]), torch.tensor([0.1, 0.2, 0.3])
+    expected = quietly(diagnostics.calibration, bandit, index, y)
+    points = problem.tensor[index]
+    for where in (points, points.tolist(), points.numpy(), index.tolist(), index.numpy()):
+        found = quietly(diagnostics.calibration, bandit, where, y.tolist())
+        torch.testing.assert_close(found.mean, expected.mean)
+        torch.testing.assert_close(found.residuals, expected.residuals, rtol=1e-6, atol=1e-6)
+
+
+def test_several_outcomes_are_diagnosed_as_batch_rows_if_their_noise_is_one():
+    problem, index = Problem(1), torch.arange(40).repeat(2) % 20
+    rewards = torch.stack([problem.rewards(0, index), problem.rewards(80, index)], dim=-1)
+
+    def outcomes(*models: tb.Policy) -> tb.OutcomeBandit:
+        bandit = tb.OutcomeBandit(tb.outcomes.pareto(dict(zip(("a", "b"), models, strict=True))), problem.tensor)
+        bandit.tell(index, rewards)
+        return bandit
+
+    model = tb.gp_ucb(rbf(), **COMMON)
+    report = quietly(diagnostics.diagnose, outcomes(model, model))
+    singles = []
+    for row in range(2):
+        single = tb.Bandit(model, problem.tensor, generator=generator(0))
+        single.tell(index, rewards[:, row])
+        singles.append(quietly(diagnostics.diagnose, single))
+    for title, name in (("Noise", "estimate"), ("Leave one arm out", "residuals"), ("Effective dimension", "misfit")):
+        own = torch.stack([getattr(single.parts[title], name) for single in singles])
+        torch.testing.assert_close(getattr(report.parts[title], name), own, rtol=1e-6, atol=1e-8)
+    assert report.parts["Noise"].believed == NOISE_STD
+    loud = tb.gp_ucb(rbf(), **COMMON | {"noise_std": 2 * NOISE_STD})
+    for diagnostic in (diagnostics.diagnose, diagnostics.noise, diagnostics.leave_one_out):
+        with pytest.raises(UnsupportedError, match="Bandit of each outcome's model"):
+            diagnostic(outcomes(model, loud))
 
 
 # ------------------------------------------------------------------ figure and example

@@ -85,11 +85,11 @@ def calibration(
     if isinstance(source, Bandit):
         state = with_posterior(told_state(source), "calibration")
         process, notes, noise = state.process, remarks(state), noise_of(source, noise_std)
-        if isinstance(index_or_points, Tensor) and index_or_points.is_floating_point():
-            x, mask = index_or_points, None
+        where = as_tensor("index_or_points", index_or_points)
+        if where.is_floating_point():
+            x, mask = where, None
         else:
-            index = as_tensor("index_or_points", index_or_points)
-            given = index.expand(*source.batch_shape, -1) if index.dim() == 1 else index
+            given = where.expand(*source.batch_shape, -1) if where.dim() == 1 else where
             picks, mask = check_picks(given, source.batch_shape, source.arms.shape[-2], source.device, padded=True)
             x = state.rows.points(picks)
     else:
@@ -184,8 +184,11 @@ def _checked(
     require(bool(torch.isfinite(x).all()), "index_or_points have a NaN or infinite feature.", NonFiniteError)
     y = as_tensor("rewards", rewards)
     shape = torch.Size([*process.batch_shape, x.shape[-2]])
-    if x.shape[-2] == 0:
-        raise ArgumentError("there are no held-out rewards: give at least one.")
+    some = x.shape[-2] > 0 and (mask is None or bool(mask.any()))
+    require(some, "there are no held-out rewards: give at least one.")
+    # One number would be spread over all places.
+    alike = y.shape[-1:] == shape[-1:]
+    require(alike, f"rewards must be shaped like the index, with {shape[-1]} each, got {tuple(y.shape)}.", ShapeError)
     try:
         x, y = x.expand(*shape, d), y.expand(shape) if y.dim() == 1 else y
     except RuntimeError as error:

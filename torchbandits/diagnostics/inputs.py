@@ -15,6 +15,7 @@ from torchbandits.checks import is_finite
 from torchbandits.errors import ArgumentError, StateError, UnsupportedError, require
 from torchbandits.policies import Composed, State
 from torchbandits.policies.composed import noise_share
+from torchbandits.policies.joint import Joint
 from torchbandits.policies.state import PosteriorState
 from torchbandits.posteriors import GaussianProcess, PartitionedProcess
 from torchbandits.posteriors.factors import Factors
@@ -23,8 +24,16 @@ WITH_POSTERIOR = "gp_ucb, bkb, batch_bkb and the other policies on one Gaussian 
 
 
 def told_state(bandit: Bandit) -> State:
-    """The state of a bandit. Raises `StateError` if a batch row was not told any reward yet."""
+    """The state of a bandit. Raises `StateError` if a batch row was not told any reward yet, and `UnsupportedError` for several
+    outcomes with different noise, which no single number describes."""
     require(isinstance(bandit, Bandit), f"bandit must be a torchbandits.Bandit, got {type(bandit).__name__}.")
+    policy = bandit.policy
+    alike = not isinstance(policy, Joint) or len(set(zip(policy.noise_stds, policy.regularizations, strict=True))) == 1
+    message = (
+        "diagnostics compare all batch rows with one noise and λ, and the outcomes of this bandit have their own: make a "
+        "torchbandits.Bandit of each outcome's model, and tell it the rewards of this outcome."
+    )
+    require(alike, message, UnsupportedError)
     state = bandit.loop.state
     require(
         bool((state.statistics.pulls > 0).all()),
@@ -109,7 +118,9 @@ def noise_of(bandit: Bandit, given: float | None) -> float:
 
 def believed_noise(bandit: Bandit) -> Any:
     """`noise_std` of the policy, or the fitted one if `fit_kernel_(noise=True)` has changed λ; None if there is none."""
-    policy, process = bandit.policy, bandit.loop.state.process if bandit.loop.state.tabulated else None
+    # Outcomes with the same noise have the policy of their engine.
+    policy = bandit.policy.engine if isinstance(bandit.policy, Joint) else bandit.policy
+    process = bandit.loop.state.process if bandit.loop.state.tabulated else None
     if (
         isinstance(policy, Composed)
         and isinstance(process, GaussianProcess)

@@ -63,6 +63,7 @@ def diagnose(bandit: Bandit, *, held_out: tuple[Tensor, Tensor] | None = None) -
 
     Raises:
         StateError: If nothing was told.
+        UnsupportedError: For several outcomes whose models have different noise or λ.
 
     Warns (`DiagnosticWarning`): The warnings of each diagnostic, which `warnings` of the report lists. Cost: O(u² m).
     """

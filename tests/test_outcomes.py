@@ -540,6 +540,27 @@ def test_the_pareto_set_is_the_dense_one_and_right_where_the_bounds_hold():
     assert decided > 100
 
 
+def test_a_smaller_front_of_a_batch_row_is_not_compared_with_arms_that_break_the_limits():
+    models = {name: tb.gp_ucb(kernel(0.3, 1.0), noise_std=0.1) for name in ("a", "b", "risk")}
+    policy = tb.outcomes.pareto(models, objectives=["a", "b"], at_most={"risk": 0.5})
+    arms = torch.linspace(0.0, 3.0, 6, dtype=torch.float64).unsqueeze(-1)
+    bandit = tb.OutcomeBandit(policy, arms, generator=[generator(0), generator(1)])
+    # Arm 0 is better than all others, and breaks the limit. The front of the first row has two arms, that of the second one.
+    rows = torch.tensor(
+        [[[3.0, 3.0, 3.0], [1.0, 0.0, 0.0], [0.0, 1.0, 0.0]], [[3.0, 3.0, 3.0], [1.0, 1.0, 0.0], [0.0, 0.0, 0.0]]]
+    )
+    for _ in range(5):
+        bandit.tell(torch.tensor([[0, 2, 4]] * 2), rows)
+    front = bandit.front(pulled=True)
+    assert front.index.tolist() == [[2, 4], [2, -1]]
+    assert bool((front.probability[0] > 0.2).all())
+    alone = tb.OutcomeBandit(policy, arms)
+    for _ in range(5):
+        alone.tell(torch.tensor([0, 2, 4]), rows[1])
+    assert float(front.probability[1, 0]) == pytest.approx(float(alone.front(pulled=True).probability[0]), abs=0.1)
+    assert float(front.probability[1, 1]) == 0.0
+
+
 def test_fronts_of_random_tables():
     g = generator(0)
     for k in (1, 2, 3, 4):

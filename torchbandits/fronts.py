@@ -106,7 +106,9 @@ def front(
     wide = max(1, *(len(row) for row in rows))
     index = torch.stack([torch.nn.functional.pad(row, (0, wide - len(row)), value=-1) for row in rows])
     rivals = _rivals(signed, spread, index, rivals_from.reshape(-1, A))
-    together = torch.cat([index, rivals], dim=-1).clamp_min(0)
+    # Places without a member repeat the first one, since arm 0 may be none of the arms that count.
+    members = torch.where(index >= 0, index, index[:, :1])
+    together = torch.cat([members, rivals], dim=-1).clamp_min(0)
     spread_out = together.reshape(*shape, 1, -1).expand(*shape, k, together.shape[-1])
     joint = JointDraws(state.table, spread_out)
     probability = _membership(joint, index, dict(zip(objectives, sign, strict=True)), k, draws, seed)

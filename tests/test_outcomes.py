@@ -1311,6 +1311,54 @@ def test_a_front_that_is_known_is_right_over_draws_from_the_prior():
     assert wrong <= stats.binom.ppf(1 - 1e-4, int(stopped.sum()), 0.1)
 
 
+@pytest.mark.parametrize("rows", [None, 2])
+def test_rules_follow_the_recommended_arm_under_limits(rows: int | None):
+    policy = outcomes.constrained(models(), maximize="yield", at_most={"cost": 0.0})
+    bandit = tb.OutcomeBandit(policy, PROBLEM.tensor, generator=None if rows is None else [generator(r) for r in range(rows)])
+    rule, since, last, changes = tb.stopping.SameArm(100), 0, -1, set()
+    assert bandit.should_stop(rule).arm.unique().tolist() == [-1]
+    for t in range(12):
+        index = torch.arange(3 * t, 3 * t + 3)
+        values, shape = torch.tensor(TRUTH[index.tolist()]), () if rows is None else (rows,)
+        bandit.tell(index.expand(*shape, 3), values.expand(*shape, 3, 2))
+        best = bandit.best_arm()
+        decision = bandit.should_stop(rule)
+        assert decision.arm.shape == (*best.shape, 2)
+        assert torch.equal(decision.arm, best.unsqueeze(-1).expand(*best.shape, 2))
+        arm = int(best.reshape(-1)[0])
+        since, last = (since, last) if arm == last else (3 * t + 3, arm)
+        changes.add(tuple(bandit.loop.best_arm().reshape(-1)[:2].tolist()) != (arm, arm))
+        assert set(decision.value.reshape(-1).tolist()) == {3.0 * t + 3 - since}
+    assert True in changes, "the case says something: some outcome is best at another arm"
+
+
+def test_an_outcome_that_is_measured_seldom_does_not_prolong_a_run():
+    costs = 1 + PROBLEM.tensor[:, 0].double().abs()  # equal arms cost the same
+    model = tb.gp_ucb(kernel(0.4, 1.0), noise_std=0.1)
+    bandit = tb.OutcomeBandit(outcomes.pareto({"yield": model, "cost": model}), PROBLEM.tensor, costs=costs)
+    index = torch.tensor([0, 1, 0, 7])
+    bandit.tell(index[:3], torch.tensor([[1.0, torch.nan], [1.0, 2.0], [2.0, torch.nan]]))
+    bandit.tell(index[3:], torch.tensor([[torch.nan, 1.0]]))
+    same = tb.stopping.SameArm(3)
+    assert bandit.should_stop(tb.stopping.Budget(pulls=3)).value.tolist() == [3.0, 3.0]
+    assert not bandit.should_stop(tb.stopping.Budget(pulls=4))
+    assert bandit.should_stop(tb.stopping.Budget(pulls=3))
+    whole = float(costs[index].sum())
+    spent = bandit.should_stop(tb.stopping.Budget(cost=whole - 1e-6))
+    assert bool(spent)
+    assert spent.value.tolist() == pytest.approx([whole] * 2)
+    assert not bandit.should_stop(tb.stopping.Budget(cost=whole + 1e-6))
+    assert not bandit.should_stop(same)
+    for _ in range(3):
+        bandit.tell(torch.tensor([0]), {"yield": torch.tensor([1.5])})
+    assert bandit.should_stop(same)
+    other = tb.gp_ucb(kernel(0.4, 1.0), noise_std=0.2)
+    unlike = tb.OutcomeBandit(outcomes.pareto({"yield": model, "cost": other}), PROBLEM.tensor, costs=costs)
+    unlike.tell(index, torch.zeros(4, 2))
+    with pytest.raises(errors.UnsupportedError, match="outcomes of different noise"):
+        unlike.should_stop(tb.stopping.Budget(cost=16.0))
+
+
 def test_a_front_that_is_known_ends_the_run():
     proved = {"width": tb.widths.Srinivas(0.05)}
     policy = outcomes.epal(models(**proved), minimize=["cost"], epsilon={"yield": 1.0, "cost": 3.0})

@@ -57,7 +57,7 @@ from torchbandits.journal import (
     state_of_text,
     unpack,
 )
-from torchbandits.loop import Loop
+from torchbandits.loop import Advised, Loop
 from torchbandits.policies import Policy
 from torchbandits.posteriors import GaussianProcess, PartitionedProcess
 from torchbandits.selections import duplicate, joined, renumbered
@@ -233,8 +233,8 @@ def check_contexts(contexts: Any, arms: Arms, batch_shape: torch.Size) -> Tensor
     return known.expand(*batch_shape, *known.shape[-2:])
 
 
-class LoopHere(Loop):
-    """A loop as stopping rules see it at one context. It shares the state and the open picks of another loop.
+class LoopHere(Advised):
+    """A loop as stopping rules see it at one context.
 
     Args:
         loop: The loop over all pairs (context, arm).
@@ -243,13 +243,8 @@ class LoopHere(Loop):
     """
 
     def __init__(self, loop: Loop, arm: Tensor, num_own: int) -> None:
-        super().__init__(loop.policy, loop.state)
-        self.set_open_(loop.open)
-        self.moved, self.failures, self._arm, self._num_own = loop.moved, loop.failures, arm, num_own
-
-    def best_arm(self) -> Tensor:
-        """The pair that is recommended at the context, `batch_shape`."""
-        return self._arm
+        super().__init__(loop, arm)
+        self._num_own = num_own
 
     def named(self, arm: Tensor) -> Tensor:
         """The arms of pairs, `batch_shape`. A context that was released and comes back may have another block of pairs."""

@@ -590,6 +590,25 @@ class Loop:
             self.open = Selection(o.points.to(device), o.index.to(device), o.mask.to(device))
 
 
+class Advised(Loop):
+    """A loop as stopping rules see it with a recommended arm of one's own. It shares the state and the open picks of another
+    loop.
+
+    Args:
+        loop: The other loop.
+        arm: The arm that is recommended, `batch_shape`.
+    """
+
+    def __init__(self, loop: Loop, arm: Tensor) -> None:
+        super().__init__(loop.policy, loop.state)
+        self.set_open_(loop.open)
+        self.moved, self.failures, self._arm = loop.moved, loop.failures, arm
+
+    def best_arm(self) -> Tensor:
+        """The arm that is recommended, `batch_shape`."""
+        return self._arm
+
+
 def costs_for(policy: Policy, rows: ArmRows, costs: Any) -> Tensor | None:
     """Check the costs of the arms: one number per arm, or None if no costs were given and the policy needs none."""
     require(

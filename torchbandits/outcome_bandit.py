@@ -35,13 +35,16 @@ from torchbandits.errors import ArgumentError, NonFiniteError, ShapeError, Unsup
 from torchbandits.fronts import Front, ParetoSet, front, pareto_set
 from torchbandits.gradients import without_gradients
 from torchbandits.journal import Journal
+from torchbandits.loop import Advised
 from torchbandits.outcome_explanation import OutcomeExplanation, explain_outcomes
 from torchbandits.policies import Policy
 from torchbandits.policies.joint import Joint
 from torchbandits.policies.picking import marginals
+from torchbandits.policies.state import TableState
 from torchbandits.selections import renumbered
 from torchbandits.sets import table_of
 from torchbandits.sources import ArmSource
+from torchbandits.stopping import Decision, Rule, check_rules, decide
 from torchbandits.types import Recommendation, Report, Selection
 
 
@@ -245,18 +248,13 @@ class OutcomeBandit(Bandit):
         self.loop.recover_()
         state = table_of(self.loop, "best()")
         mean, std = (part.double() for part in marginals(state))
-        value = self.policy.aim.recommended(mean, std, self.width, state.table)
-        if value is None:
+        ranked = self._ranked(state)
+        if ranked is None:
             raise UnsupportedError(
                 "with several objectives no single arm is the best: front() has the arms that no other dominates."
             )
-        pulled = (self.counts > 0).any(dim=-2)
-        if (entries := state.rows.offered(None)) is not None:
-            pulled = pulled & entries.expand(mean.shape)[..., 0, :]
-        here = min(most, value.shape[-1])
-        ranked = value.masked_fill(~pulled, -torch.inf).sort(dim=-1, descending=True, stable=True)
-        top = ranked.indices[..., :here]
-        known = pulled.gather(-1, top)
+        here = min(most, ranked.shape[-1])
+        known, top = ranked[..., :here] >= 0, ranked[..., :here].clamp_min(0)
         at = top.unsqueeze(-2).expand(*mean.shape[:-1], here)
         gone = ~known.unsqueeze(-1)
         told = state.in_reward_units(mean.gather(-1, at), std.gather(-1, at).square())
@@ -274,6 +272,23 @@ class OutcomeBandit(Bandit):
     def best_arm(self) -> Tensor:
         """The recommended arm, `...`: the index of `best()`, with its errors."""
         return self.best().index.squeeze(-1)
+
+    @without_gradients
+    @one_at_a_time
+    def should_stop(self, *rules: Rule) -> Decision:
+        """Apply stopping rules; see `Bandit.should_stop`. A decision has a row per outcome, and is true if all of them stop.
+
+        The recommended arm, which `SameArm` follows, is that of `best()`. With several objectives, it is the arm of the best
+        posterior mean of each outcome.
+        """
+        checked = check_rules(rules)
+        loop = self.loop
+        loop.recover_()
+        with loop.few_threads():
+            ranked = self._ranked(table_of(loop, "should_stop()"))
+            if ranked is not None:
+                loop = Advised(loop, ranked[..., :1].expand(loop.batch_shape))
+            return decide(checked, loop)
 
     @one_at_a_time
     def front(
@@ -426,6 +441,19 @@ class OutcomeBandit(Bandit):
         pulls = ", ".join(f"{name} {numbers(self.pulls[..., j])}" for j, name in enumerate(self.outcomes))
         values = [("policy", repr(self.policy)), ("rewards told", pulls), ("open picks", f"{opened:,}"), *journal]
         return pairs(f"OutcomeBandit: {rows}{count(num_arms, 'arm')} of {count(dim, 'feature')}", values)
+
+    def _ranked(self, state: TableState) -> Tensor | None:
+        """The pulled arms in the order in which they are recommended, `... x A`, −1 in the places after them; None with several
+        objectives."""
+        mean, std = (part.double() for part in marginals(state))
+        value = self.policy.aim.recommended(mean, std, self.width, state.table)
+        if value is None:
+            return None
+        pulled = (self.counts > 0).any(dim=-2)
+        if (entries := state.rows.offered(None)) is not None:
+            pulled = pulled & entries.expand(mean.shape)[..., 0, :]
+        order = value.masked_fill(~pulled, -torch.inf).sort(dim=-1, descending=True, stable=True).indices
+        return torch.where(pulled.gather(-1, order), order, -1)
 
     @property
     def _shape(self) -> torch.Size:

@@ -84,7 +84,8 @@ class Decision:
     Attributes:
         stop: `batch_shape` booleans.
         arm: `batch_shape`, the recommended arm, to which guarantees refer: the best one of the pulled points that are arms now;
-            −1 before the first pull.
+            −1 before the first pull. Of an `OutcomeBandit` with one objective it is that of `best()` in the row of each
+            outcome; with several objectives, and in `run`, the best one of each outcome.
         value: `batch_shape`, the number that the rule compares with its threshold; NaN where it is unknown. For several rules,
             the value of the first rule that stops the row, or else of the first rule.
         reasons: The reason why each batch row stops, in row-major order; empty texts for rows that do not stop.
@@ -152,6 +153,13 @@ def recommended(loop: Loop) -> Tensor:
     listed = ranked >= 0
     first = ranked.gather(-1, listed.byte().argmax(dim=-1, keepdim=True)).squeeze(-1)
     return torch.where(listed.any(dim=-1), first, -1)
+
+
+def pulls_of(loop: Loop) -> Tensor:
+    """Number of pulls told, `batch_shape`. Of several outcomes, some of which may not be measured at every pull, it is that of
+    the outcome that was measured most often."""
+    told = loop.pulls
+    return told.amax(dim=-1, keepdim=True).expand_as(told) if loop.policy.outcomes else told
 
 
 def decision_of(loop: Loop, stop: Tensor, value: Tensor, text: str) -> Decision:
@@ -621,7 +629,7 @@ class SameArm(Rule):
 
     def decide(self, loop: Loop) -> Decision:
         """Compare the number of pulls since the last change with the given number."""
-        arm, told = loop.best_arm(), loop.pulls
+        arm, told = loop.best_arm(), pulls_of(loop)
         self.see(told, loop.named(arm))
         assert self._since is not None
         value = torch.where(arm >= 0, told - self._since.to(told), torch.nan)
@@ -645,7 +653,8 @@ class Budget(Rule):
     """Stop when the number of pulls told, or the sum of their costs, reaches a limit.
 
     Args:
-        pulls: Number of pulls of each batch row; None for no limit.
+        pulls: Number of pulls of each batch row (of several outcomes, of the one that was measured most often); None for no
+            limit.
         cost: Sum of the costs of the pulled arms (`Bandit(..., costs=)`), at the current costs; None for no limit. Removed
             arms, and points that are not arms, cost nothing.
     """
@@ -663,7 +672,8 @@ class Budget(Rule):
         found = []
         if self.pulls is not None:
             text = f"{{value}} pulls were told, of a budget of {self.pulls}"
-            found.append(decision_of(loop, loop.pulls >= self.pulls, loop.pulls.clone(), text))
+            told = pulls_of(loop)
+            found.append(decision_of(loop, told >= self.pulls, told.clone(), text))
         if self.cost is not None:
             spent = _spent(loop)
             found.append(decision_of(loop, spent >= self.cost, spent, f"{{value}} was spent, of a budget of {self.cost:g}"))
@@ -683,8 +693,13 @@ def _spent(loop: Loop) -> Tensor:
     )
     require(kept, message, UnsupportedError)
     weighted = getattr(loop.state.records, "weighted", False)
-    message = "after rewards with noise_var= the pulls of each arm are not known: use run(..., budget=), or Budget(pulls=)."
+    why = "after rewards with noise_var=, and for outcomes of different noise or λ,"
+    message = f"{why} the pulls of each arm are not known: use run(..., budget=), or Budget(pulls=)."
     require(not weighted, message, UnsupportedError)
+    if policy.outcomes:
+        # A pull costs once, however many of its outcomes were measured. Copies of an arm share its pulls.
+        pulls = rows.counts(statistics.weights).amax(dim=-2, keepdim=True).expand(*loop.batch_shape, rows.num_arms)
+        return (rows.costs * only_entries(rows, pulls).clamp_min(0)).sum(dim=-1)
     arm = rows.arm_of_row
     each = rows.costs.expand(*rows.batch_shape, -1).gather(-1, arm.clamp_min(0))
     return torch.where(arm >= 0, each * statistics.weights, 0.0).sum(dim=-1)

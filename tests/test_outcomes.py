@@ -1359,6 +1359,27 @@ def test_an_outcome_that_is_measured_seldom_does_not_prolong_a_run():
         unlike.should_stop(tb.stopping.Budget(cost=16.0))
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_a_rule_that_knows_one_outcome_first_ends_the_run_once_it_knows_all(seed: int):
+    calls = [0]
+
+    def no_endless_run(*_: Any) -> None:
+        calls[0] += 1
+        assert calls[0] < 100, "the run does not end"
+
+    table = tb.environments.Table(PROBLEM.tensor.expand(2, -1, -1), torch.tensor(TRUTH.T.copy()), 0.1)
+    history = tb.run(
+        POLICIES["chebyshev"](), table, 60, generator=generator(seed), stop=tb.stopping.SameArm(6), callbacks=[no_endless_run]
+    )
+    assert len(set(history.num_pulls.tolist())) == 1
+    recommended = [history.batches["recommended"][history.batches["row"] == row] for row in range(2)]
+    if history.num_pulls[0] < 60:
+        assert all("recommended one for" in reason for reason in history.metadata["stopped"])
+        assert all(len(set(arms[-6:].tolist())) == 1 for arms in recommended)
+        # Before that, one of them had changed.
+        assert any(len(set(arms[-8:-1].tolist())) > 1 for arms in recommended)
+
+
 def test_a_front_that_is_known_ends_the_run():
     proved = {"width": tb.widths.Srinivas(0.05)}
     policy = outcomes.epal(models(**proved), minimize=["cost"], epsilon={"yield": 1.0, "cost": 3.0})

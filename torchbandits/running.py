@@ -35,7 +35,7 @@ from torchbandits.outcome_bandit import OutcomeBandit
 from torchbandits.policies import Policy
 from torchbandits.policies.joint import Joint
 from torchbandits.selections import marked
-from torchbandits.stopping import Decision, Rule, check_rules, decide
+from torchbandits.stopping import Decision, Rule, check_rules, decide, shared
 from torchbandits.types import Report, Selection
 
 _STEPS = 64  # steps that are recorded at once
@@ -136,7 +136,8 @@ def run(
         exclude = failures == "exclude"
         if bandit.journal is not None:
             bandit.journal.ride(noise, _regrets(environment, policy))
-            _catch_up(bandit.journal, steps, money, rounds, bandit.device, rules, exclude=exclude)
+            several = bool(policy.outcomes)
+            _catch_up(bandit.journal, steps, money, rounds, bandit.device, rules, exclude=exclude, several=several)
         evaluator = _evaluator(environment, noise, executor, workers, retries, timeout, failures, asynchronous)
         try:
             if asynchronous and (out := rounds.again()) is not None:
@@ -306,6 +307,7 @@ def _catch_up(
     rules: Sequence[Rule],
     *,
     exclude: bool,
+    several: bool,
 ) -> None:
     """Record the rewards told before the run was interrupted, and charge them to rounds and budget. A NaN is a failed
     evaluation."""
@@ -321,7 +323,7 @@ def _catch_up(
             if budget is not None:
                 budget.spend(index)
             for rule in rules:
-                rule.see(report.pulls, best)
+                rule.see(shared(report.pulls) if several else report.pulls, best)
 
 
 def _regret(environment: Environment, index: Tensor, policy: Policy | None) -> Tensor:
@@ -415,10 +417,14 @@ class Rounds:
         self.stopped: tuple[str, ...] | None = None
 
     def stop(self, decision: Decision) -> None:
-        """Ask for no more picks of the batch rows that a decision stops, and keep their reasons."""
+        """Ask for no more picks of the batch rows that a decision stops, and keep their reasons. Outcomes share their picks, so
+        that they stop together."""
         if self.stopped is None:
             self.stopped = ("",) * len(decision.reasons)
-        over = decision.stop & (self._rounds > self._bandit.pulls.long())
+        ends = decision.stop
+        if self._bandit.policy.outcomes:
+            ends = ends.all(dim=-1, keepdim=True).expand_as(ends)
+        over = ends & (self._rounds > self._bandit.pulls.long())
         if bool(over.any()):
             reasons = zip(self.stopped, decision.reasons, over.reshape(-1).tolist(), strict=True)
             self.stopped = tuple(new if now else old for old, new, now in reasons)

@@ -156,10 +156,14 @@ def recommended(loop: Loop) -> Tensor:
 
 
 def pulls_of(loop: Loop) -> Tensor:
-    """Number of pulls told, `batch_shape`. Of several outcomes, some of which may not be measured at every pull, it is that of
-    the outcome that was measured most often."""
-    told = loop.pulls
-    return told.amax(dim=-1, keepdim=True).expand_as(told) if loop.policy.outcomes else told
+    """Number of pulls told, `batch_shape`, as rules count them."""
+    return shared(loop.pulls) if loop.policy.outcomes else loop.pulls
+
+
+def shared(told: Tensor) -> Tensor:
+    """Of several outcomes, some of which may not be measured at every pull, the pulls of the outcome that was measured most
+    often, `batch_shape`."""
+    return told.amax(dim=-1, keepdim=True).expand_as(told)
 
 
 def decision_of(loop: Loop, stop: Tensor, value: Tensor, text: str) -> Decision:

@@ -266,6 +266,45 @@ def test_numbers_that_are_texts_are_said_to_be():
     assert found["code"].why == "2 different texts"
 
 
+@pytest.mark.parametrize("slip", ["#DIV/0!", "4O", "20 °C"])
+def test_a_slip_among_few_different_numbers_makes_no_categories_of_them(slip: str):
+    cells = [slip if i == 7 else str(20 + 10 * (i % 4)) for i in range(N)]
+    with pytest.raises(ArgumentError, match=f"column 'temp' holds '{slip}' in row 7, which is not a number: correct it"):
+        decided(table()[["number"]].assign(temp=cells))
+    assert decided(table()[["number"]].assign(temp=cells), temp="category")["temp"].kind == "category"
+    few = decided(table()[["number"]].assign(temp=["none", "none", "5"] * (N // 3) + ["10"] * (N % 3)))["temp"]
+    assert few.kind == "category", "mostly texts"
+
+
+@pytest.mark.parametrize("different", [4, 28])
+def test_a_slip_among_dates_is_named(different: int):
+    cells = ["3.8.2026" if i == 7 else f"2026-08-{1 + i % different:02}" for i in range(N)]
+    with pytest.raises(ArgumentError, match=r"column 'day' holds '3.8.2026' in row 7, which is not a date in the form"):
+        decided(table()[["number"]].assign(day=cells))
+    assert decided(table()[["number"]].assign(day=cells), day="category")["day"].kind == "category"
+
+
+@pytest.mark.parametrize(
+    ("cells", "words"),
+    [
+        (["01.08.2026", "2.8.2026"], ": write '01.08.2026' in the form 2026-08-31 to use their order"),
+        (["8/1/2026", "8/2/2026"], ": write '8/1/2026' in the form 2026-08-31 to use their order"),
+        (["20,5", "30"], ": write '20,5' with a decimal point to use their order"),
+        (["20", "30"], ": write '20' as a number, not as a text, to use their order"),
+        (["water", "water "], "; 'water' and 'water ' are two: write them alike if they are the same"),
+        (
+            ["Ethyl acetate", "ethyl acetate"],
+            "; 'Ethyl acetate' and 'ethyl acetate' are two: write them alike if they are the same",
+        ),
+        (["Co", "CO"], ""),
+        (["1A", "2B"], ""),
+    ],
+)
+def test_why_categories_may_not_be_what_was_meant(cells: list[str], words: str):
+    found = decided(table()[["number"]].assign(a=cells * (N // 2)))["a"]
+    assert (found.kind, found.why) == ("category", f"2 different texts{words}")
+
+
 def test_texts_that_may_name_the_rows_are_offered_as_ids():
     names = [f"F{i:02}" for i in range(N)]
     frame = table()[["number"]].assign(

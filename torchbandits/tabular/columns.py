@@ -49,10 +49,16 @@ ROUNDING = 64 * float(np.finfo(np.float64).eps)
 _DAY = 86_400e6  # microseconds
 FEW_REAGENTS = 100
 """Largest number of different SMILES that are categories beside other features. As substances so few had more simple regret."""
+_CORRECT = "correct it, leave the cell empty, or make the column a 'category' or 'ignore' it"
 # Largest number of texts, or of columns, that a message names.
 _NAMED = 5
 _SIMILAR = "SMILES: similar ones are close to each other"
 _LIKE_A_DATE = re.compile(r"\d{1,4}[-./]\d{1,2}[-./]\d{1,4}\b")
+_DATE = re.compile(r"\d{1,2}([-./])\d{1,2}\1\d{4}|\d{4}([-./])\d{1,2}\2\d{1,2}")
+_DECIMAL_COMMA = re.compile(r"[+-]?\d+(,\d+)?")
+_WORDS = re.compile(r"[^\W\d_]{4,}([ -][^\W\d_]+)*")
+# A date as it is read from a file.
+_LIKE_A_WRITTEN_DATE = r"\d{4}-\d\d-\d\d(?!\d)"
 # A number with a unit, a sign such as <, or separators of thousands.
 _LIKE_A_NUMBER = re.compile(r"[<>~]?\s*[+-]?\d[\d.,' ]*\s*[^\W\d]{0,3}[%°]?[^\W\d]?")
 
@@ -72,6 +78,8 @@ class Survey:
         too_many: Whether there are more than `MOST_CATEGORIES` of them.
         first_text, text_at: A text, preferably one that is not a number, and its place in words.
         mostly_numbers: Whether most texts of the first batch are numbers.
+        only_numbers: Whether all of them are.
+        mostly_dates: Whether most texts of the first batch are dates such as 2026-08-31, but not all.
     """
 
     def __init__(self, column: str, kind: pa.DataType, table: Table) -> None:
@@ -88,7 +96,8 @@ class Survey:
         self.text = is_text(inner)
         self.count, self.missing, self.infinite = table.count, 0, ""
         self.low, self.high = math.inf, -math.inf
-        self.too_many, self.first_text, self._text_row, self.mostly_numbers = False, "", 0, False
+        self.too_many, self.first_text, self._text_row = False, "", 0
+        self.mostly_numbers = self.only_numbers = self.mostly_dates = False
         self._own_order: tuple[str, ...] = ()
         self._seen: dict[str, None] = {}
         self._filled = 0
@@ -131,7 +140,10 @@ class Survey:
         series = texts.to_pandas()
         some = series[series.notna()]
         odd = some[pd.to_numeric(some, errors="coerce").isna()]
-        self.mostly_numbers = 2 * len(odd) < len(some)
+        self.mostly_numbers, self.only_numbers = 2 * len(odd) < len(some), not len(odd)
+        undated = some[~some.str.match(_LIKE_A_WRITTEN_DATE)]
+        self.mostly_dates = 0 < 2 * len(undated) < len(some)
+        odd = undated if self.mostly_dates else odd
         for row, text in (odd if len(odd) else some).head(1).items():
             self.first_text, self._text_row = str(text)[:40], int(row)
 
@@ -572,12 +584,13 @@ def _guess(s: Survey, molecules: bool) -> tuple[Any, str]:
     most_rare = not s.too_many and len(s.categories) <= FEW_CATEGORIES and 2 * len(s.categories) <= s.count - s.missing
     if molecules and not (most_rare or s.dictionary) and all_smiles(s.categories):
         return MOLECULE, "SMILES: Morgan fingerprints"
-    if not (most_rare or s.dictionary):
+    # A slip in a column of few different numbers or dates, which would be categories without an order.
+    slip = s.text and ((s.mostly_numbers and not s.only_numbers) or s.mostly_dates)
+    if slip or not (most_rare or s.dictionary):
         _refuse_texts(s, molecules)
     if len(s.categories) < 2:
         return "category", "the same text, or empty"
-    amounts = f": write {s.categories[0][:20]!r} without the unit to use their order" if _of_one_unit(s.categories) else ""
-    return "category", f"{len(s.categories)} different texts{amounts}"
+    return "category", f"{len(s.categories)} different texts{_order_lost(s.categories)}{_nearly_equal(s.categories)}"
 
 
 def _decades(values: NDArray[np.float64]) -> bool:
@@ -588,6 +601,9 @@ def _decades(values: NDArray[np.float64]) -> bool:
 
 def _refuse_texts(s: Survey, molecules: bool) -> NoReturn:
     """Refuse texts that are neither categories nor, where there may be molecules, all SMILES."""
+    if s.mostly_dates:
+        date = f"column {s.column!r} holds {s.first_text!r} in {s.text_at}, which is not a date in the form 2026-08-31"
+        raise ArgumentError(f"{date}: {_CORRECT}.")
     if s.mostly_numbers:
         raise ArgumentError(no_number(s))
     wrong = no_smiles(s.categories) if molecules else s.categories
@@ -629,6 +645,31 @@ def _remedy(columns: Sequence[Survey], molecules: bool) -> str:
     )
 
 
+def _order_lost(texts: Sequence[str]) -> str:
+    """What a reason adds if categories are amounts, dates or numbers whose order the model would see in another spelling."""
+    first = texts[0][:20]
+    if _of_one_unit(texts):
+        return f": write {first!r} without the unit to use their order"
+    if all(_DATE.fullmatch(text.strip()) for text in texts):
+        return f": write {first!r} in the form 2026-08-31 to use their order"
+    if all(_DECIMAL_COMMA.fullmatch(text.strip()) for text in texts):
+        way = "with a decimal point" if any("," in text for text in texts) else "as a number, not as a text,"
+        return f": write {first!r} {way} to use their order"
+    return ""
+
+
+def _nearly_equal(texts: Sequence[str]) -> str:
+    """What a reason adds if two categories differ only in spaces, or words only in upper and lower case."""
+    seen: dict[str, str] = {}
+    for text in texts:
+        plain = " ".join(text.split())
+        # In formulas and SMILES the case has a meaning: Co and CO.
+        plain = plain.casefold() if _WORDS.fullmatch(plain) else plain
+        if (other := seen.setdefault(plain, text)) != text:
+            return f"; {other[:20]!r} and {text[:20]!r} are two: write them alike if they are the same"
+    return ""
+
+
 def _of_one_unit(texts: Sequence[str]) -> bool:
     """Whether texts are numbers with the same unit."""
     units = {re.sub(r"^[+-]?\d[\d.,]*\s*", "", text) for text in texts}
@@ -650,9 +691,7 @@ def _may_be_ids(column: str) -> str:
     return f"If the texts of {column!r} name the rows, they are the ids: id={column!r} (--id {column})."
 
 
-def no_number(
-    s: Survey, remedy: str = "correct it, leave the cell empty, or make the column a 'category' or 'ignore' it"
-) -> str:
+def no_number(s: Survey, remedy: str = _CORRECT) -> str:
     """Error message for a column that should hold numbers but does not, with what to do."""
     return (
         f"column {s.column!r} holds {s.first_text!r} in {s.text_at}, which is not a number: {remedy}."

@@ -767,6 +767,53 @@ def test_spreadsheets_that_may_mean_two_things_are_refused_with_the_line(tmp_pat
     refused(lambda: campaign(written(path, "id,temp\n\na,1\n\nb,2\nc,x\nd,3\n")), "'x' in line 6")
 
 
+def test_a_text_that_does_not_end_is_named_and_swallows_no_rows(tmp_path: Path):
+    rows = [f"{i:03d},{20 + i},{'water' if i % 2 else 'DMF'}\n" for i in range(8)]
+    rows[4] = rows[4].replace("DMF", '"DMF')
+    path = written(tmp_path / "table.csv", "id,temp,solvent\n" + "".join(rows))
+    refused(lambda: campaign(path), 'table.csv, line 6, has a quotation mark (") that is not closed', error=DataError)
+    results = written(tmp_path / "results.csv", 'id,yield,note\n003,5,"a\nb"\n004,6,"c\n')
+    refused(lambda: campaign().tell(results), "results.csv, line 4, has a quotation mark", error=DataError)
+    tube = campaign(written(tmp_path / "tube.csv", 'id,temp,note\n1,20,"a, b"\n2,30,5" tube\n3,40,"a, b"\n4,50,5" tube\n'))
+    assert set(tube.ask(4)["note"]) == {"a, b", '5" tube'}
+    odd = written(tmp_path / "odd.csv", 'id,temp,note\n1,20,"a, b"\n2,30,5" tube\n3,40,x\n')
+    assert len(campaign(odd, columns={"note": "ignore"}).ask(3)) == 3
+
+
+@pytest.mark.parametrize("header", ["id,temp,solvent,,", "id,temp,solvent"])
+def test_empty_cells_beside_the_table_are_left_out(header: str, tmp_path: Path):
+    rows = "".join(f"00{i},{i}.5,{'DMF' if i % 2 else 'H2O'},,\n" for i in range(8))
+    c = campaign(written(tmp_path / "table.csv", f"{header}\n{rows},,,,\n"))
+    assert list(c.ask(8).columns[:4]) == ["id", "temp", "solvent", "expected"]
+    assert {d.column: d.kind for d in c.columns} == {"id": "id", "temp": "number", "solvent": "category"}
+    assert c.tell(written(tmp_path / "results.csv", "id,yield,\n003,5,\n004,6,\n")).measured == 2
+    far = "".join(f"{i},{i % 7},{'x' if i == 19_999 else ''}\n" for i in range(20_000))
+    refused(
+        lambda: campaign(written(tmp_path / "far.csv", f"id,temp,\n{far}")), "line 1: column 3 has no name", error=DataError
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("Plan,,\nid,temp,x\n1,2,3\n2,3,4\n", "line 1: column 2, 3 has no name, and the first line must name all columns: "),
+        ("Plan\n\nid,temp,x\n1,2,3\n2,3,4\n", "line 1, names one column, and line 3 has 3 cells: "),
+        ("Plan 2026\nid;temp\n1;2,5\n2;3,5\n", "line 1, names one column, and line 2 has 2 cells: "),
+    ],
+)
+def test_titles_above_the_table_are_named(text: str, words: str, tmp_path: Path):
+    path = written(tmp_path / "table.csv", text)
+    refused(lambda: campaign(path), f"table.csv, {words}delete titles above the table", error=DataError)
+    single = written(tmp_path / "single.csv", "temp\n20,5\n30,5\n40,5\n")
+    assert campaign(single).columns["temp"].kind == "number"
+
+
+def test_a_cell_too_many_among_the_candidates_is_named_with_what_to_do(tmp_path: Path):
+    path = written(tmp_path / "table.csv", "id,temp,solvent\n1,20,DMF\n2,2,5,DMF\n3,30,H2O\n")
+    words = "table.csv, line 3, has 4 cells, the header 3: put texts with ',' in quotes, and write decimals with a point."
+    refused(lambda: campaign(path), words, error=DataError)
+
+
 def test_a_plate_of_a_spreadsheet_with_decimal_commas_is_that_of_the_candidates(tmp_path: Path):
     c = campaign(frame().assign(zero=np.where(np.arange(60) % 2, 1e-17, 2.0)), columns={"zero": "number"})
     plate = c.ask(6)

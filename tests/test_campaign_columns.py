@@ -274,6 +274,8 @@ def test_a_slip_among_few_different_numbers_makes_no_categories_of_them(slip: st
     assert decided(table()[["number"]].assign(temp=cells), temp="category")["temp"].kind == "category"
     few = decided(table()[["number"]].assign(temp=["none", "none", "5"] * (N // 3) + ["10"] * (N % 3)))["temp"]
     assert few.kind == "category", "mostly texts"
+    third = decided(table()[["number"]].assign(lot=["07", "7", "x", "8"] * (N // 4)))["lot"]
+    assert third.kind == "category", "too many for slips"
 
 
 @pytest.mark.parametrize("different", [4, 28])

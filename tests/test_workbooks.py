@@ -79,6 +79,12 @@ def test_columns_have_the_type_that_they_would_have_in_a_csv_file(tmp_path: Path
     assert other["code"].to_pylist() == ["007", "8", "2.5"]
 
 
+def test_cells_of_spaces_are_blank(tmp_path: Path):
+    rows = [["id", "x"], ["01", 1], ["02", 2], ["03", 4], [" ", None], [None, "  "]]
+    c = tb.Campaign(write(tmp_path / "sheet.xlsx", rows), "yield")
+    assert (len(c.ask(3)), c.columns["x"].kind) == (3, "number")
+
+
 def test_blank_rows_are_skipped_and_rows_are_named_as_in_the_sheet(tmp_path: Path):
     rows = [[], ["id", "x"], ["a", 1], [], ["b", 2], ["a", 3], ["", ""]]
     path = write(tmp_path / "blank.xlsx", rows)

@@ -44,6 +44,8 @@ MOST_CATEGORIES = 1_000
 """Largest number of values of a column of categories."""
 LARGEST = 1e100
 """Bound of the numbers of a column, whose squares and their sums must be finite."""
+SLIPS = 0.1
+"""Largest share of the cells of a column of numbers or dates that may be other texts by mistake."""
 ROUNDING = 64 * float(np.finfo(np.float64).eps)
 """Spread of the numbers of a column, as a fraction of their size, up to which they differ by rounding errors."""
 _DAY = 86_400e6  # microseconds
@@ -78,8 +80,8 @@ class Survey:
         too_many: Whether there are more than `MOST_CATEGORIES` of them.
         first_text, text_at: A text, preferably one that is not a number, and its place in words.
         mostly_numbers: Whether most texts of the first batch are numbers.
-        only_numbers: Whether all of them are.
-        mostly_dates: Whether most texts of the first batch are dates such as 2026-08-31, but not all.
+        mostly_dates: Whether most of them are dates such as 2026-08-31, but not all.
+        slips: Whether the others are so few that they may be slips.
     """
 
     def __init__(self, column: str, kind: pa.DataType, table: Table) -> None:
@@ -97,7 +99,7 @@ class Survey:
         self.count, self.missing, self.infinite = table.count, 0, ""
         self.low, self.high = math.inf, -math.inf
         self.too_many, self.first_text, self._text_row = False, "", 0
-        self.mostly_numbers = self.only_numbers = self.mostly_dates = False
+        self.mostly_numbers = self.mostly_dates = self.slips = False
         self._own_order: tuple[str, ...] = ()
         self._seen: dict[str, None] = {}
         self._filled = 0
@@ -140,10 +142,11 @@ class Survey:
         series = texts.to_pandas()
         some = series[series.notna()]
         odd = some[pd.to_numeric(some, errors="coerce").isna()]
-        self.mostly_numbers, self.only_numbers = 2 * len(odd) < len(some), not len(odd)
+        self.mostly_numbers = 2 * len(odd) < len(some)
         undated = some[~some.str.match(_LIKE_A_WRITTEN_DATE)]
         self.mostly_dates = 0 < 2 * len(undated) < len(some)
         odd = undated if self.mostly_dates else odd
+        self.slips = 2 * len(odd) < len(some) and (len(odd) == 1 or 0 < len(odd) <= SLIPS * len(some))
         for row, text in (odd if len(odd) else some).head(1).items():
             self.first_text, self._text_row = str(text)[:40], int(row)
 
@@ -584,9 +587,8 @@ def _guess(s: Survey, molecules: bool) -> tuple[Any, str]:
     most_rare = not s.too_many and len(s.categories) <= FEW_CATEGORIES and 2 * len(s.categories) <= s.count - s.missing
     if molecules and not (most_rare or s.dictionary) and all_smiles(s.categories):
         return MOLECULE, "SMILES: Morgan fingerprints"
-    # A slip in a column of few different numbers or dates, which would be categories without an order.
-    slip = s.text and ((s.mostly_numbers and not s.only_numbers) or s.mostly_dates)
-    if slip or not (most_rare or s.dictionary):
+    # With a slip, few different numbers or dates would be categories without an order.
+    if (s.text and s.slips) or not (most_rare or s.dictionary):
         _refuse_texts(s, molecules)
     if len(s.categories) < 2:
         return "category", "the same text, or empty"

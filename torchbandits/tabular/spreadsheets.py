@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from torchbandits.checks import check_regular
+from torchbandits.display import count
 from torchbandits.errors import DataError, require
 
 if TYPE_CHECKING:
@@ -27,6 +28,8 @@ else:
 EMPTY = ("", "NA", "N/A", "n/a", "#N/A", "NaN", "nan", "null", "NULL")
 """Cells that count as empty."""
 _HEAD = 1 << 16
+_CHUNK = 1 << 20
+_OPEN = 'has a quotation mark (") that is not closed: close it, or delete it.'
 _COMMA = re.compile(r"[+-]?\d+,\d+([eE][+-]?\d+)?")
 _POINT = re.compile(r"[+-]?\d*\.\d+([eE][+-]?\d+)?")
 _THOUSANDS = re.compile(r"[+-]?[1-9]\d{0,2},\d{3}")
@@ -91,11 +94,37 @@ def _detected(path: Path, text: str) -> Dialect:
     rows = parsed[delimiter]
     require(bool(rows), f"{path} is empty: its first line must name the columns.", DataError)
     line, header = rows[0]
-    unnamed = [str(place + 1) for place, name in enumerate(header) if not name.strip()]
-    require(not unnamed, f"{path}, line {line}: column {', '.join(unnamed[:5])} has no name.", DataError)
+    _check_title(path, line, {one: found for one, found in parsed.items() if len(header) == 1})
+    # A spreadsheet program may write cells beside the table that were used once.
+    width = max((place for place, name in enumerate(header, start=1) if name.strip()), default=0)
+    width = max(width, *(_filled(cells[: len(header)]) for _, cells in rows))
+    unnamed = [str(place + 1) for place, name in enumerate(header[:width]) if not name.strip()]
+    nameless = f"{path}, line {line}: column {', '.join(unnamed[:5])} has no name, and the first line must name all columns"
+    require(not unnamed, f"{nameless}: delete titles above the table.", DataError)
+    header = header[:width]
     twice = sorted({name for name in header if header.count(name) > 1})
     require(not twice, f"{path} has more than one column {', '.join(map(repr, twice))}: rename all but one.", DataError)
     return Dialect(delimiter, _decimal(path, delimiter, rows[1:]), tuple(header), line - 1)
+
+
+def _filled(cells: Sequence[str]) -> int:
+    """Number of cells up to the last one that is not empty."""
+    return max((place for place, cell in enumerate(cells, start=1) if cell.strip()), default=0)
+
+
+def _check_title(path: Path, line: int, parsed: dict[str, list[Row]]) -> None:
+    """Refuse a header of a single name above what looks like the header of a table with several columns.
+
+    Args:
+        path, line: The file, and the line of the header.
+        parsed: The rows by delimiter.
+    """
+    for delimiter, rows in parsed.items():
+        advice = f"delete titles above the table, or put texts with {delimiter!r} in quotes"
+        widths = {len(cells) for _, cells in rows[1:]}
+        named = len(rows) > 2 and not any(not cell.strip() or cell.strip()[0] in "+-.,0123456789" for cell in rows[1][1])
+        message = f"{path}, line {line}, names one column, and line {rows[1][0] if named else 0} has {len(rows[-1][1])} cells"
+        require(not named or widths == {1} or len(widths) > 1, f"{message}: {advice}.", DataError)
 
 
 def _fitting(rows: list[Row]) -> float:
@@ -171,12 +200,60 @@ def read_csv(path: Path, texts: Sequence[str] = ()) -> pa.Table:
             parse_options=csv.ParseOptions(delimiter=found.delimiter, newlines_in_values=True),
             convert_options=conversion(texts, found.decimal),
         )
-    except (OSError, pa.ArrowException) as error:
-        _text(path)  # The error names the place that is not UTF-8.
-        raise DataError(f"{path}{_uneven(path, found)} can't be read: {error}") from error
+    except (OSError, pa.ArrowException):
+        table = _read_evened(path, texts)
     if any(pa.types.is_binary(kind) for kind in table.schema.types):
         _text(path)
+    if table.num_columns > len(found.header):
+        table = _read_evened(path, texts)
+    _check_closed(path, found)
     return _without_empty(path, table)
+
+
+def _read_evened(path: Path, texts: Sequence[str]) -> pa.Table:
+    """Read a file with empty cells beyond its header.
+
+    Raises:
+        DataError: If the file cannot be read, is not UTF-8, or a row is shorter than the header or has other cells beyond it;
+            names the line.
+    """
+    evened, found = read_texts(path), dialect(path)
+    with open(path, encoding="utf-8-sig", newline="") as file:
+        short = ((line, len(cells)) for line, cells in _rows(file, found.delimiter) if len(cells) < len(found.header))
+        line, cells = next(short, (0, 0))
+    message = f"{path}, line {line}, has {count(cells, 'cell')}, the header {len(found.header)}: fill in the row, or delete it."
+    require(not line, message, DataError)
+    written = io.StringIO(newline="")
+    plain_csv.writer(written).writerows([evened.frame.columns, *evened.frame.itertuples(index=False)])
+    try:
+        return csv.read_csv(
+            io.BytesIO(written.getvalue().encode()),
+            parse_options=csv.ParseOptions(newlines_in_values=True),
+            convert_options=conversion(texts, evened.decimal),
+        )
+    except pa.ArrowException as error:
+        raise DataError(f"{path} can't be read: {error}") from error
+
+
+def _check_closed(path: Path, found: Dialect) -> None:
+    """Refuse a file that ends within quotation marks: the rows after the opening one would be a single cell."""
+    with open(path, "rb") as file:
+        marks = sum(chunk.count(b'"') for chunk in iter(lambda: file.read(_CHUNK), b""))
+    if marks % 2 == 0:
+        return
+    with open(path, encoding="utf-8-sig", errors="replace", newline="") as file:
+        line = 0
+        try:
+            for line, cells in _rows(file, found.delimiter, strict=True):
+                line += sum(cell.count("\n") for cell in cells)
+        except plain_csv.Error as error:
+            # Other marks, as in 5" tube, are read as they are.
+            require(not _unclosed(error), f"{path}, line {line + 1}, {_OPEN}", DataError)
+
+
+def _unclosed(error: plain_csv.Error) -> bool:
+    """Whether an error means that a cell does not end."""
+    return "unexpected end" in str(error) or "field limit" in str(error)
 
 
 def form_of(path: Path, table: pa.Table) -> Form:
@@ -219,7 +296,9 @@ def _without_empty(path: Path, table: pa.Table) -> pa.Table:
     last = int(np.flatnonzero(filled).max(initial=-1)) + 1
     gap = np.flatnonzero(~filled[:last])
     lines = ", ".join(str(line_of(path, int(row))) for row in gap[:3])
-    require(not len(gap), f"{path}, line {lines}: all cells are empty ({len(gap):,} such rows). Delete the row.", DataError)
+    require(
+        not len(gap), f"{path}, line {lines}: all cells are empty ({count(len(gap), 'such row')}). Delete the row.", DataError
+    )
     return table.slice(0, last)
 
 
@@ -230,14 +309,6 @@ def line_of(path: Path, row: int) -> int:
         return next(islice((line for line, _ in _rows(file, found.delimiter)), row + 1, None))
 
 
-def _uneven(path: Path, found: Dialect) -> str:
-    """Name the first line that has more or fewer cells than the header, if there is one."""
-    with open(path, encoding="utf-8-sig", errors="replace", newline="") as file:
-        wrong = (line for line, cells in _rows(file, found.delimiter) if len(cells) != len(found.header))
-        line = next(wrong, None)
-    return "" if line is None else f", line {line},"
-
-
 def read_texts(path: Path) -> Texts:
     """Read a CSV file with every cell as text. A row that is shorter than the header ends in empty cells.
 
@@ -246,7 +317,8 @@ def read_texts(path: Path) -> Texts:
     """
     text = _text(path)
     found = _detected(path, text)
-    width, cells, lines = len(found.header), [], []
+    width, cells, lines = len(found.header), list[list[str]](), list[int]()
+    line = 0
     try:
         for line, row in islice(_rows(io.StringIO(text, newline=""), found.delimiter, strict=True), 1, None):
             few = not any(cell.strip() for cell in row[width:])
@@ -258,5 +330,7 @@ def read_texts(path: Path) -> Texts:
             cells.append((row + [""] * width)[:width])
             lines.append(line)
     except plain_csv.Error as error:
-        raise DataError(f"{path} can't be read: {error}.") from error
+        after = line + 1 + sum(cell.count("\n") for cell in (cells[-1] if cells else ()))
+        what = _OPEN if _unclosed(error) else f"can't be read: {error}."
+        raise DataError(f"{path}, line {after}, {what}") from error
     return Texts(pd.DataFrame(cells, columns=list(found.header), dtype=str), lines, found.decimal)

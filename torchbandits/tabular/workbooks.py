@@ -122,7 +122,8 @@ def _sheets(path: Path) -> dict[str, list[Row]]:
 
 
 def _filled(cells: Sequence[Any]) -> Sequence[Any]:
-    last = max((place for place, cell in enumerate(cells, start=1) if cell not in (None, "")), default=0)
+    cells = [None if isinstance(cell, str) and not cell.strip() else cell for cell in cells]
+    last = max((place for place, cell in enumerate(cells, start=1) if cell is not None), default=0)
     return cells[:last]
 
 

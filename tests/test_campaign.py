@@ -179,6 +179,28 @@ def test_leading_zeros_that_a_spreadsheet_program_dropped_are_named():
     assert c.tell(plate).measured == 4
 
 
+def test_ids_with_spaces_are_known_and_other_slips_are_named(tmp_path: Path):
+    table = frame(12).assign(id=[f"A{i}" for i in range(12)])
+    c = campaign(table)
+    assert c.tell(written(tmp_path / "spaces.csv", "id,yield\nA1 ,3\n A2,4\nA3,5\n")).measured == 3
+    assert sorted(c.best(3)["id"]) == ["A1", "A2", "A3"]
+    words = "'a4' (line 2). Nothing was told. Does 'a4' mean 'A4'? Write the id as the candidates do."
+    refused(lambda: c.tell(written(tmp_path / "case.csv", "id,yield\na4,3\nA5,4\n")), words)
+    refused(lambda: c.tell(written(tmp_path / "all.csv", "id,yield\na 4,3\n")), "Does 'a 4' mean 'A4'?")
+    refused(lambda: c.tell(written(tmp_path / "other.csv", "id,yield\nB4,3\n")), "these are results of another campaign")
+    # A spreadsheet program shows the number 7 as 007 where the column has that format.
+    shown = campaign(table.assign(id=range(12)))
+    refused(lambda: shown.tell(written(tmp_path / "shown.csv", "id,yield\n007,3\n")), "Does '007' mean '7'?")
+    both = campaign(table.assign(id=["A1 ", "A1", *table["id"][2:]]))
+    both.tell(written(tmp_path / "both.csv", "id,yield\nA1 ,3\nA1,4\n"))
+    assert both.best(2).set_index("id")["measured"].to_dict() == {"A1": 4.0, "A1 ": 3.0}
+
+
+def test_a_decimal_comma_between_commas_is_named(tmp_path: Path):
+    path = written(tmp_path / "results.csv", 'id,yield\n003,"3,5"\n')
+    refused(lambda: campaign().tell(path), "line 2: '3,5'. Correct it", "Write decimals with a point.")
+
+
 def test_the_rules_that_need_a_noise_level_say_how_to_give_it():
     c = tb.Campaign(frame(), "yield")
     c.tell(measured(c.ask(6)))

@@ -6,6 +6,7 @@ import functools
 import math
 import operator
 import os
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -31,6 +32,7 @@ MOST_NAMED = 5
 Key = tuple[int, float | None]
 """A row and its value; None where the evaluation failed."""
 
+_COMMA = re.compile(r"[+-]?\d+,\d+([eE][+-]?\d+)?")
 _ENOUGH = 8
 """Number of values from which on another one may be called far from them."""
 Call = tuple[Sequence[int], NDArray[np.float64]]
@@ -166,9 +168,11 @@ def _values(
     odd = [i for i in np.flatnonzero(~np.isfinite(numbers)).tolist() if not empty[i]]
     said = "; ".join(f"{rows[i]}: {str(cells.iloc[i])[:40]!r}" for i in odd[:MOST_NAMED])
     if odd:
+        # Commas are decimal marks in files with semicolons or tabs only.
+        comma = " Write decimals with a point." if any(_COMMA.fullmatch(texts.iloc[i]) for i in odd) else ""
         raise ArgumentError(
             f"{name}, column {objective!r}, contains a value that is not a finite number in {said}{_more(len(odd))}. "
-            "Correct it, or leave the cell empty where the evaluation failed. Nothing was told."
+            f"Correct it, or leave the cell empty where the evaluation failed.{comma} Nothing was told."
         )
     return numbers
 
@@ -196,13 +200,15 @@ def check_known(results: Results, found: dict[str, int], ids: Ids, known_as: str
         f"{results.name} has an id {results.ids[unknown[0] if unknown else 0]!r}, and {known_as} has {padded!r}: a spreadsheet "
         "program dropped leading zeros. Format the column of the ids as text, and put the zeros back. Nothing was told.",
     )
-    if len(unknown) == len(results):
+    alike = ids.alike(results.ids[unknown[0]]) if unknown else None
+    meant = "" if alike is None else f" Does {results.ids[unknown[0]]!r} mean {alike!r}? Write the id as the candidates do."
+    if alike is None and len(unknown) == len(results):
         raise ArgumentError(
             f"none of the {len(results):,} ids of {results.name} (such as {results.ids[0]!r}) is an id of {known_as}: these "
             "are results of another campaign, or another column holds the ids. Nothing was told."
         )
     said = ", ".join(f"{results.ids[i]!r} ({results.rows[i]})" for i in unknown[:MOST_NAMED])
-    message = f"{results.name} has ids that are not among the candidates: {said}{_more(len(unknown))}. Nothing was told."
+    message = f"{results.name} has ids that are not among the candidates: {said}{_more(len(unknown))}. Nothing was told.{meant}"
     require(not unknown, message)
 
 

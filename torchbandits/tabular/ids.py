@@ -114,12 +114,20 @@ class Ids:
         return [_canonical(_text(value), kind) for value in given]
 
     def find(self, wanted: Iterable[str]) -> dict[str, int]:
-        """Map each of these ids to its row; unknown ids are left out. Cost: a pass over the column."""
-        missing = set(wanted)
+        """Map each of these ids to its row; unknown ids are left out. An unknown id with spaces around it stands for the id
+        without them. Cost: a pass over the column, and another one if there are unknown ids with spaces."""
+        wanted = set(wanted)
+        found = self._find(wanted)
+        spaced = {text: text.strip() for text in wanted if text not in found and text != text.strip()}
+        own = self._find(set(spaced.values())) if spaced else {}
+        return found | {text: own[bare] for text, bare in spaced.items() if bare in own}
+
+    def _find(self, missing: set[str]) -> dict[str, int]:
+        """Map each of these ids to its row, exactly as they are written."""
         if self.column is None:
             rows = {text: int(text) - 1 for text in missing if text.isascii() and text.isdigit()}
             return {text: row for text, row in rows.items() if 0 <= row < self._table.count}
-        found: dict[str, int] = {}
+        missing, found = set(missing), dict[str, int]()
         for first, texts in self._batches():
             if not missing:
                 break
@@ -135,6 +143,16 @@ class Ids:
         if self.column is None or not (text.isascii() and text.isdigit()):
             return None
         return min(self.find(text.zfill(width) for width in range(len(text) + 1, _WIDEST + 1)), key=len, default=None)
+
+    def alike(self, text: str) -> str | None:
+        """The first id that differs from this text only in upper and lower case, spaces, or leading zeros of the text; None if
+        there is none. Cost: a pass over the column."""
+        wanted = _plain(text)
+        for _, texts in [] if self.column is None else self._batches():
+            own = next((cell for cell in texts.to_pylist() if cell is not None and _plain(cell) == wanted), None)
+            if own is not None:
+                return str(own)
+        return None
 
     def of(self, rows: NDArray[np.int64], taken: Any) -> list[str]:
         """Ids of rows, as texts, from these rows of the table."""
@@ -163,6 +181,12 @@ def _canonical(text: str, kind: pa.DataType) -> str:
     except (ValueError, pa.ArrowException):
         return text
     return text if found is None else str(found)
+
+
+def _plain(text: str) -> str:
+    """An id without what is easily changed by hand or by a spreadsheet program."""
+    bare = "".join(text.split()).casefold()
+    return bare.lstrip("0") or "0" if bare.isdigit() else bare
 
 
 def _text(value: Any) -> str:

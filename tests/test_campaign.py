@@ -377,6 +377,25 @@ def test_numbers_are_not_compared_with_texts(tmp_path: Path):
     assert len(again.ask(3)) == 3
 
 
+def test_conditions_as_chemists_write_them():
+    days = [f"2026-0{1 + i % 3}-01" for i in range(60)]
+    c = campaign(frame().assign(**{"lambda": np.arange(60) % 5, "day": pd.to_datetime(days)}))
+    assert set(c.ask(4, where="lambda < 2 and dry == true")["lambda"]) <= {0, 1}
+    c.forget()
+    assert not c.ask(3, where="dry == false and `lambda` > -1")["dry"].any()
+    c.forget()
+    for wrong, *said in (
+        ("day >= '01.02.2026'", "column 'day' holds dates, and '01.02.2026' may mean two: write it in the form '2026-08-31'"),
+        ("day == '1/2/26'", "may mean two"),
+        ("dry == 'true'", "column 'dry' holds True and False, and 'true' is a text: write it without quotes (True or False)"),
+        ("solvent = 'DMF'", "is neither a column of booleans nor a comparison", "Equality is written ==."),
+        ("temp < 50,5", "is not a comparison", "Write decimals with a point."),
+    ):
+        refused(lambda wrong=wrong: c.ask(1, where=wrong), *said)
+    refused(lambda: c.ask(1, where={"day": "01.02.2026"}), "may mean two")
+    assert len(c.ask(2, where="day >= '2026-02' and day != '2 March 2026'")) == 2
+
+
 @OFF_SCALE
 def test_without_repeats_every_row_is_asked_for_once():
     c = campaign(frame(12))

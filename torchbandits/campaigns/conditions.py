@@ -5,9 +5,10 @@ from __future__ import annotations
 import ast
 import datetime
 import io
+import keyword
 import re
 import tokenize
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -35,6 +36,13 @@ _ALLOWED = (
 )
 _EQUALITIES = (ast.Eq, ast.NotEq, ast.In, ast.NotIn)
 _IN_QUOTES = {"number": "numbers", "boolean": "True and False"}
+_TRUTHS = {"true": True, "false": False}
+_DAY_FIRST = re.compile(r"\s*\d{1,2}[-./]\s*\d{1,2}[-./]\s*\d{2,4}\b")
+"""A date whose day and month may be exchanged."""
+_OPERATORS = {"and", "or", "not", "in", "is", "True", "False", "None"}
+_SINGLE = re.compile(r"(?<![<>=!])=(?!=)")
+_EQUAL = " Equality is written ==."
+_COMMA = re.compile(r"\d,\d")
 
 
 def boolean_column(table: Table, name: Any) -> bool:
@@ -159,6 +167,7 @@ def _equal(name: str, table: Table, column: str, value: Any) -> Any:
 
 def _on_date(name: str, table: Table, column: str, value: Any) -> Any:
     """Mask of the rows whose cell in a column of dates is this date."""
+    _check_date(name, column, value)
     try:
         wanted = pd.Timestamp(value)
     except ValueError as error:
@@ -187,7 +196,8 @@ def _compared(name: str, table: Table, text: str, *, strict: bool) -> Any:
             full = frame.notna().all(axis=1)
             held = frame[full].set_axis(list(columns), axis=1).eval(own_text, engine="python")
             boolean = isinstance(held, pd.Series) and held.dtype in (bool, "boolean")
-            require(boolean, f"{name}: {text!r} is not a comparison: it must be true or false for each row.")
+            point = " Write decimals with a point." if _COMMA.search(text) else ""
+            require(boolean, f"{name}: {text!r} is not a comparison: it must be true or false for each row.{point}")
             cells.append((held.astype(bool).reindex(full.index, fill_value=False) & full).to_numpy(bool))
     except (TypeError, ValueError, SyntaxError, NotImplementedError, pd.errors.UndefinedVariableError) as error:
         if isinstance(error, ArgumentError):
@@ -202,19 +212,24 @@ def _parsed(name: str, table: Table, text: str) -> tuple[ast.Expression, dict[st
     quoted: dict[str, str] = {}
 
     def renamed(found: re.Match[str]) -> str:
-        if found[1] is None:
+        column = next((group for group in found.groups() if group is not None), None)
+        if column is None:
             return found[0]
         own = f"_quoted_{len(quoted)}_"
-        quoted[own] = found[1]
+        quoted[own] = column
         return own
 
+    # Columns may be called lambda, class or yield, which are words of Python.
+    words = [column for column in table.schema.names if keyword.iskeyword(column) and column not in _OPERATORS]
+    pattern = rf"{_QUOTED.pattern}|\b({'|'.join(words)})\b" if words else _QUOTED
     try:
-        tree = ast.parse(_with_words(_QUOTED.sub(renamed, text).strip()), mode="eval")
+        tree = ast.parse(_with_words(re.sub(pattern, renamed, text).strip()), mode="eval")
     except (SyntaxError, ValueError, tokenize.TokenError) as error:
         raise ArgumentError(
             f"{name}: {text!r} is neither a column of booleans nor a comparison, such as \"temp < 80 and solvent != 'DMF'\" "
-            "(names with spaces in backticks)."
+            f"(names with spaces in backticks).{_EQUAL if _SINGLE.search(text) else ''}"
         ) from error
+    tree = _Truths(table.schema.names).visit(tree)
     odd = next((node for node in ast.walk(tree) if not isinstance(node, _ALLOWED)), None)
     require(odd is None, f"{name}: {text!r} may only compare columns, numbers and texts, and contains {type(odd).__name__}.")
     nodes = [node for node in ast.walk(tree) if isinstance(node, ast.Name)]
@@ -279,14 +294,37 @@ def _check_values(name: str, column: str, kind: str, values: list[Any]) -> None:
     """Refuse values that no cell of a column can be equal to."""
     for value in values:
         if kind in _IN_QUOTES and isinstance(value, str):
-            raise ArgumentError(
-                f"{name}: column {column!r} holds {_IN_QUOTES[kind]}, and {value!r} is a text: write it without quotes."
-            )
+            instead = " (True or False)" if kind == "boolean" else ""
+            holds = f"column {column!r} holds {_IN_QUOTES[kind]}"
+            raise ArgumentError(f"{name}: {holds}, and {value!r} is a text: write it without quotes{instead}.")
         if kind in ("text", "date") and not isinstance(value, str):
             raise ArgumentError(
                 f"{name}: column {column!r} holds {kind}s, and {value!r} is none: write it in quotes"
                 f"{', such as 2026-08-31' if kind == 'date' else ''}."
             )
+        if kind == "date":
+            _check_date(name, column, value)
+
+
+def _check_date(name: str, column: str, value: Any) -> None:
+    """Refuse a text such as 01.02.2026, in which day and month may be exchanged."""
+    plain = not isinstance(value, str) or _DAY_FIRST.match(value) is None
+    require(plain, f"{name}: column {column!r} holds dates, and {value!r} may mean two: write it in the form '2026-08-31'.")
+
+
+class _Truths(ast.NodeTransformer):
+    """Read `true` and `false` as a CSV file has them, unless columns have these names.
+
+    Args:
+        names: The columns.
+    """
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self._names = names
+
+    def visit_Name(self, node: ast.Name) -> ast.expr:
+        """A constant in place of a truth value."""
+        return ast.Constant(_TRUTHS[node.id]) if node.id in _TRUTHS and node.id not in self._names else node
 
 
 class _Dates(ast.NodeTransformer):

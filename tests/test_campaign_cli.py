@@ -83,8 +83,8 @@ def test_a_campaign_from_the_table_to_the_report(folder: Path):
     assert "2 rows: next.csv" in run("ask", "-n", "2", "--no-repeats", "--where", "solvent == 'DMF'", "--output", "next.csv")
     assert set(pd.read_csv("next.csv")["solvent"]) == {"DMF"}
     ids = pd.read_csv("next.csv", dtype=str)["id"].tolist()
-    assert "1 rows are given up, 1 are pending." in run("forget", ids[0])
-    assert "1 rows are given up, 0 are pending." in run("forget", "--all")
+    assert "1 row given up, 1 pending." in run("forget", ids[0])
+    assert "1 row given up, 0 pending." in run("forget", "--all")
     assert "as told" in run("columns")
     assert "Report:" in run("report")
     page = (folder / "campaign" / "report.html").read_text()

@@ -188,6 +188,8 @@ def test_failures_are_evaluations_and_rules_count_measurements(monkeypatch: pyte
         "7 measurements were told, of a budget of 5; 5 measurements were told, of a budget of 5"
     )
     assert not c.should_stop(tb.stopping.Budget(pulls=7)), "the toxicity was measured five times"
+    with pytest.raises(UnsupportedError, match=r"\(--within, --price\) are for campaigns of one objective without limits"):
+        c.should_stop(tb.stopping.ProbableRegret(1.0))
 
 
 def test_costs_are_heeded_and_held(tmp_path: Path):
@@ -242,7 +244,7 @@ def test_columns_of_noise_variances_are_the_bandits(tmp_path: Path):
 def test_models_from_data_take_no_noise_of_single_results(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(outcome_campaign, "auto", tb.auto)
     c = campaign()
-    with pytest.raises(UnsupportedError, match="takes no noise variance"):
+    with pytest.raises(UnsupportedError, match=r"begin one with noise_std= \(--noise-std\).* takes no noise variance"):
         c.tell(truth(frame().head(3)).assign(v=1.0), noise_var={"yield": "v"})
     assert c.bandit.pulls.tolist() == [0, 0, 0]
 

@@ -55,7 +55,7 @@ from torchbandits.diagnostics import Calibration, leave_one_out
 from torchbandits.display import Readable, Shown, count, pairs
 from torchbandits.errors import ArgumentError, DiagnosticWarning, StateError, UnsupportedError, issue, require
 from torchbandits.explanation import Explanation, Words, explain
-from torchbandits.journal import Journal, restore, rewrite
+from torchbandits.journal import Journal, NoArmLeft, restore, rewrite
 from torchbandits.policies import Policy, auto, gp_ucb, per_cost
 from torchbandits.policies.repeats import most_repeated, reason_for_repeats
 from torchbandits.policies.state import GaussianState
@@ -404,7 +404,7 @@ class Campaign(Readable):
             self._check_open(constraints, n)
             if waiting < n:
                 once = (Distinct(),) if repeats is False else ()
-                self._bandit.ask(more=n - waiting, within=(*constraints, *once), available=self._there(left))
+                self._ask_within(n - waiting, (*constraints, *once), left)
                 waiting = n
         # More than one step where the first picks of a policy come as a batch of their own.
         while waiting < n:
@@ -417,6 +417,16 @@ class Campaign(Readable):
         plate = self._described(self._open_rows()[:n])
         plate[self._own(RANK)] = np.arange(1, len(plate) + 1)
         return plate
+
+    def _ask_within(self, count: int, constraints: tuple[Constraint, ...], left: Tensor | None) -> None:
+        """Ask for further rows under constraints, with an error in words of the campaign."""
+        try:
+            self._bandit.ask(more=count, within=constraints, available=self._there(left))
+        except NoArmLeft as error:
+            raise ArgumentError(
+                f"no batch was found that meets the constraints: no further row fits after {error.picks.shape[-1]:,} of "
+                f"{count:,}. Ask for fewer rows, or loosen the constraints."
+            ) from error
 
     @one_at_a_time
     def tell(self, measured: Any, *, again: bool | None = None, noise_var: str | Mapping[str, str] | None = None) -> Told:
@@ -447,7 +457,7 @@ class Campaign(Readable):
         one = noise_var is None or isinstance(noise_var, str)
         require(one, "noise_var must be the name of one column: columns by outcome are for an OutcomeCampaign.")
         assert noise_var is None or isinstance(noise_var, str)
-        usual = None if noise_var is None else self._bandit.loop.noise_variance()
+        usual = None if noise_var is None else self._usual_noise()
         results, rows, notes = self._read(measured, noise_var)
         count, given = not results.file if again is None else again, results.values[:, 0]
         opened = self._awaited(rows)
@@ -482,6 +492,20 @@ class Campaign(Readable):
                 "from a constant. Is it the right column?"
             )
         return Told(told.measured, told.failed, known, told.unasked, tuple(notes))
+
+    def _usual_noise(self) -> float:
+        """Noise variance of a measurement, for one whose own variance is told.
+
+        Raises:
+            UnsupportedError: For a policy that does not weight rewards.
+        """
+        try:
+            return self._bandit.loop.noise_variance()
+        except UnsupportedError as error:
+            raise UnsupportedError(
+                "noise_var= (--noise-var) needs a campaign that knows the usual noise of a measurement: begin one with "
+                f"noise_std= (--noise-std) and tell it the results. With a policy of your own: {error}"
+            ) from error
 
     def _read(self, measured: Any, noise_var: str | None) -> tuple[Results, NDArray[np.int64], list[str]]:
         """Results, the row of each, and sentences on cells that contradict the candidates."""

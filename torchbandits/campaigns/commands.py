@@ -352,7 +352,7 @@ def forget(
     with _opened(folder) as campaign:
         before = len(campaign.open)
         campaign.forget(ids or None)
-        say(f"{before - len(campaign.open):,} rows are given up, {len(campaign.open):,} are pending.")
+        say(f"{count(before - len(campaign.open), 'row')} given up, {len(campaign.open):,} pending.")
 
 
 @campaign_app.command(context_settings={"ignore_unknown_options": True})  # for negative numbers

@@ -55,7 +55,7 @@ from torchbandits.policies.from_data import REPEATS
 from torchbandits.policies.joint import Joint
 from torchbandits.policies.picking import marginals
 from torchbandits.sets import table_of
-from torchbandits.stopping import Decision, Rule
+from torchbandits.stopping import Decision, ImprovementPerCost, ProbableRegret, Rule
 from torchbandits.tabular.encoding import feature_names
 
 if TYPE_CHECKING:
@@ -287,7 +287,7 @@ class OutcomeCampaign(Campaign):
         policy = self._bandit.policy
         assert isinstance(policy, Joint)
         # Refuses policies that do not weight rewards.
-        self._bandit.loop.noise_variance()
+        self._usual_noise()
         noise = np.tile(np.square(policy.noise_stds), (len(results), 1))
         for name, column in columns.items():
             given = noise_variances(results, column)
@@ -460,7 +460,15 @@ class OutcomeCampaign(Campaign):
     def should_stop(self, *rules: Rule) -> Decision:
         """Whether to stop: a `Decision`, which is true if one of the rules stops the campaign; see
         `OutcomeBandit.should_stop`. A rule that counts measurements stops it once there are as many of each outcome."""
-        return of_measurements(self._bandit.should_stop(*rules))
+        try:
+            return of_measurements(self._bandit.should_stop(*rules))
+        except UnsupportedError as error:
+            if not any(isinstance(rule, ProbableRegret | ImprovementPerCost) for rule in rules):
+                raise
+            raise UnsupportedError(
+                "ProbableRegret and ImprovementPerCost (--within, --price) are for campaigns of one objective without limits: "
+                "stop by Budget (--measurements)."
+            ) from error
 
     def _rows_measured(self) -> int:
         return len(self._results.measured_rows())

@@ -906,7 +906,10 @@ def test_bad_tables_are_refused_in_a_sentence(tmp_path: Path):
     table = frame()
     path = tmp_path / "candidates.csv"
     table.assign(id=table["id"].mask(table.index == 3)).to_csv(path, index=False)
-    refused(lambda: campaign(path), "candidates.csv, line 5: the id (column 'id') is empty")
+    empty = (
+        "candidates.csv, line 5: the id (column 'id') is empty. Every candidate needs a unique id. NA, N/A, n/a and the like"
+    )
+    refused(lambda: campaign(path), empty)
     table.assign(id=table["id"].mask(table.index == 3, "001")).to_csv(path, index=False)
     refused(lambda: campaign(path), "'001' in line 3 and line 5")
     refused(lambda: campaign(table.assign(id=7)), "'7' in row 0 and row 1")

@@ -361,6 +361,26 @@ def test_a_table_without_a_column_called_id_says_how_its_rows_are_named(folder: 
     assert "no column called id" not in run("new", "candidates.csv", "--objective", "yield", "--folder", "own")
 
 
+def test_leading_zeros_of_other_columns_are_said_to_be_lost(folder: Path):
+    frame(12).rename(columns={"id": "Probe-Nr"}).to_csv("numbers.csv", sep=";", decimal=",", index=False)
+    said = run("new", "numbers.csv", "--objective", "yield")
+    assert "If 'Probe-Nr' names them, begin anew, with --id 'Probe-Nr' and another --folder." in said
+    assert "Column 'Probe-Nr' was read as numbers: plates show '000' without its leading zeros." in said
+    named = run("new", "numbers.csv", "--objective", "yield", "--id", "Probe-Nr", "--folder", "named")
+    assert "leading zeros" not in named
+    assert "leading zeros" not in run("new", "candidates.csv", "--objective", "yield", "--folder", "plain")
+
+
+def test_the_column_of_the_costs_may_be_declared_to_be_no_feature(folder: Path):
+    frame().assign(price=np.arange(60) + 1.0).to_csv("priced.csv", index=False)
+    said = run("new", "priced.csv", "--objective", "yield", "--cost", "price", "--column", "price=ignore")
+    assert re.search(r"price +cost +0", said)
+    wrong = refused(
+        "new", "priced.csv", "--objective", "yield", "--cost", "price", "--column", "price=log", "--folder", "other"
+    )
+    assert "'price' is the cost and can't be a feature as well" in wrong
+
+
 def test_messages_name_the_users_file_and_what_to_write(folder: Path):
     run("new", "candidates.csv", "--objective", "yield")
     said = refused("ask", "--where", "solvent == DMF")

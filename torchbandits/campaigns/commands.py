@@ -32,7 +32,7 @@ from torchbandits.experiments.printable import plain, printable
 from torchbandits.files import prepare_folder, write_atomically
 from torchbandits.stopping import Budget, ImprovementPerCost, ProbableRegret, Rule
 from torchbandits.tabular.ids import open_table
-from torchbandits.tabular.spreadsheets import EMPTY, Form, form_of, read_texts
+from torchbandits.tabular.spreadsheets import EMPTY, Form, form_of, padded_column, read_texts
 from torchbandits.tabular.tables import ARROW, PARQUET, SOURCE, TEXT, InMemory
 from torchbandits.tabular.workbooks import WORKBOOK, read_workbook, write_workbook
 
@@ -137,8 +137,11 @@ def new(
     told, names, rows = made.bandit.pulls.sum(), made.objective, table.count
     say(f"{folder} holds this campaign already: nothing has changed." if began else f"The campaign is in {folder}.")
     say(f"{candidates.name} has {count(rows, 'row')}, one per candidate.")
+    padded = padded_column(candidates, table.arrow) if isinstance(table, InMemory) and table.lines else None
     if "id" not in [decision.kind for decision in made.columns]:
-        say(_unnamed([decision.column for decision in made.columns]))
+        say(_unnamed([decision.column for decision in made.columns], padded))
+    if padded is not None:
+        say(f"Column {padded[0]!r} was read as numbers: plates show {padded[1]!r} without its leading zeros.")
     say(f"{int(told):,} values of {names} are known." if told else f"No value of {names} is known yet.")
     plate = "--output plate.xlsx" if candidates.suffix.lower() in WORKBOOK else "> plate.csv"
     say(f"Next: torchbandits campaign ask -n {min(8, rows)}{where} {plate}")
@@ -398,9 +401,14 @@ def _opened(folder: Path, device: str = "cpu") -> Iterator[Campaign]:
     campaign.close()
 
 
-def _unnamed(names: Sequence[str]) -> str:
-    """What a new campaign says of a table without a column of ids."""
-    own = next((name for name in names if _ID.search(name)), None)
+def _unnamed(names: Sequence[str], padded: tuple[str, str] | None) -> str:
+    """What a new campaign says of a table without a column of ids.
+
+    Args:
+        names: Its columns.
+        padded: A column of numbers with leading zeros, which are rather names, and such a number.
+    """
+    own = next((name for name in names if _ID.search(name)), None if padded is None else padded[0])
     meant = "" if own is None else f" If {own!r} names them, begin anew, with --id {own!r} and another --folder."
     return f"There is no column called id: rows are named by their numbers, from 1.{meant}"
 

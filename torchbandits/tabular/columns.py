@@ -368,7 +368,9 @@ def decide(table: Table, roles: Mapping[str, str], overruled: Mapping[str, Any],
     names = table.schema.names
     for column, kind in overruled.items():
         require(column in names, f"columns: {table.name} has no column {column!r}.{nearest(str(column), names)}")
-        require(column not in roles, f"columns: {column!r} is the {roles.get(column)} and can't be a feature as well.")
+        # Costs and conditions are no features in any case.
+        free = column not in roles or (kind == "ignore" and roles[column] in ("cost", "candidates"))
+        require(free, f"columns: {column!r} is the {roles.get(column)} and can't be a feature as well.")
         kinds = [own for own in KINDS if molecules or own not in (MOLECULE, SUBSTANCE)]
         known = kind in kinds if isinstance(kind, str) else isinstance(kind, Sequence) and len(kind) > 1
         message = (

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from torchbandits.errors import nearest, require
 from torchbandits.tabular.columns import as_texts
-from torchbandits.tabular.spreadsheets import dialect
+from torchbandits.tabular.spreadsheets import EMPTY, dialect
 from torchbandits.tabular.tables import TEXT, Table, as_table
 
 if TYPE_CHECKING:
@@ -77,7 +77,8 @@ class Ids:
             if texts.null_count:
                 row = first + int(np.argmax(texts.is_null().to_numpy(zero_copy_only=False)))
                 wrong = f"{self._table.name}, {self._table.where(row)}: the id (column {self.column!r}) is empty."
-                require(False, f"{wrong} Every candidate needs a unique id.")
+                words = f" {', '.join(EMPTY[1:4])} and the like count as empty." if self._table.path is not None else ""
+                require(False, f"{wrong} Every candidate needs a unique id.{words}")
             hashed = pd.util.hash_array(texts.to_numpy(zero_copy_only=False), categorize=False)
             whole.update(hashed.tobytes())
             hashes[first : first + len(hashed)] = hashed

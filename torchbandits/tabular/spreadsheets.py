@@ -19,8 +19,10 @@ from torchbandits.errors import DataError, require
 if TYPE_CHECKING:
     import pandas as pd
     import pyarrow as pa
+    from pyarrow import compute as pc
     from pyarrow import csv
 else:
+    from torchbandits.tabular.extras import compute as pc
     from torchbandits.tabular.extras import csv
     from torchbandits.tabular.extras import pandas as pd
     from torchbandits.tabular.extras import pyarrow as pa
@@ -300,6 +302,22 @@ def _without_empty(path: Path, table: pa.Table) -> pa.Table:
         not len(gap), f"{path}, line {lines}: all cells are empty ({count(len(gap), 'such row')}). Delete the row.", DataError
     )
     return table.slice(0, last)
+
+
+def padded_column(path: Path, table: pa.Table) -> tuple[str, str] | None:
+    """The first column of whole numbers in which a cell has leading zeros, which are lost, and such a cell; None if there is
+    none. Cost: a pass over the file, if there are columns of whole numbers.
+
+    Args:
+        path: The CSV file.
+        table: Its content.
+    """
+    whole = [field.name for field in table.schema if pa.types.is_integer(field.type)]
+    texts = read_csv(path, whole) if whole else table
+    for name in whole:
+        for cell in texts.column(name).filter(pc.match_substring_regex(texts.column(name), r"^\s*0\d")).slice(0, 1).to_pylist():
+            return name, str(cell).strip()
+    return None
 
 
 def line_of(path: Path, row: int) -> int:

@@ -177,6 +177,7 @@ def test_leading_zeros_that_a_spreadsheet_program_dropped_are_named():
     with pytest.raises(ArgumentError, match=r"none of the 1 ids of measured \(such as '777'\)"):
         c.tell(pd.DataFrame({"id": [777], "yield": [1.0]}))
     assert c.tell(plate).measured == 4
+    refused(lambda: c.tell(pd.DataFrame({"id": [7], "yield": [1.0]})), "Or pandas.read_csv did: tell the path of the file")
 
 
 def test_ids_with_spaces_are_known_and_other_slips_are_named(tmp_path: Path):
@@ -220,6 +221,17 @@ def test_the_rules_that_need_a_noise_level_say_how_to_give_it():
 def test_columns_that_no_table_can_hold_are_named(table: pd.DataFrame, said: str):
     with pytest.raises(ArgumentError, match=said):
         campaign(table)
+
+
+def test_bins_of_pandas_are_ordered_texts():
+    table = frame(12).assign(bin=pd.cut(np.arange(12.0), 3))
+    before = table["bin"].dtype
+    c = campaign(table)
+    assert (c.columns["bin"].kind, len(c.columns["bin"].categories)) == ("ordered", 3)
+    plate = c.ask(2)
+    assert set(plate["bin"]) <= set(c.columns["bin"].categories)
+    assert c.tell(measured(plate)).measured == 2
+    assert table["bin"].dtype == before, "the table of the user is as it was"
 
 
 def test_a_series_is_no_table():

@@ -195,10 +195,13 @@ def check_known(results: Results, found: dict[str, int], ids: Ids, known_as: str
     """Raise `ArgumentError` for ids that are not among the candidates, naming them with their rows."""
     unknown = [i for i, text in enumerate(results.ids) if text not in found]
     padded = ids.padded(results.ids[unknown[0]]) if unknown else None
+    mend = "Format the column of the ids as text, and put the zeros back."
+    if not results.file:
+        mend += " Or pandas.read_csv did: tell the path of the file instead of the table."
     require(
         padded is None,
         f"{results.name} has an id {results.ids[unknown[0] if unknown else 0]!r}, and {known_as} has {padded!r}: a spreadsheet "
-        "program dropped leading zeros. Format the column of the ids as text, and put the zeros back. Nothing was told.",
+        f"program dropped leading zeros. {mend} Nothing was told.",
     )
     alike = ids.alike(results.ids[unknown[0]]) if unknown else None
     meant = "" if alike is None else f" Does {results.ids[unknown[0]]!r} mean {alike!r}? Write the id as the candidates do."

@@ -266,6 +266,11 @@ def _of_pandas(name: str, frame: Any, ids: str | None) -> Table:
         frame = frame.rename_axis(index).reset_index()
     try:
         frame = frame.rename(columns=str)
+        for column in frame.columns:
+            kind = frame[column].dtype
+            # Bins, as pandas.cut makes them, and periods have no type in Arrow.
+            if isinstance(kind, pd.CategoricalDtype) and isinstance(kind.categories.dtype, pd.IntervalDtype | pd.PeriodDtype):
+                frame[column] = frame[column].cat.rename_categories(str)
         return InMemory(pa.Table.from_pandas(frame, preserve_index=False).replace_schema_metadata(None), index=index)
     except OverflowError as error:
         message = f"{name} has a whole number of more than 64 bits: make its column floating-point numbers, or texts for ids."

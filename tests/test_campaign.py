@@ -1218,6 +1218,13 @@ def test_the_page_advises_no_fit_where_the_kernel_is_fitted():
     assert said.endswith("far from the predictions: the deviations on this page are too small. Repeat the best rows.")
 
 
+def test_a_page_in_a_folder_that_does_not_exist_is_refused_in_a_sentence(tmp_path: Path):
+    c = campaign()
+    c.tell(measured(frame().head(3)))
+    path = tmp_path / "none" / "page.html"
+    refused(lambda: c.report(path), f"{path} can't be written: there is no folder {path.parent}.", error=DataError)
+
+
 def test_very_few_rows_are_not_predicted():
     c = campaign()
     c.tell(measured(c.ask(3)))
@@ -1607,6 +1614,18 @@ def test_a_campaign_says_when_to_stop_in_its_own_words(minimize: bool):
     level = sign * float((yields(frame()) / 10).median())
     known = c.should_stop(tb.stopping.LevelSetKnown(level, 1.0))
     assert f"above or below {level:g}" in known.reason
+
+
+@pytest.mark.filterwarnings("ignore::torchbandits.errors.DiagnosticWarning")
+def test_a_guessed_kernel_does_not_stop_a_campaign():
+    c = campaign(policy=None, noise_std=0.01)
+    rules = [tb.stopping.ProbableRegret(1.0), tb.stopping.ImprovementPerCost(1.0)]
+    c.tell(measured(frame().head(5)))
+    assert all(c.bandit.should_stop(rule) for rule in rules), "the guess is sure, although results differ by tens"
+    assert not c.should_stop(*rules)
+    assert c.should_stop(*rules, tb.stopping.Budget(pulls=5)).reason == "5 measurements were told, of a budget of 5"
+    c.tell(measured(frame().tail(1)))
+    assert bool(c.should_stop(*rules)) == bool(c.bandit.should_stop(*rules))
 
 
 @pytest.mark.filterwarnings("ignore::torchbandits.errors.DiagnosticWarning")

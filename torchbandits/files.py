@@ -92,7 +92,8 @@ def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
         write(temporary)
         os.replace(temporary, path)
     except OSError as error:
-        raise DataError(f"{path} can't be written: {error}.") from error
+        why = error if path.parent.exists() else f"there is no folder {path.parent}"
+        raise DataError(f"{path} can't be written: {why}.") from error
     finally:
         if temporary.exists():
             temporary.unlink()

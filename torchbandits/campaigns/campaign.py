@@ -62,7 +62,16 @@ from torchbandits.policies.state import GaussianState
 from torchbandits.posteriors import GaussianProcess
 from torchbandits.sources import ArmSource, Fingerprints
 from torchbandits.starts import Spread
-from torchbandits.stopping import Decision, ImprovementPerCost, LevelSetKnown, ProbableRegret, Rule, check_rules
+from torchbandits.stopping import (
+    Budget,
+    Decision,
+    ImprovementPerCost,
+    LevelSetKnown,
+    ProbableRegret,
+    Rule,
+    SameArm,
+    check_rules,
+)
 from torchbandits.tabular.columns import Decisions
 from torchbandits.tabular.encoding import Encoder, costs, encode, encode_in_memory, feature_names
 from torchbandits.tabular.extended import ANOTHER, check_rows, joined
@@ -682,7 +691,8 @@ class Campaign(Readable):
 
         Args:
             rules: Rules of `torchbandits.stopping`; their numbers, such as ε or a level, are in units of the objective. Open
-                rows do not count.
+                rows do not count. With `noise_std`, rules that read the model do not stop before its first fit, after six
+                measurements.
 
         Returns:
             The decision; its reason names the recommended row by its id.
@@ -695,8 +705,11 @@ class Campaign(Readable):
             replace(rule, level=self._sign * rule.level) if isinstance(rule, LevelSetKnown) else rule
             for rule in check_rules(rules)
         ]
+        # The kernel of the default policy is a guess until its first fit, and may be sure of what it does not know.
+        unfitted = self._settings.noise_std is not None and int(self._bandit.pulls.sum()) < _FIRST
+        counting = [rule for rule in signed if isinstance(rule, Budget | SameArm)] or [Budget(pulls=_FIRST)]
         try:
-            decision = self._bandit.should_stop(*signed)
+            decision = self._bandit.should_stop(*(counting if unfitted else signed))
         except UnsupportedError as error:
             state, of_model = self._bandit.loop.state, (ProbableRegret, ImprovementPerCost)
             estimated = isinstance(state, GaussianState) and state.posterior.units is not None

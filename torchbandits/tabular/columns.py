@@ -641,11 +641,13 @@ def _remedy(columns: Sequence[Survey], molecules: bool) -> str:
     ways += ["declare it as SMILES of molecules ('substance', 'molecule')"] if molecules else []
     dates = any(_LIKE_A_DATE.match(s.first_text) for s in columns)
     amounts = any(_like_a_number(s.first_text) for s in columns)
+    commas = any("," in s.first_text and _DECIMAL_COMMA.fullmatch(s.first_text.strip()) is not None for s in columns)
     return (
         f"A model can't read {'this' if len(columns) == 1 else 'these'}: leave a column out (columns={{{python}}}, {command}), "
         f"{', '.join(ways[:-1])}{', ' * (len(ways) > 1)}or {ways[-1]}."
         f"{' Dates are written like 2026-08-31 in a file, and have the type of dates in a table of pandas.' * dates}"
         f"{' Numbers are written without units and separators of thousands, and with one decimal mark in the file.' * amounts}"
+        f"{' Decimal commas are read where semicolons or tabs separate the cells.' * commas}"
     )
 
 

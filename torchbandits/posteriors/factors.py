@@ -202,7 +202,7 @@ class Factors:
         outside = self._dual(weights, targets, regularization) * length.masked_fill(inside, 0.0).unsqueeze(-1)
         return a * (1 + largest) + cut.unsqueeze(-1) * largest * outside.norm(dim=-2)
 
-    def at(self, points: Points, features: Rect | None = None, rows: Tensor | None = None) -> AtPoints:
+    def at(self, points: Tensor, features: Rect | None = None, rows: Tensor | None = None) -> AtPoints:
         """What `covariance` needs of points, whose features, and for random effects rows (`batch_shape x n`, −1 without pulls),
         may be known. Cost O(n m²), and O(n m d) for the features."""
         z = self.embedding(points) if features is None else features

@@ -163,7 +163,9 @@ class FromColumns(TableStrategy):
             z = fit.embedding.root.embed(K_mk if fit.whole else torch.where(fit.mask.unsqueeze(-1), K_mk, 0.0))
         else:
             z = fit.embedding(x)
-        return fit.at(x, z, None if fit.effects is None else self.rows.row_of(self.rows.entry(index)))
+        if fit.effects is None:
+            return AtPoints(x, fit.regression.precision.whiten(z), z)
+        return fit.at(x, z, self.rows.row_of(self.rows.entry(index)))
 
     def _to_packed(self, nystrom: Nystrom, words: Tensor, packed: PackedArms) -> Tensor:
         """k between the dictionary and packed arms, `batch_shape x m x p`."""

@@ -113,7 +113,7 @@ class GaussianProcess(Buffered):
         rows = self.statistics.append_(points, new)
         if self.sparse:
             self.dictionary = nn.functional.pad(self.dictionary, (0, self.statistics.size - self.dictionary.shape[-1]))
-        if self.effects is not None:
+        if self.sparse and self.effects is not None:
             self._fit = None
         elif self._fit is not None and not isinstance(self._fit, Behind):
             self._fit = self.fit().grown(points, new, rows, self.sparse)
@@ -129,7 +129,7 @@ class GaussianProcess(Buffered):
             behind = self._fit.with_pulls(rows, counts, sums)
             self.__dict__["_fit"] = None if uneven(self.statistics.weights_on_host) else behind
             return self
-        if self.effects is not None:
+        if self.sparse and self.effects is not None:
             # A further pull changes the weight of those before it.
             self._fit = None
         fit = None if self._fit is None else self.fit()
@@ -361,12 +361,14 @@ class GaussianProcess(Buffered):
         Cost: O(m u d + u m² + m³) the first time.
         """
         fit = self._fit
-        if isinstance(fit, Factors) and (fit.effects is not None or self.effects is None):
+        if isinstance(fit, Factors):
             return fit
         fit = self._factorised(gram)
-        fit = fit if isinstance(fit, Factors) else fit.factors()
-        if (effects := self.effects) is not None:
-            fit = replace(fit, effects=effects)
+        if not isinstance(fit, Factors):
+            fit = fit.factors()
+            # Most posteriors have no effects, and every call counts in a small step.
+            if isinstance(self.kernel, RandomEffectKernel):
+                fit = replace(fit, effects=self.effects)
         self.__dict__["_fit"] = fit
         return fit
 
@@ -391,6 +393,8 @@ class GaussianProcess(Buffered):
                     self._fit = Factors.of(self.embedded_kernel, *own, rows, gram, self.sparse, padding)
                 else:
                     self._fit = Factors.of_features(self.finite, *own, self.sketch)
+            if isinstance(self._fit, Factors) and isinstance(self.kernel, RandomEffectKernel):
+                self._fit = replace(self._fit, effects=self.effects)
         return self._fit
 
     def sweep_factors(self, gram: Callable[[Tensor], Tensor] | None = None) -> SweepFactors:

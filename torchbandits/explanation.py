@@ -561,10 +561,10 @@ def share_of_repeats(policy: Composed, state: TableState, place: tuple[int, ...]
         return None
     if not bool(policy.from_data.knows_noise(state)[place]):
         return None
-    degrees, scatter = (t[place] for t in posterior.units.scatter(statistics))
-    noise, average = float(scatter.sum() / degrees.sum()), posterior.units.averages(statistics)[place][told]
-    apart = float(average.var() - noise * (1 / statistics.weights[place][told]).mean())
-    return noise / (noise + max(0.0, apart)) if noise > 0 else 0.0
+    # In units of the variance of the averages, which has a share of the noise as well.
+    noise = float(posterior.units.repeats(statistics)[1][place])
+    apart = 1 - noise * float((1 / statistics.weights[place][told]).mean())
+    return noise / (noise + max(0.0, apart))
 
 
 def noise_at(posterior: GaussianProcess, variance: float, place: tuple[int, ...], at: float) -> float:

@@ -84,12 +84,12 @@ class Conditional:
             H, a = lam**0.5 * precision.root, fit.regression.coefficients
             return _conditional(process, Seen(None, None, process.finite, H), H[..., :0], H, a, process.log_det)
         rows, mask, N, a, *_ = process.sweep_factors()
-        if (effects := process.effects) is not None:
-            return _with_effects(process, effects)
-        seen = Seen(process.kernel, process.statistics.at(rows))
-        H = torch.where(mask.unsqueeze(-1), fit.nystrom.root.lift(precision.root), 0.0)
         # The QR factorisation of the flipped matrix makes N upper triangular with the same N Nᵀ.
         N = torch.linalg.qr(N.flip(-2).mT, mode="r").R.mT.flip(-2, -1)
+        if (effects := process.effects) is not None:
+            return _with_effects(process, effects, process.statistics.at(rows), N, a)
+        seen = Seen(process.kernel, process.statistics.at(rows))
+        H = torch.where(mask.unsqueeze(-1), fit.nystrom.root.lift(precision.root), 0.0)
         return _conditional(process, seen, lam**0.5 * N, lam**0.5 * H, a, process.log_det)
 
     # ------------------------------------------------------------------ predictions
@@ -304,15 +304,14 @@ def _conditional(
     return Conditional(seen, root, teachable, coefficients, prior_mean, totals, process.regularization, log_det, extension)
 
 
-def _with_effects(process: GaussianProcess, effects: Effects) -> Conditional:
-    """The posterior of a dictionary and random effects. Further observations act as those of an exact posterior do."""
-    rows, _, N, a, *_ = process.sweep_factors()
+def _with_effects(process: GaussianProcess, effects: Effects, dictionary: Points, N: Tensor, a: Tensor) -> Conditional:
+    """The posterior of a dictionary, with its N and a, and random effects. Further observations act as those of an exact
+    posterior do."""
     c = a.shape[-1]
-    N = torch.linalg.qr(N.flip(-2).mT, mode="r").R.mT.flip(-2, -1)
     # After the columns of the dictionary come the means that the effects add, with weight 1 in the mean and 0 in the variance.
     root = torch.nn.functional.pad(process.regularization**0.5 * N, (0, c, 0, c))
     own = torch.eye(c, dtype=a.dtype, device=a.device).expand(*a.shape[:-2], c, c)
-    seen = SeenWithEffects(process.kernel, process.statistics.at(rows), effects=effects)
+    seen = SeenWithEffects(process.kernel, dictionary, effects=effects)
     return _conditional(process, seen, root, None, torch.cat([a, own], dim=-2), process.log_det)
 
 

@@ -58,10 +58,19 @@ class Effects:
     def of(kernel: RandomEffectKernel, regularization: float, told: Statistics, targets: Rect) -> Effects:
         """The effects under a kernel, given statistics of rewards and their regression targets, `batch_shape x u x c`."""
         ratio = kernel.effect.detach() / regularization
-        smooth = smooth_part(kernel).requires_grad_(False)
-        own = (regularization, ratio, to_host(ratio)[0], told.totals, told, told.weights, targets.mT)
-        parts = (kernel.effect, kernel.effect._version, kernel.raw_outputscale, kernel.base_kernel)
-        return Effects(kernel, parts, smooth, *own).retold(told, targets)
+        untold = Effects(
+            whole=kernel,
+            parts=(kernel.effect, kernel.effect._version, kernel.raw_outputscale, kernel.base_kernel),
+            kernel=smooth_part(kernel).requires_grad_(False),
+            regularization=regularization,
+            ratio=ratio,
+            ratio_on_host=to_host(ratio)[0],
+            totals=told.totals,
+            statistics=told,
+            share=told.weights,
+            offset=targets.mT,
+        )
+        return untold.retold(told, targets)
 
     def is_of(self, kernel: RandomEffectKernel) -> bool:
         """Whether these are the effects under a kernel with its present parameters."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,7 @@ from peer_study.game import Budget, Outcome, noise, play
 from peer_study.history import History
 from peer_study.methods import METHODS
 from peer_study.methods.random_search import Random
-from peer_study.records import append, done, read, record_of
+from peer_study.records import Record, append, done, read, record_of
 from peer_study.report import write_page
 from peer_study.statistics import differences, interval, paired, ranks, summary
 from peer_study.tables import Table, encode, suzuki, welded_beam
@@ -126,7 +127,7 @@ def test_runs_are_recorded_once_and_taken_up_where_they_ended(tmp_path: Path) ->
 def test_a_run_made_twice_counts_as_last_made(tmp_path: Path) -> None:
     path = tmp_path / "records.csv"
     for regret in (0.5, 0.25):
-        append(path, record_of(("auto", "line", "small", 0), Outcome(regret, 1.0, 2.0), ("numpy",)))
+        append(path, record_of(("auto", "line", "small", 0), Outcome(regret, 1.0, 2.0, 110), ("numpy",)))
     assert read(path)["simple_regret"].tolist() == [0.25]
 
 
@@ -141,10 +142,9 @@ def invented(methods: dict[str, float], tables: int = 4, seeds: int = 3) -> pd.D
             for method, regret in methods.items():
                 own = regret + shared
                 rows.append(
-                    (method, f"table{table}", "small", seed, own, own + 1, 3.0, "numpy==1", "2026-01-01", "a processor")
+                    (method, f"table{table}", "small", seed, own, own + 1, 3.0, 110, "numpy==1", "2026-01-01", "a processor")
                 )
-    columns = ["method", "table", "budget", "seed", "simple_regret", "mean_regret", "seconds", "versions", "date", "cpu"]
-    return pd.DataFrame(rows, columns=columns)
+    return pd.DataFrame(rows, columns=[field.name for field in fields(Record)])
 
 
 def test_ranks_share_ties_and_intervals_hold_the_mean() -> None:
@@ -185,6 +185,23 @@ def test_the_page_shows_ranks_losses_and_what_is_missing(tmp_path: Path) -> None
     assert "| `smac` | 0.100 (0.100 to 0.100) | 12 | 4 of 4 |" in words
     assert "| `random` | -0.300 (-0.300 to -0.300) | 12 | 0 of 4 | none |" in words
     assert "| `baybe` | -0.100 (-0.100 to -0.100) | 9 | 0 of 3 | none |" in words, "against it, all runs that both have"
+
+
+def test_a_run_is_stopped_after_its_limit_and_shown_apart(tmp_path: Path) -> None:
+    outcome = play(Fixed(), LINE, Budget(8, 2), seed=0, started=5.0, limit=5.0)
+    assert outcome.evaluations == 2, "the limit is compared after each batch"
+    assert play(Fixed(), LINE, Budget(8, 2), seed=0, limit=1e9).evaluations == 8
+    records = invented({"auto": 0.1, "random": 0.4, "smac": 0.0})
+    slow = (records["method"] == "smac") & (records["seed"] == 1) & (records["table"] == "table2")
+    records = records[(records["method"] != "smac") | slow].copy()
+    records.loc[records["method"] == "smac", ["evaluations", "seconds"]] = [40, 700.0]
+    words = write_page(records, tmp_path / "peers.md").read_text()
+    whole = words.split("### Stopped")[0]
+    assert "`smac`" not in whole, "a run that was stopped is not compared"
+    own = records[(records["table"] == "table2") & (records["seed"] == 1)].set_index("method")
+    cells = [f"{own.loc[m, c]:.3f}" for m in ("smac", "auto") for c in ("simple_regret", "mean_regret")]
+    expected = f"| `smac` | table2 | 1 | 40 | 700.0 | {cells[0]} | {cells[1]} | 3.0 | {cells[2]} | {cells[3]} |"
+    assert expected in words
 
 
 def test_every_method_names_the_packages_of_its_records() -> None:

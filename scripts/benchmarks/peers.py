@@ -3,6 +3,7 @@
 pip install -c constraints.txt -e '.[experiments,peers]'
 python scripts/benchmarks/peers.py run --budget small      # every method, table and seed that is not recorded yet
 python scripts/benchmarks/peers.py run --budget small --methods random --methods auto --tables hplc --seeds 3
+python scripts/benchmarks/peers.py run --budget large --methods botorch --seeds 1 --limit 600    # slow methods, for ten minutes
 python scripts/benchmarks/peers.py report                  # docs/peers.md and its picture from the records
 
 A run uses one thread. Its line is appended to docs/results/peers/records.csv as soon as it ends, so the script can be killed
@@ -50,10 +51,11 @@ def run(
     tables: Annotated[list[str], typer.Option(help="Repeat for several; all by default.")] = [],  # noqa: B006
     seeds: Annotated[int, typer.Option(help="Seeds 0, 1, … below this number.")] = 10,
     again: Annotated[bool, typer.Option(help="Run what is recorded as well; its last record counts.")] = False,
+    limit: Annotated[float, typer.Option(help="Stop a run after this many processor seconds.", min=1)] = float("inf"),
     records: Path = RECORDS,
 ) -> None:
     """Run everything that is not yet recorded, one run after the other: all tables and methods of a seed before the next
-    seed."""
+    seed. Runs that were stopped are recorded, too."""
     known([budget], BUDGETS, "budget")
     size = BUDGETS[budget]
     methods, tables = known(methods, METHODS, "method"), known(tables, TABLES, "table")
@@ -69,11 +71,11 @@ def run(
                 METHODS[method].load()
                 began = time.process_time()
                 player = METHODS[method].build(table, size, seed)
-                outcome = play(player, table, size, seed, started=time.process_time() - began)
+                outcome = play(player, table, size, seed, started=time.process_time() - began, limit=limit)
                 append(records, record_of(key, outcome, METHODS[method].packages))
                 print(
                     f"{method} {name} {budget} {seed}: {outcome.simple_regret:.3f} / {outcome.mean_regret:.3f} in "
-                    f"{outcome.seconds:.1f} s",
+                    f"{outcome.seconds:.1f} s, {outcome.evaluations:,} evaluations",
                     flush=True,
                 )
 

@@ -49,11 +49,13 @@ class Method(Protocol):
 
 @dataclass(frozen=True)
 class Outcome:
-    """Regrets (0 at the best candidate, 1 at the average), and `seconds` of processor time spent in the method."""
+    """Regrets (0 at the best candidate, 1 at the average), `seconds` of processor time spent in the method, and the number of
+    evaluations, which is that of the budget unless the run was stopped."""
 
     simple_regret: float
     mean_regret: float
     seconds: float
+    evaluations: int
 
 
 def noise(table: Table, seed: int, pulls: int) -> np.ndarray:
@@ -62,11 +64,12 @@ def noise(table: Table, seed: int, pulls: int) -> np.ndarray:
     return table.noise_std * np.random.default_rng([seed, *name]).standard_normal(pulls)
 
 
-def play(method: Method, table: Table, budget: Budget, seed: int, started: float = 0.0) -> Outcome:
-    """Run a method until the budget is spent.
+def play(method: Method, table: Table, budget: Budget, seed: int, started: float = 0.0, limit: float = np.inf) -> Outcome:
+    """Run a method until the budget is spent, or until the first batch that ends after the limit of time.
 
     Args:
         started: Processor seconds of the construction of the method.
+        limit: Processor seconds in the method.
     """
     errors, pulled, seconds = noise(table, seed, budget.pulls), np.empty(0, dtype=np.int64), started
     while len(pulled) < budget.pulls:
@@ -81,8 +84,10 @@ def play(method: Method, table: Table, budget: Budget, seed: int, started: float
         began = time.process_time()
         method.tell(index, rewards)
         seconds += time.process_time() - began
+        if seconds >= limit:
+            break
     began = time.process_time()
     recommended = method.recommend()
     seconds += time.process_time() - began
     regret = table.regret(pulled)
-    return Outcome(float(table.regret(np.array([recommended]))[0]), float(regret.mean()), seconds)
+    return Outcome(float(table.regret(np.array([recommended]))[0]), float(regret.mean()), seconds, len(pulled))

@@ -26,6 +26,7 @@ class Record:
     simple_regret: float
     mean_regret: float
     seconds: float
+    evaluations: int
     versions: str
     date: str
     cpu: str

@@ -150,6 +150,24 @@ def coverage(records: pd.DataFrame, budget: str) -> str:
     return words + not_run(records, budget) + "\n"
 
 
+def stopped_early(records: pd.DataFrame, budget: str, ours: str) -> str:
+    """The runs that were stopped, each beside ours on the same table and seed; empty if there are none."""
+    runs = records[records["budget"] == budget]
+    stopped = runs[runs["evaluations"] < BUDGETS[budget].pulls].sort_values(["method", "table", "seed"])
+    own = runs[runs["method"] == ours].set_index(["table", "seed"])
+    rows = []
+    for run in stopped.itertuples():
+        cells = [f"`{run.method}`", run.table, str(run.seed), f"{run.evaluations:,}"]
+        for one in (run, own.loc[(run.table, run.seed)]):
+            cells += [f"{one.seconds:.1f}", f"{one.simple_regret:.3f}", f"{one.mean_regret:.3f}"]
+        rows.append(cells)
+    header = ["method", "table", "seed", "evaluations", "seconds", "simple regret", "mean regret"]
+    header += [f"`{ours}`: {words}" for words in ("seconds", *MEASURES.values())]
+    words = "These runs were stopped when they had taken more processor time than they were given, and are not compared above. "
+    words += f"Beside each is the whole run of `{ours}` on the same table and seed, of {BUDGETS[budget].pulls:,} evaluations.\n"
+    return f"### Stopped\n\n{words}\n{markdown(rows, header)}" if rows else ""
+
+
 def not_run(records: pd.DataFrame, budget: str) -> str:
     """The methods that were not run with this budget, with the mean time of a run with the budget before it."""
     smaller = list(BUDGETS)[: list(BUDGETS).index(budget)]
@@ -168,6 +186,8 @@ def not_run(records: pd.DataFrame, budget: str) -> str:
 
 def write_page(records: pd.DataFrame, page: Path) -> Path:
     """Write `page` and the picture `results/peers/ranks.png` beside it."""
+    everything, pulls = records, records["budget"].map({name: budget.pulls for name, budget in BUDGETS.items()})
+    records = everything[everything["evaluations"] == pulls]
     budgets = [b for b in BUDGETS if (records["budget"] == b).any()]
     if not budgets:
         raise ValueError("There are no records: `peers.py run` makes them.")
@@ -187,6 +207,7 @@ def write_page(records: pd.DataFrame, page: Path) -> Path:
                 "`auto` against each other method, on all runs that both have (negative differences are in favour of `auto`):\n"
             )
             parts.append(losses(records, budget, "auto"))
+            parts.append(stopped_early(everything, budget, "auto"))
     note = tables.__doc__ or ""
     parts += [METHOD_NOTES + "## The tables\n", note.split("\n", 2)[2].strip() + "\n", "## Versions\n"]
     versions = sorted({package for line in records["versions"] for package in line.split()})

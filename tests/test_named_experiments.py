@@ -6,6 +6,7 @@ import datetime
 import math
 import os
 import re
+import shutil
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -397,6 +398,7 @@ def test_most_kernels_of_gpytorch_are_made_by_their_name_alone():
         ({"name": "PeriodicKernel", "options": {"period_length": -1.0}}, "GPyTorch's constraint is Positive"),
         ({"name": "PeriodicKernel", "options": {"period_length": [1.0, 2.0]}}, "expected one number or 1"),
         ({"name": "PolynomialKernel"}, "can't be created with these options"),
+        ({"name": "PolynomialKernel", "options": {"power": "a"}}, "can't be evaluated with these options"),
         ({"name": "rbf", "nu": 1.5}, "nu is for matern"),
         ({"name": "matern"}, "needs nu"),
         (
@@ -538,6 +540,25 @@ def test_records_with_the_hash_of_all_policies_are_still_found(lab: Path):
         record.history.metadata |= {"fingerprint": config.fingerprint}
         record.history.to_parquet(lab / "out" / "records" / config.policies[record.place].slug / str(record.seed))
     assert len(load_records(lab / "out")[1]) == len(records)
+
+
+def test_a_copied_record_of_another_seed_is_made_again(lab: Path):
+    assert run(lab, "--quiet").exit_code == 0
+    folder = lab / "out" / "records" / "uniform"
+    first = load_records(lab / "out")[1][0].seed
+    shutil.copytree(folder / str(first), folder / str(first + 1), dirs_exist_ok=True)
+    again = run(lab, "--resume", repetitions=2)
+    assert again.exit_code == 0, again.output
+    records = [record for record in load_records(lab / "out")[1] if record.label == "uniform"]
+    assert [record.history.metadata["seed"] for record in records] == [first, first + 1]
+    assert records[0].history != records[1].history
+
+
+@pytest.mark.parametrize("changes", [{"horizon": True}, {"repetitions": True}, {"seed": False}, {"threads": True}])
+def test_a_switch_is_no_number(lab: Path, changes: dict[str, Any]):
+    result = run(lab, **changes)
+    assert result.exit_code == 2, result.output
+    assert f"{next(iter(changes))}: expected a whole number, got {str(next(iter(changes.values()))).lower()}" in result.stderr
 
 
 def test_repetitions_run_together_with_a_named_kernel(lab: Path):

@@ -203,6 +203,14 @@ def test_a_record_that_is_missing_or_damaged_is_run_again_and_the_others_are_kep
     assert kept.stat().st_mtime_ns != stamp or "3" in kept.parts  # another configuration: run anew
 
 
+def test_errors_of_all_experiments_are_found_before_the_first_run(tmp_path: Path) -> None:
+    wrong = EXPERIMENT | {"kernel": {"name": "PolynomialKernel", "options": {"power": "a"}}}
+    path = figure_file(tmp_path, experiments={"small": EXPERIMENT, "wrong": wrong})
+    with pytest.raises(ConfigError, match="can't be evaluated with these options"):
+        reproduce(load_reproduction(path), quick=True, output=tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
 @pytest.mark.exhaustive
 @pytest.mark.parametrize(("end", "workers"), [(signal.SIGTERM, 1), (signal.SIGKILL, 1), (signal.SIGKILL, 2)])
 def test_a_reproduction_that_is_killed_is_finished_with_the_same_numbers(

@@ -604,7 +604,8 @@ class SameArm(Rule):
 
     The rule remembers when the arm last changed, so use one object per bandit. It observes the recommended arm whenever it is
     evaluated and, in `run`, after every tell, including the tells of a resumed journal. With several workers, the rule of each
-    worker only remembers its own evaluations.
+    worker only remembers its own evaluations. Arms are compared by their indices: where `set_arms_` gives the arm another one,
+    counting begins anew.
 
     Args:
         pulls: Number of pulls told without a change.

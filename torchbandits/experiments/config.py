@@ -29,6 +29,7 @@ from gpytorch.kernels import Kernel, MaternKernel, ScaleKernel
 from pydantic import (
     AfterValidator,
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     Field,
     PositiveFloat,
@@ -362,6 +363,10 @@ def build_kernel(configs: Sequence[KernelConfig], arms: Tensor | ArmSource) -> K
         kernel = ScaleKernel(kernel, batch_shape=kernel.batch_shape).to(like)
         # A tensor, because GPyTorch rounds a Python number to float32.
         kernel.outputscale = like.new_tensor(config.outputscale)
+    try:
+        kernel(like.new_ones(1, arms.shape[-1])).to_dense()
+    except (AttributeError, TypeError, ValueError, RuntimeError) as error:  # GPyTorch keeps some options unseen
+        raise ConfigError(f"kernel: {config.name} can't be evaluated with these options: {error}.") from error
     return kernel.requires_grad_(False)
 
 
@@ -480,13 +485,21 @@ def _check_folder_name(name: str) -> str:
     return name
 
 
-Count = Annotated[int, Field(gt=0, le=10**9)]
+def _no_switch(value: Any) -> Any:
+    """Refuse `true` and `yes`, which would count as 1."""
+    if isinstance(value, bool):
+        raise ValueError(f"expected a whole number, got {str(value).lower()}")
+    return value
+
+
+Whole = Annotated[int, BeforeValidator(_no_switch)]
+Count = Annotated[Whole, Field(gt=0, le=10**9)]
 """Numbers of pulls, repetitions and sizes. A larger number is taken for a mistake, as it would exhaust the memory first."""
-Repetitions = Annotated[int, Field(gt=0, le=10**6)]
-Observed = Annotated[int, Field(ge=0, le=10**7)]
-Seed = Annotated[int, Field(ge=0, le=2**62)]
-Rows = Annotated[int, Field(gt=1, le=10**6)]
-Threads = Annotated[int, Field(gt=0, le=1024)]
+Repetitions = Annotated[Whole, Field(gt=0, le=10**6)]
+Observed = Annotated[Whole, Field(ge=0, le=10**7)]
+Seed = Annotated[Whole, Field(ge=0, le=2**62)]
+Rows = Annotated[Whole, Field(gt=1, le=10**6)]
+Threads = Annotated[Whole, Field(gt=0, le=1024)]
 FolderName = Annotated[str, AfterValidator(_check_folder_name)]
 
 

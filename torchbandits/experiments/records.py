@@ -63,7 +63,7 @@ def keep_record(
 
 
 def find_record(config: ExperimentConfig, output: Path, place: int, seed: int) -> Record | None:
-    """The record of a policy and a seed, or None if none was made with this configuration.
+    """The record of a policy and a seed, or None if none was made with them and this configuration.
 
     Raises:
         DataError: If the record is damaged.
@@ -75,7 +75,8 @@ def find_record(config: ExperimentConfig, output: Path, place: int, seed: int) -
     history = History.from_parquet(source)
     # Earlier versions wrote the hash of all policies, so that another policy in the list made every record a stranger.
     known = (config.fingerprint_of(place), config.fingerprint)
-    return Record(place, section.label, seed, history) if history.metadata.get("fingerprint") in known else None
+    found = history.metadata.get("fingerprint") in known and history.metadata.get("seed") == seed
+    return Record(place, section.label, seed, history) if found else None
 
 
 def ended_records(config: ExperimentConfig, output: Path) -> list[Record]:

@@ -47,7 +47,7 @@ from torchbandits.experiments.printable import literal, printable
 from torchbandits.experiments.records import Record, ended_records
 from torchbandits.experiments.reproduction import PanelConfig, ReproductionConfig
 from torchbandits.experiments.results import ENOUGH_FOR_BAND, MOST_LINES, draw_band
-from torchbandits.experiments.runner import check_console, run_experiment
+from torchbandits.experiments.runner import check_console, checked_environments, run_experiment
 from torchbandits.experiments.starvation import study
 from torchbandits.figures import tidy
 from torchbandits.files import prepare_folder, write_atomically, write_text
@@ -87,6 +87,7 @@ def reproduce(
     """Run a reproduction, or the missing runs of an interrupted one, and write its summary, numbers and figure.
 
     Except for the seconds, the numbers are those of an uninterrupted run. Records are kept in the folder of each experiment.
+    Errors of any experiment are found before the first run.
 
     Args:
         reproduction: The figure or table to run.
@@ -111,6 +112,8 @@ def reproduce(
     check_whole("workers", workers)
     folder = RESULTS / form_name(reproduction.name, quick) if output is None else as_path("output", output)
     configs = {name: c.quickened() if quick else c for name, c in reproduction.experiments.items()}
+    for config in configs.values() if not ended else ():
+        checked_environments(config)
     prepare_folder(folder)
     clock, numbers, missing = _Clock(folder, again), Numbers(), dict[str, str]()
     if reproduction.study is not None:

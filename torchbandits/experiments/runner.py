@@ -93,9 +93,7 @@ def run_experiment(
     check_flag("resume", resume)
     require(is_whole(workers), f"workers must be a whole number of at least 1, got {workers}.", ConfigError)
     folder = config.folder if output is None else as_path("output", output)
-    environments = Environments(config)
-    for place in range(len(config.policies)):
-        build_policy(config, [place], environments[0])
+    environments = checked_environments(config)
     prepare_folder(folder)
     with folder_held(folder):
         write_text(folder / CONFIG, config.dump())
@@ -109,6 +107,19 @@ def run_experiment(
                 "start again with resume=True (torchbandits run: --resume; torchbandits reproduce does so by itself)."
             ) from None
         return write_results(config, records, folder)
+
+
+def checked_environments(config: ExperimentConfig) -> Environments:
+    """The environments of an experiment, after that of the first repetition and each policy were made once.
+
+    Raises:
+        ConfigError: If a name or an option is unknown or out of its range.
+        DataError: If data can't be found.
+    """
+    environments = Environments(config)
+    for place in range(len(config.policies)):
+        build_policy(config, [place], environments[0])
+    return environments
 
 
 def check_console(console: object) -> None:

@@ -215,11 +215,30 @@ class ArmTable(Buffered):
         effects = self.posterior.effects
         strategy.sweep(prior if effects is None else self.columns.diagonal / self.posterior.regularization, leverage, channels)
         leverage.clamp_min_(0)
+        if self.posterior.sparse and self.rows.source.dtype != torch.float64:
+            leverage, channels = self._pulled_in_double(leverage, channels)
         if effects is not None:
             row = self.rows.row_of_each()
             leverage, channels = effects.leverage(leverage, effects.share_at(row)), effects.channels(channels, row)
         own["leverage"], own["channels"] = leverage, channels
         return self
+
+    def _pulled_in_double(self, leverage: Tensor, channels: Tensor) -> tuple[Tensor, Tensor]:
+        """The values of a sweep of float32 arms, those of pulled arms in float64; without random effects. Cost O(u m² + A).
+
+        Dictionaries are drawn by the leverages of pulled arms, which are small differences of numbers of the size of k(x, x)/λ:
+        a point whose leverage rounds to 0 would leave the dictionary, however much its rewards tell.
+        """
+        posterior, row = self.posterior, self.rows.row_of_each()
+        fit, points = posterior.fit(), posterior.statistics.points
+        residual = (fit.embedding.diagonal(points) - fit.features.square().sum(dim=-2)).clamp_min(0)
+        own = residual / posterior.regularization + fit.regression.leverage(fit.features)
+        mean, slot, known = fit.regression.mean(fit.features), row.clamp_min(0), row >= 0
+        at = slot.unsqueeze(-2).expand(channels.shape)
+        return (
+            torch.where(known, own.gather(-1, slot), leverage),
+            torch.where(known.unsqueeze(-2), mean.gather(-1, at), channels),
+        )
 
     def _prior_leverage(self) -> Tensor:
         """k(x, x) / λ of every arm, `A` or `batch_shape x A`, kept between the sweeps of not too many arms."""

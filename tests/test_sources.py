@@ -425,6 +425,13 @@ def test_the_first_sweep_names_the_arm_that_is_not_finite(tmp_path: Path):
         (tmp_path / "cache.npy").unlink(missing_ok=True)
 
 
+@pytest.mark.parametrize("policy", [tb.auto(), tb.gp_ucb(rbf(0.5))], ids=["auto", "gp_ucb"])
+def test_a_first_arm_that_is_not_finite_is_not_blamed_on_the_kernel(policy: Any, tmp_path: Path):
+    np.save(tmp_path / "arms.npy", np.array([[0.0, np.nan], [1.0, 2.0]]))
+    with pytest.raises(errors.NonFiniteError, match="the first arm has a NaN"):
+        tb.Bandit(policy, sources.npy(tmp_path / "arms.npy"))
+
+
 @pytest.mark.parametrize("make", [_npy, _parquet], ids=["npy", "parquet"])
 def test_a_file_that_changes_under_a_run_is_noticed_and_nothing_is_lost(make: Maker, tmp_path: Path):
     bandit = tb.Bandit(tb.batch_bkb(rbf(), memory_budget=0, **BOUNDED), make(PROBLEM.tensor, tmp_path), generator=generator(1))

@@ -90,8 +90,10 @@ def check_kernel_on(point: Tensor, kernel: gpytorch.kernels.Kernel, batch_shape:
 
     Raises:
         ShapeError: If the kernel is made for other batch rows or features, or for several outputs.
-        NonFiniteError: If its value is NaN or infinite.
+        NonFiniteError: If the arm or the kernel's value is NaN or infinite.
     """
+    finite = bool(torch.isfinite(point).all())
+    require(finite, "the first arm has a NaN or infinite feature: leave it out, or give it finite ones.", NonFiniteError)
     try:
         broadcast_shapes(batch_shape, kernel.batch_shape)
     except RuntimeError as error:

@@ -620,3 +620,10 @@ def test_arms_too_large_to_square_are_an_error(name: str):
         bandit.observe(index, huge, torch.ones(1, dtype=torch.float64))
     assert int(bandit.pulls) == 0
     assert bandit.ask().mask.all()
+
+
+def test_the_kernel_of_lin_ucb_cannot_be_fitted_and_the_error_names_a_policy_whose_kernel_can():
+    bandit = tb.Bandit(tb.lin_ucb(), torch.rand(9, 2, dtype=torch.float64, generator=generator(0)))
+    bandit.tell(torch.tensor([0, 1]), torch.tensor([0.0, 1.0], dtype=torch.float64))
+    with pytest.raises(errors.UnsupportedError, match="in place of lin_ucb gp_ucb with a LinearKernel"):
+        bandit.fit_kernel_()

@@ -171,7 +171,8 @@ def _check(
 ) -> None:
     require(
         posterior.finite is None,
-        "the kernel of finite Fourier features can't be fitted, because they would change: use embedding='nystrom' or 'exact'.",
+        "the kernel of finite features can't be fitted, because they would change: use embedding='nystrom' or 'exact', or in "
+        "place of lin_ucb gp_ucb with a LinearKernel.",
         UnsupportedError,
     )
     require(

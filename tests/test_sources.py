@@ -425,6 +425,12 @@ def test_the_first_sweep_names_the_arm_that_is_not_finite(tmp_path: Path):
         (tmp_path / "cache.npy").unlink(missing_ok=True)
 
 
+def test_an_empty_list_of_columns_does_not_mean_all(tmp_path: Path):
+    pandas.DataFrame({"x": [0.0, 1.0], "y": [2.0, 3.0]}).to_parquet(tmp_path / "arms.parquet")
+    with pytest.raises(errors.ArgumentError, match=r"columns must be a list of names, or None for all, got \[\]"):
+        sources.parquet(tmp_path / "arms.parquet", [])
+
+
 @pytest.mark.parametrize("policy", [tb.auto(), tb.gp_ucb(rbf(0.5))], ids=["auto", "gp_ucb"])
 def test_a_first_arm_that_is_not_finite_is_not_blamed_on_the_kernel(policy: Any, tmp_path: Path):
     np.save(tmp_path / "arms.npy", np.array([[0.0, np.nan], [1.0, 2.0]]))

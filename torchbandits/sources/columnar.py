@@ -98,7 +98,7 @@ class ColumnFile(ArmSource):
         check_dtype("dtype", dtype)
         device = as_device("device", device)
         check_flag("distinct", distinct)
-        named = columns is None or (isinstance(columns, Sequence) and not isinstance(columns, str))
+        named = columns is None or (isinstance(columns, Sequence) and not isinstance(columns, str) and len(columns) > 0)
         require(named, f"columns must be a list of names, or None for all, got {columns!r}.")
         pyarrow.need()
         self._stamp, self._dtype, self._device, self.distinct = Stamp(path), dtype, device, distinct

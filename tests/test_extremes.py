@@ -210,3 +210,25 @@ def test_a_dictionary_of_float32_arms_keeps_what_was_pulled(policy: str):
     assert float(state.arm_leverage()[pulled].max()) <= 1
     assert float((state.arm_mean() - f)[pulled].abs().max()) < 0.01
     assert float(f.max() - f[bandit.best_arm()]) < 0.01
+
+
+@pytest.mark.parametrize("matern", [False, True], ids=["rbf", "matern"])
+@pytest.mark.parametrize("policy", ["gp_ucb", "gp_bucb", "bkb", "batch_bkb"])
+@pytest.mark.parametrize("case", ["far from 0", "one arm far away"])
+def test_float32_arms_keep_their_distances(policy: str, case: str, *, matern: bool):
+    """In units of the lengthscale, relative to 0 or to a mean that one arm moves, distances would be lost to rounding."""
+    g, kernel = generator(0), gpytorch.kernels.MaternKernel(2.5).double() if matern else gpytorch.kernels.RBFKernel().double()
+    arms, kernel.lengthscale = torch.rand(1500, 3, dtype=torch.float64, generator=g), 0.3
+    f = torch.sin(3 * arms).sum(dim=-1)
+    arms = (arms + 1e4 if case == "far from 0" else arms.index_fill(0, torch.tensor([7]), 1e7)).float()
+    # Without memory for columns of the kernel, the dictionary's are evaluated anew in each sweep.
+    memory = {} if policy in ("gp_ucb", "gp_bucb") else {"memory_budget": 0}
+    picks = getattr(tb, policy)(kernel, noise_std=0.1, width=tb.widths.Constant(2.0), **memory)
+    bandit = tb.Bandit(picks, arms, generator=generator(1))
+    bandit.tell(torch.tensor([7, 8]), f[[7, 8]])
+    for _ in range(10):
+        selection = bandit.ask(limit=4)
+        bandit.tell(selection, f[selection.index])
+    state, right = bandit.loop.state, bandit.posterior(arms.double())
+    torch.testing.assert_close(state.arm_mean().double(), right.mean, rtol=0, atol=2e-5)
+    torch.testing.assert_close(state.arm_leverage().double() * 0.01, right.variance, rtol=0, atol=2e-5)

@@ -274,8 +274,9 @@ class Stationary:
 
     def between(self, left: Points, right: Points) -> Tensor:
         """k by differences, `batch_shape x n x n'`. Cost O(n n' d)."""
-        scale = self.scale.to(left.dtype)
-        return self._at_distances(distances(left * scale, right * scale), left, right)
+        scale, centre = self.scale.to(left.dtype), _centre_if_coarse(left)
+        x, y = (left, right) if centre is None else (left - centre, right - centre)
+        return self._at_distances(distances(x * scale, y * scale), left, right)
 
     def between_scaled(self, left: Points, right: Points) -> Tensor:
         """`between` for points in units of the lengthscale, that is, multiplied by `scale`."""
@@ -302,8 +303,10 @@ class StationaryColumns:
         if place:
             form = form.row(kernel.batch_shape, place)
         self._form, self._scale = form, form.scale.to(arms.dtype).squeeze(-2)
+        centre = _centre_if_coarse(arms)
+        self._centre = None if centre is None else centre.squeeze(-2)
         # Features first, so that sums run along the arms.
-        self._arms = (arms * self._scale).T.contiguous()
+        self._arms = ((arms if centre is None else arms - centre) * self._scale).T.contiguous()
         self._given = None if form.effect is None else arms
         self.size = arms.shape[0]
 
@@ -314,7 +317,8 @@ class StationaryColumns:
 
     def __call__(self, point: Tensor) -> Tensor:
         """k(x, ·), `A`, for a point `d`. Cost O(A d)."""
-        difference = self._arms - (point * self._scale).expand(self._arms.shape[0]).unsqueeze(-1)
+        at = point if self._centre is None else point - self._centre
+        difference = self._arms - (at * self._scale).expand(self._arms.shape[0]).unsqueeze(-1)
         squared = difference.square_().sum(dim=0)
         same = None
         if self._given is not None:
@@ -343,11 +347,7 @@ class ScaledArms:
     @staticmethod
     def of(arms: Arms, form: Stationary) -> ScaledArms:
         """The arms in units of the kernel. Cost O(A d)."""
-        scale, (A, d) = form.scale.to(arms.dtype), arms.shape[-2:]
-        # One arm far away does not move the median.
-        some = arms[..., :: -(-A // _SAMPLE), :].sort(dim=-2).values
-        middle = some.shape[-2] // 2
-        centre = some[..., middle : middle + 1, :]
+        scale, centre, (A, d) = form.scale.to(arms.dtype), _centre(arms), arms.shape[-2:]
         block = arms.new_empty(*broadcast_shapes(arms.shape[:-2], scale.shape[:-2]), d + 2, A)
         x = block[..., :d, :]
         torch.sub(arms.mT.expand(x.shape), centre.mT, out=x).mul_(scale.mT)
@@ -399,7 +399,7 @@ class StationaryBlocks:
         assert form is not None
         self._form, self._scale, self._arms = form, form.scale.to(points.dtype), arms
         self._outputscale = None if form.outputscale is None else form.outputscale[..., None, None].to(points.dtype)
-        self._centre = points.mean(dim=-2, keepdim=True) if arms is None else arms.centre
+        self._centre = _centre(points) if arms is None else arms.centre
         self._given, self._points = points, (points - self._centre) * self._scale
         norms = self._points.square().sum(dim=-1, keepdim=True)
         self._left = torch.cat([-2 * form.sign * self._points, form.sign * norms, torch.full_like(norms, form.sign)], dim=-1)
@@ -454,6 +454,22 @@ class StationaryBlocks:
         else:
             decay_(out)
         return self._form.add_effect_(out if self._outputscale is None else out.mul_(self._outputscale), same)
+
+
+def _centre(points: Points) -> Tensor:
+    """Medians of the features of at most 4,096 points, `batch_shape x 1 x d`, 0 if there are none: one point far away does not
+    move them."""
+    if not points.shape[-2]:
+        return points.new_zeros(*points.shape[:-2], 1, points.shape[-1])
+    some = points[..., :: -(-points.shape[-2] // _SAMPLE), :].sort(dim=-2).values
+    middle = some.shape[-2] // 2
+    return some[..., middle : middle + 1, :]
+
+
+def _centre_if_coarse(points: Points) -> Tensor | None:
+    """The centre of points in float32, whose product with a scale would round to 1e-7 of their distance from 0; None for other
+    points."""
+    return _centre(points) if points.dtype == torch.float32 else None
 
 
 def kernel_among(kernel: gpytorch.kernels.Kernel, points: Points) -> Square:

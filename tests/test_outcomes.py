@@ -1455,6 +1455,10 @@ def test_bad_policies_are_named():
         ),
         (lambda: outcomes.safe(good, start=[], maximize="yield", at_most={"cost": 1.0}), "at least one"),
         (lambda: outcomes.safe(good, start=[0], maximize="yield", at_most={"cost": 1.0}, expand=-1), "expand"),
+        (
+            lambda: outcomes.safe(models(initial=tb.starts.uniform(5)), start=START, maximize="yield", at_most={"cost": 2.0}),
+            "may be of unsafe arms: leave initial= out",
+        ),
         (lambda: tb.Bandit(outcomes.pareto(good), PROBLEM.tensor), "OutcomeBandit"),
         (lambda: tb.ContextualBandit(outcomes.pareto(good), PROBLEM.tensor, PROBLEM.tensor[:2]), "contexts are for one"),
         (lambda: tb.OutcomeBandit(good["yield"], PROBLEM.tensor), "policy must be a policy of torchbandits.outcomes"),

@@ -237,9 +237,9 @@ def safe(
 
     Raises:
         ArgumentError: If `start` is empty.
-        UnsupportedError: For models that cannot be batch rows of one engine, and for a width of a limited outcome that is for
-            another λ, or for less noise, than the model. Widths without a theorem, such as `Constant` and the default of `bkb`,
-            are taken, and promise nothing.
+        UnsupportedError: For models that cannot be batch rows of one engine, for first picks (`initial=`), which may be unsafe,
+            and for a width of a limited outcome that is for another λ, or for less noise, than the model. Widths without a
+            theorem, such as `Constant` and the default of `bkb`, are taken, and promise nothing.
     """
     check_whole("expand", expand, 0, otherwise="for SafeOpt")
     check_whole("leaders", leaders)
@@ -249,6 +249,10 @@ def safe(
 
     def aim(names: Names) -> Safe:
         limits = _limits(at_least, at_most, names)
+        first = models[names[0]]
+        assert isinstance(first, Composed)
+        message = f"first picks, initial={first.initial!r}, may be of unsafe arms: leave initial= out."
+        require(first.initial is None, message, UnsupportedError)
         for name in {names[limit.outcome] for limit in limits}:
             _check_bounds(name, models[name])
         return Safe(_objective(maximize, minimize, names), limits, tuple(int(a) for a in listed), expand, leaders)

@@ -705,6 +705,17 @@ def test_of_the_arms_on_offer_the_walk_is_the_oracle_s():
     assert t >= 10
 
 
+def test_when_the_best_arms_are_gone_the_others_are_learned():
+    T, arms = 200, torch.linspace(0, 1, 30, dtype=torch.float64).unsqueeze(-1)
+    f = torch.exp(-((arms[:, 0] - 0.1) * 10).square()) + 0.5 * torch.exp(-((arms[:, 0] - 0.8) * 10).square())
+    bandit = tb.Bandit(tb.sup_kernel_ucb(rbf(0.15), horizon=T, noise_std=0.02, norm_bound=1.5, delta=0.1), arms)
+    left, noise = arms[:, 0] > 0.5, generator(0)
+    for t in range(T):
+        selection = bandit.ask(available=None if t < 100 else left)
+        bandit.tell(selection, f[selection.index] + 0.02 * torch.randn(1, generator=noise, dtype=torch.float64))
+    assert float(f[left].max() - f[bandit.ask(available=left).index]) <= 2 * T**-0.5
+
+
 def generator_permutation(n: int) -> list[int]:
     return torch.randperm(n, generator=generator(7)).tolist()
 

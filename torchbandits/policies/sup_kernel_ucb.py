@@ -48,7 +48,7 @@ class Descent:
         Args:
             candidates: `batch_shape x A`, arms that may be picked, at least one in each row.
             own: `batch_shape`, arms that were already picked (−1 for none). For such an arm only the level is determined: the
-                first level at which it is uncertain, or none once all candidates are known to within 1/√T.
+                first level at which it is uncertain, or none if all candidates are known to within 1/√T and it may be the best.
 
         Returns:
             Pick, level (S for none) and score.
@@ -63,6 +63,11 @@ class Descent:
             upper, widest = self._mean[s] + w, w.amax(dim=-1)
             # Exploit if every candidate is known to within 1/√T.
             fine = open_ & (widest <= self._fine)
+            if own is not None:
+                # An arm far below the best one was picked because that was not on offer, and has to be learned. Between the
+                # choice of an arm and its reward, upper bounds within 2/√T of f may change by as much.
+                reached = upper.gather(-1, own.clamp_min(0).unsqueeze(-1)).squeeze(-1)
+                fine = fine & (reached >= upper.amax(dim=-1) - 4 * self._fine)
             tested = widest if own is None else spread[s].gather(-1, own.clamp_min(0).unsqueeze(-1)).squeeze(-1)
             # Explore if some candidate is uncertain by more than 2^(−s): the pick then joins this level.
             rough = open_ & ~fine & (tested > coarse)
@@ -184,9 +189,9 @@ def sup_kernel_ucb(
     2^(−s), the paper takes any of them; this implementation takes the most uncertain one. The thresholds are in reward units:
     they suit rewards of order 1, as in the paper.
 
-    A told pull, asked for or not, joins the first level at which its arm is uncertain (above 2^(−s)), or none once every
-    remaining candidate is known to within 1/√T. History (`observe`) enters only the posterior of all pulls, which is
-    `Bandit.posterior`. The rule stays the same after T pulls.
+    A told pull, asked for or not, joins the first level at which its arm is uncertain (above 2^(−s)), or none if before that
+    every remaining candidate is known to within 1/√T, and the upper bound of its arm is within 4/√T of the largest. History
+    (`observe`) enters only the posterior of all pulls, which is `Bandit.posterior`. The rule stays the same after T pulls.
 
     Args:
         kernel: Kernel of the RKHS that holds the expected reward.

@@ -1703,6 +1703,13 @@ def test_what_an_explanation_is_without_lengthscales_few_results_and_a_model():
     assert proved.explain().guarantee.startswith("Guarantee: that of the policy"), (
         "its kernel is given, its width has a theorem"
     )
+    for void, said_of_it in (
+        (tb.igp_ucb(gpytorch.kernels.RBFKernel().double(), noise_std=0.1, prior_mean="estimate"), "none, since the prior mean"),
+        (tb.irgp_ucb(gpytorch.kernels.RBFKernel().double(), noise_std=0.1, regularization=1.0), "none: the theorem of Shifted"),
+    ):
+        unproved = campaign(policy=void)
+        unproved.tell(measured(frame().head(8)))
+        assert unproved.explain().guarantee.startswith(f"Guarantee: {said_of_it}")
     assert "2 measurements of 2 of 60 rows" in said.lines()[0]
     flat = campaign(policy=tb.gp_ucb(gpytorch.kernels.LinearKernel().double(), noise_std=0.1))
     flat.tell(measured(frame().head(8)))

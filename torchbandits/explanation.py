@@ -34,6 +34,7 @@ from torchbandits.random_effects import RandomEffectKernel, smooth_part
 from torchbandits.sources import ArmSource
 from torchbandits.types import Marginals, Recommendation
 from torchbandits.widths import Constant, Explored, PracticalBBKB, PracticalBKB, Scaled
+from torchbandits.widths.assumptions import check_assumptions
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -645,7 +646,13 @@ def _guarantee(policy: Composed, fitted: bool) -> str:
         return "Guarantee: none, since the policy forgets rewards or weights them, for which no bound here is proved."
     if not fitted and isinstance(width, Constant | Explored | PracticalBBKB | PracticalBKB | Scaled):
         return f"Guarantee: none, since nothing is proved for the width {type(width).__name__} of the policy."
+    if not fitted and policy.prior_mean == "estimate":
+        return "Guarantee: none, since the prior mean is estimated. With prior_mean= a number, there is that of the policy."
     if not fitted:
+        try:
+            check_assumptions(width, policy.noise_std, policy.regularization)
+        except UnsupportedError as error:
+            return f"Guarantee: none: {error}"
         return "Guarantee: that of the policy (see its documentation), while the kernel is the one it was given."
     return (
         "Guarantee: none, since the kernel is estimated. With a kernel and a norm bound that you know, igp_ucb has one; "

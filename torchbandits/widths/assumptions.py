@@ -8,6 +8,7 @@ from torchbandits.errors import UnsupportedError
 from torchbandits.widths.base import Width
 from torchbandits.widths.budgeted import BBKB
 from torchbandits.widths.prior import Srinivas, SrinivasCompact
+from torchbandits.widths.randomized import ShiftedExponential
 
 
 def check_assumptions(width: Width, noise_std: float, lam: float) -> None:
@@ -33,7 +34,8 @@ def check_assumptions(width: Width, noise_std: float, lam: float) -> None:
     # The proof needs that f is distributed as the posterior says, given the rewards by which the arms were chosen. A smaller λ
     # makes the deviations too small. Under a larger one they bound the errors of arms that were chosen beforehand, but arms
     # chosen by their rewards can push the mean, which is then not the conditional mean, out of the bounds.
-    if isinstance(width, Srinivas | SrinivasCompact) and not math.isclose(lam, noise_std**2, rel_tol=1e-9):
+    bayesian = isinstance(width, Srinivas | SrinivasCompact | ShiftedExponential)
+    if bayesian and not math.isclose(lam, noise_std**2, rel_tol=1e-9):
         raise UnsupportedError(
             f"the theorem of {kind} assumes that λ is the variance of the noise, noise_std² = {noise_std**2:g}, and here it is "
             f"{lam:g}: leave out the policy's regularization=, or give it a width of any λ, such as "

@@ -120,6 +120,17 @@ def test_a_saved_run_and_a_journal_go_on_the_same(name, tmp_path: Path):
     assert first + play(resumed, range(5, 9)) == expected
 
 
+@pytest.mark.parametrize(("noise_var", "held"), [(0.01, [9, 10, 1]), (0.0025, [8, 4, 8])])
+def test_a_restart_counts_weights(noise_var: float, held: list[int]):
+    bandit = tb.Bandit(tb.forgetting.restart(tb.gp_ucb(rbf(), noise_std=0.1), every=10), PROBLEM.tensor)
+    sums = []
+    for _ in range(11):
+        bandit.tell(torch.tensor([5]), torch.ones(1), noise_var=noise_var)
+        sums.append(float(bandit.counts[5]))
+    first = 8 if noise_var == 0.01 else 1
+    assert sums[first : first + 3] == pytest.approx(held)
+
+
 @pytest.mark.parametrize("name", MAKERS)
 def test_other_arms_keep_what_was_learned(name):
     bandit, weights = tb.Bandit(MAKERS[name](), PROBLEM.tensor), Weights(name)

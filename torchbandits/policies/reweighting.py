@@ -81,8 +81,9 @@ class Restart(Reweighting):
 
     def before_(self, state: GaussianState, pulls: Pulls, noise_variance: float) -> Pulls:
         """Clear the batch rows that would exceed the maximum. Cost: a sweep if there is such a row."""
-        told, held = pulls.num_rewards.sum(dim=-1).to(state.told), state.statistics.pulls
-        over = (held > 0) & (told > 0) & (held + told > self.every)
+        told, held = pulls.counts.sum(dim=-1).to(state.told), state.statistics.pulls
+        # Weights are rounded: that of a reward with the policy's own noise variance may exceed 1 by a little.
+        over = (held > 0) & (told > 0) & (held + told > self.every * (1 + 1e-9))
         if state.statistics.size and bool(over.any()):
             if isinstance(state, TableState):
                 state.rows.clear_(state.statistics, over)

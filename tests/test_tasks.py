@@ -399,6 +399,12 @@ def test_bad_fidelities_are_named():
             ),
             "this policy needs bounds or the improvement",
         ),
+        (
+            lambda: tb.OutcomeBandit(
+                outcomes.fidelity(tb.per_cost(outcomes.pareto(two)), arms, column=2, target=0.0, costs=COSTS), arms
+            ),
+            "needs the costs of the arms: pass costs=",
+        ),
         (lambda: tb.OutcomeBandit(fidelity(), arms[:30]), "made for 50 arms, and there are 30"),
         (lambda: tb.OutcomeBandit(fidelity(), arms).set_arms_(arms), "names arms of the beginning"),
     ):

@@ -126,7 +126,7 @@ class Joint(Policy[TableState]):
     @property
     def needs_costs(self) -> bool:
         """Whether the aim depends on costs."""
-        return self.aim.exponent is not None
+        return self.wanted.exponent is not None
 
     @property
     def learns_failures(self) -> bool:

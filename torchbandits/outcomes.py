@@ -239,7 +239,8 @@ def safe(
         ArgumentError: If `start` is empty.
         UnsupportedError: For models that cannot be batch rows of one engine, for first picks (`initial=`), which may be unsafe,
             and for a width of a limited outcome that is for another λ, or for less noise, than the model. Widths without a
-            theorem, such as `Constant` and the default of `bkb`, are taken, and promise nothing.
+            theorem, such as `Constant` and the default of `bkb`, are taken, and promise nothing; nor does an estimated prior
+            mean, or a kernel that is fitted (`refit_every=`).
     """
     check_whole("expand", expand, 0, otherwise="for SafeOpt")
     check_whole("leaders", leaders)

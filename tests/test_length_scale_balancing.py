@@ -202,6 +202,11 @@ def test_bad_options_are_refused():
     for kernel in (gpytorch.kernels.LinearKernel().double(), gpytorch.kernels.PeriodicKernel().double()):
         with pytest.raises(errors.UnsupportedError, match="RBF and Matérn"):
             tb.lb_gp_ucb(kernel, horizon=10)
+        scaled = gpytorch.kernels.ScaleKernel(kernel)
+        with pytest.raises(errors.UnsupportedError, match=type(kernel).__name__):
+            tb.lb_gp_ucb(scaled, horizon=10)
+        with pytest.raises(errors.UnsupportedError, match=type(kernel).__name__):
+            tb.Bandit(tb.thompson_sampling(scaled, embedding="rff"), Problem(seed=0, a=9).tensor)
     for options in ({"growth": 0.0}, {"horizon": 0}, {"norm_bound": -1.0}, {"delta": 2.0}):
         with pytest.raises(errors.ArgumentError, match=next(iter(options))):
             tb.lb_gp_ucb(**({"horizon": 10} | options))

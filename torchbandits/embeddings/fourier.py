@@ -143,9 +143,10 @@ def draw_frequencies(spectrum: Spectrum, size: int, dim: int, generators: Sequen
 def _spectrum(kernel: gpytorch.kernels.Kernel, name: str, gaussian: bool) -> Spectrum:
     spectrum = Spectrum.of(kernel)
     if spectrum is None or (gaussian and spectrum.nu is not None):
+        own = kernel.base_kernel if isinstance(kernel, gpytorch.kernels.ScaleKernel) else kernel
         known = "RBF kernels" if gaussian else "RBF, Matérn and Tanimoto kernels"
         raise UnsupportedError(
-            f"{name} features exist for {known} on all features (scaled or not), not for {type(kernel).__name__}: use "
+            f"{name} features exist for {known} on all features (scaled or not), not for {type(own).__name__}: use "
             f"{'embedding=' + repr('rff') + ' (RBF, Matérn) or ' if gaussian else ''}embedding='nystrom' (any kernel)."
         )
     return spectrum

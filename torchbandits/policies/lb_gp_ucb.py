@@ -290,7 +290,7 @@ def _base(kernel: gpytorch.kernels.Kernel) -> gpytorch.kernels.Kernel:
     known = isinstance(base, gpytorch.kernels.RBFKernel | gpytorch.kernels.MaternKernel)
     message = (
         "lengthscales are balanced by bounds that are known for RBF and Matérn kernels, in a ScaleKernel or not, and kernel "
-        f"is {type(kernel).__name__}: pass one of these, or None for Matérn-5/2."
+        f"is {type(base).__name__}: pass one of these, or None for Matérn-5/2."
     )
     require(known, message, UnsupportedError)
     return base
@@ -387,12 +387,13 @@ def lb_gp_ucb(
         prior_mean: Prior mean of the rewards: a number, or `"estimate"` for the average of the rewards told so far.
         memory_budget: Bytes for cached kernel columns of each candidate; by default 2 GiB, or half of the free memory on a GPU.
 
-    Guarantee: with probability 1 − δ the regret of GP-UCB at the best lengthscale up to a factor (θ_0/θ)^d d ln(θ_0/θ) + d ln
-    g(T) of constants and logarithms, and up to the pulls before the first candidate that is short enough, for f of RKHS norm
-    ≤ N at it, a prior mean of 0, λ = R² and pulls asked one at a time. The paper proves it for one lengthscale of all features;
-    here the ratios of several lengthscales are fixed, which is equivalent to scaling the features by them. The paper's
-    algorithm has −√(ξ_t/n_i) in the rejected average; its proof and its authors' code have +, as above. Cost: K times that of
-    `igp_ucb`, for K candidates. Source: Ziomek, Adachi & Osborne 2024 (arXiv 2410.10384), Alg. 1, Thm 4.1, Lemmas B.2 and B.5.
+    Guarantee: with probability 1 − δ the regret of GP-UCB at the best lengthscale up to a factor (θ_0/θ)^d d ln(θ_0/θ) + d
+    ln g(T) of constants and logarithms, and up to the pulls before the first candidate that is short enough, for f of RKHS
+    norm ≤ N at it, a prior mean of 0, λ = R², and pulls asked one at a time with all arms on offer. The paper proves it for
+    one lengthscale of all features; here the ratios of several lengthscales are fixed, which is equivalent to scaling the
+    features by them. The paper's algorithm has −√(ξ_t/n_i) in the rejected average; its proof and its authors' code have +,
+    as above. Cost: K times that of `igp_ucb`, for K candidates. Source: Ziomek, Adachi & Osborne 2024 (arXiv 2410.10384),
+    Alg. 1, Thm 4.1, Lemmas B.2 and B.5.
     """
     own = gpytorch.kernels.MaternKernel(2.5).double() if kernel is None else kernel
     lam = regularization_of(noise_std, regularization)

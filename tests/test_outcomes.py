@@ -863,6 +863,17 @@ def test_unsafe_pulls_stay_within_delta():
     assert careless > 0.2  # the test is sensitive enough to detect violations
 
 
+def test_a_run_ends_where_no_safe_arm_is_left():
+    arms, truth = PROBLEM.tensor.expand(2, -1, -1), torch.tensor(TRUTH.T.copy())
+    policy = outcomes.safe(models(width=tb.widths.Constant(50.0)), start=START, maximize="yield", at_most={"cost": 2.0})
+    once = tb.run(policy, tb.environments.Table(arms, truth, noise_std=0.1), 9, repeats=False)
+    assert once.num_pulls.tolist() == [1, 1]
+    costs = torch.ones(40, dtype=torch.float64)
+    costs[START] = 4.0
+    paid = tb.run(policy, tb.environments.Table(arms, truth, noise_std=0.1, costs=costs), 9, budget=11.0)
+    assert paid.num_pulls.tolist() == [2, 2]
+
+
 # ------------------------------------------------------------------ in BoTorch
 
 

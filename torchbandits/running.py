@@ -34,6 +34,7 @@ from torchbandits.journal import Journal, as_journal, describe_environment, held
 from torchbandits.outcome_bandit import OutcomeBandit
 from torchbandits.policies import Policy
 from torchbandits.policies.joint import Joint
+from torchbandits.policies.state import TableState
 from torchbandits.selections import marked
 from torchbandits.stopping import Decision, Rule, check_rules, decide, shared
 from torchbandits.types import Report, Selection
@@ -526,6 +527,11 @@ class Rounds:
             offered = ~self._taken() if offered is None else offered & ~self._taken()
         if offered is None:
             return None, None
+        loop = self._bandit.loop
+        if isinstance(loop.policy, Joint) and isinstance(loop.state, TableState):
+            # Rows in which no safe arm is left end.
+            permitted = loop.policy.permitted(loop.state)
+            offered = offered if permitted is None else offered & permitted
         able = offered.any(dim=-1)
         return offered | ~able.unsqueeze(-1), able
 

@@ -45,9 +45,7 @@ class Safe(Aim):
 
     def scores(self, outlook: Outlook, score: Score | None) -> Tensor:
         """Scores of the arms, `batch_shape x A`, −∞ at arms that are not known to be safe."""
-        floors = torch.stack([limit.sign * limit.value - outlook.floor(limit.outcome, limit.sign) for limit in self.limits])
-        held = (floors <= 0).all(dim=0)
-        safe = self._started(held, outlook.table)
+        safe = self.safe(outlook)
         open_ = safe if outlook.offered is None else safe & outlook.offered
         j, sign = self.objective.outcome, self.objective.sign
         best = outlook.floor(j, sign).masked_fill(~safe, -torch.inf).amax(dim=-1, keepdim=True)
@@ -66,6 +64,11 @@ class Safe(Aim):
             return value
         expander = self._expander(outlook, safe, open_ & early.unsqueeze(-1), spread)
         return torch.where(expander.any(dim=-1, keepdim=True), spread.masked_fill(~expander, -torch.inf), value)
+
+    def safe(self, outlook: Outlook) -> Tensor:
+        """The arms that are known to be safe, `batch_shape x A` booleans."""
+        floors = torch.stack([limit.sign * limit.value - outlook.floor(limit.outcome, limit.sign) for limit in self.limits])
+        return self._started((floors <= 0).all(dim=0), outlook.table)
 
     def check(self, num_arms: int) -> None:
         """Refuse a start that is not among the arms."""

@@ -310,7 +310,8 @@ class Joint(Policy[TableState]):
                 arm, best = successive.best(now)
             if not place and bool((live.to(device) & (best == -torch.inf)).any()):
                 raise ArgumentError(
-                    "none of the available arms is known to be safe, so that none may be picked: make more arms available."
+                    "none of the available arms is known to be safe, so that none may be picked: make more arms available, or, "
+                    "under constraints, ask for fewer."
                 )
             arm = torch.where(live.to(device) & (best > -torch.inf), arm, -1)
             if again is not None and bool(again[1][..., place].any()):
@@ -340,6 +341,14 @@ class Joint(Policy[TableState]):
             return None
         pulls = state.rows.counts(state.statistics.weights).expand(outlook.mean.shape).amax(dim=-2)
         return (-pulls).masked_fill(~arms, -torch.inf), due
+
+    @without_gradients
+    def permitted(self, state: TableState) -> Tensor | None:
+        """The arms that may be picked by the rewards told, `batch_shape x A` booleans, the same for all outcomes; None for
+        all."""
+        if not isinstance(self.aim, Safe):
+            return None
+        return self.aim.safe(self._outlook(state, self.width(state))).unsqueeze(-2).expand(state.rows.row_of_arm.shape)
 
     def _outlook(self, state: TableState, width: Tensor) -> Outlook:
         """The inputs of the aim that follow from the observed rewards, without pending picks, draws and generators."""

@@ -155,14 +155,15 @@ def reds(
         prior_mean: Prior mean of the rewards: a number, or `"estimate"` for the average of the rewards told so far.
         memory_budget: Bytes for cached kernel columns; by default 2 GiB, or half of the free memory on a GPU.
 
-    Guarantee: the best arm is never discarded, with probability 1 − δ for a fixed f of RKHS norm ≤ Ψ under the default width
-    and a prior mean of 0, since no pull of a batch is chosen by the batch's rewards. The paper proves regret Õ(√(T γ_T)), and
-    without noise Õ(max(T^((3−β)/2), 1)) for eigenvalues that decay as j^(−β), if the first batch is as long as its
-    concentration bound requires. That length is not computed here, because only the abstract of the paper was available. With
-    `drift`, no arm is discarded whose average over the batch is the best of the survivors, if f does not react to the pulls and
-    all survivors are on offer. The page on guarantees has the proof, which is this package's own; it does not bound the regret.
-    Cost: O(A u) per distinct arm, O(1) per pick and O(A) per ask. Source: Salgia, Vakili & Zhao 2024 (arXiv 2310.15351), by
-    its abstract and summaries; random order against drift is the idea of Iwazaki & Takeno 2025 (arXiv 2410.16052).
+    Guarantee: the best arm is never discarded, with probability 1 − δ for a fixed f of RKHS norm ≤ Ψ under the default
+    width and a prior mean of 0, since no pull of a batch is chosen by the batch's rewards. The paper proves regret Õ(√(T
+    γ_T)), and without noise Õ(max(T^((3−β)/2), 1)) for eigenvalues that decay as j^(−β), if the first batch is as long as
+    its concentration bound requires. That length is not computed here, because only the abstract of the paper was
+    available. With `drift`, no arm is discarded whose average over the batch is the best of the survivors, if f does not
+    react to the pulls, all survivors are on offer, and no reward is told after the end of its batch. The page on guarantees
+    has the proof, which is this package's own; it does not bound the regret. Cost: O(A u) per distinct arm, O(1) per pick
+    and O(A) per ask. Source: Salgia, Vakili & Zhao 2024 (arXiv 2310.15351), by its abstract and summaries; random order
+    against drift is the idea of Iwazaki & Takeno 2025 (arXiv 2410.16052).
     """
     lam = regularization_of(noise_std, regularization)
     # The constructor of the policy below raises the error for values that are not whole numbers.

@@ -59,6 +59,28 @@ def test_a_right_scale_is_not_spoken_of(make):
     assert told(make(rbf(), noise_std=0.1)) == []
 
 
+WEIGHED = {
+    "window": lambda policy: tb.forgetting.window(policy, pulls=10),
+    "discount": lambda policy: tb.forgetting.discount(policy, factor=0.9),
+    "robust": tb.robust,
+    "noise_var": lambda policy: policy,
+}
+
+
+@pytest.mark.parametrize(("size", "wild"), [(1.0, False), (30.0, True)])
+@pytest.mark.parametrize(("weigh", "variances"), [(w, name == "noise_var") for name, w in WEIGHED.items()], ids=WEIGHED)
+def test_the_spread_of_rewards_that_count_less_or_no_more_is_that_of_their_averages(weigh, variances, size, wild):
+    """Rewards far from 0, whose averages are not their weighted sums."""
+    bandit = tb.Bandit(weigh(tb.gp_ucb(rbf(), noise_std=0.1, width=CONSTANT, prior_mean="estimate")), ARMS)
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        for start in range(0, 60, 4):
+            index = torch.arange(start, start + 4)
+            own = torch.tensor([0.01, 0.04, 0.09, 1.0], dtype=torch.float64) if variances else None
+            bandit.tell(index, 90 + size * smooth(ARMS[index]), noise_var=own)
+    assert ["expect 1" in str(warning.message) for warning in said] == [True] * wild, [str(w.message) for w in said]
+
+
 def test_auto_finds_the_scales_by_itself():
     said = told(tb.auto(), 5e3 * ARMS, lambda x: 90 + 5 * smooth(x / 5e3))
     assert [text for text in said if "of the last 40 pulls" not in text] == []

@@ -163,10 +163,11 @@ class _Scales:
 
     Attributes:
         pulls, points: Numbers of pulls and of distinct points.
+        seen: Number of the sampled points whose rewards count.
         mean, spread: Mean and standard deviation of all rewards; `spread` includes noise and repeats.
         centre: Prior mean.
         noise: Noise standard deviation of a pull.
-        observed: Standard deviation of the average rewards of 32 sampled points.
+        observed: Standard deviation of the average rewards of 32 sampled points, without points whose rewards were forgotten.
         shrunk: Noise variance of these averages.
         prior, within: Average prior variance of these points, and average covariance of two of them (0 for finite features).
         flaws: For kernels other than RBF and Matérn, fractions of the largest entry of the kernel matrix of these points and
@@ -177,6 +178,7 @@ class _Scales:
 
     pulls: Tensor
     points: Tensor
+    seen: Tensor
     mean: Tensor
     spread: Tensor
     centre: Tensor
@@ -225,10 +227,19 @@ class _Scales:
         total = weight * pulls.clamp_min(1)
         mean = sums.sum(dim=-1) / total
         spread = (squares.sum(dim=-1) / total - mean.square()).clamp_min(0).sqrt()
-        counts = (n.gather(-1, sample) / weight.unsqueeze(-1)).clamp_min(1)
-        y = sums.gather(-1, sample) / (weight.unsqueeze(-1) * counts)
-        observed, shrunk = y.var(dim=-1, correction=0).sqrt(), noise**2 * counts.reciprocal().mean(dim=-1)
-        return cls(pulls, points, mean, spread, centre, noise, observed, shrunk, prior, within, flaws, x, sample, arms)
+        # Weights may be of any size (noise_var=), and 0 where rewards are forgotten.
+        n = n.gather(-1, sample)
+        held = n > 0
+        share = held.double().mean(dim=-1).clamp_min(1 / _SAMPLE)
+
+        def average(values: Tensor) -> Tensor:
+            return torch.where(held, values, 0.0).mean(dim=-1) / share
+
+        y = sums.gather(-1, sample) / n
+        observed = average((y - average(y).unsqueeze(-1)).square()).sqrt()
+        shrunk = noise**2 * average(weight.unsqueeze(-1) / n)
+        seen = points.clamp_max(_SAMPLE) * share
+        return cls(pulls, points, seen, mean, spread, centre, noise, observed, shrunk, prior, within, flaws, x, sample, arms)
 
     @cached_property
     def told(self) -> Tensor:
@@ -253,7 +264,7 @@ class _Scales:
     @cached_property
     def wild(self) -> Tensor:
         """Whether averages differ by far more than kernel and noise expect."""
-        return self.told & (self.points >= _FEW) & (self.observed > _FAR_SPREAD * self.whole)
+        return self.told & (self.seen >= _FEW) & (self.observed > _FAR_SPREAD * self.whole)
 
 
 def _findings(
@@ -334,10 +345,10 @@ def _of_rewards(scales: _Scales, words: Words, *, fitted: bool) -> Iterator[tupl
 
 def _of_differences(scales: _Scales, words: Words) -> Iterator[tuple[str, str]]:
     """Findings about the differences between average rewards, beside those that the kernel expects at their points."""
-    observed, points = scales.observed, scales.points
+    observed, seen = scales.observed, scales.seen
     expected = (scales.prior - scales.within + scales.shrunk).clamp_min(0).sqrt()
-    some = scales.told & (points >= _FEW)
-    if (row := _first((points >= _FIRST) & scales.varied & ~scales.below & (observed * _SMALL_SPREAD < expected))) is not None:
+    some = scales.told & (seen >= _FEW)
+    if (row := _first((seen >= _FIRST) & scales.varied & ~scales.below & (observed * _SMALL_SPREAD < expected))) is not None:
         yield (
             "small",
             f"{_where(row)}the {words.rewards} differ by a standard deviation of {_at(observed, row)}, while the kernel "

@@ -164,6 +164,22 @@ def test_bandits_and_runs_explain_keywords_that_they_do_not_take():
     assert not bandit.ask(limit=0).index.numel()
 
 
+def test_a_keyword_with_another_name_here_is_not_explained_by_what_others_take():
+    table, models = pd.DataFrame({"a": [1.0, 2.0, 3.0]}), {"a": tb.auto(), "b": tb.auto()}
+    campaign = tb.Campaign(table, objective="y")
+    for call, word, meant in (
+        (lambda: tb.Campaign(table, objective="y", minimise=True), "minimise", "Did you mean 'minimize'"),
+        (lambda: tb.OutcomeCampaign(table, ["y", "z"], minimise=["z"]), "minimise", "Did you mean 'minimize'"),
+        (lambda: tb.outcomes.constrained(models, maximise="a"), "maximise", "Did you mean 'maximize'"),
+        (lambda: tb.auto(q=8), "q", "batch_size"),
+        (lambda: campaign.ask(batch_size=2), "batch_size", "it takes n, more"),
+        (lambda: tb.Campaign(table, objective="y", batch_size=2), "batch_size", "of a campaign"),
+    ):
+        with pytest.raises(errors.KeywordError, match=f"takes no argument '{word}': .*{meant}") as caught:
+            call()
+        assert "negatives" not in str(caught.value)
+
+
 # ------------------------------------------------------------------------- what else was silent, or spoke of something else
 
 

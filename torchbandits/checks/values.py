@@ -23,7 +23,10 @@ LARGEST = 1e150  # its square, and the sum of many such squares, is finite in fl
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
 _GENERATOR = "draws come from a generator that you give: generator=torch.Generator().manual_seed(seed) of Bandit or run."
-_BATCH = "the policy's batch rule says how many arms are picked: ask(limit=…) takes fewer, ask(more=…) adds as many to them."
+_BATCH = (
+    "the policy's batch rule says how many arms are picked: ask(limit=…) takes fewer, ask(more=…) adds as many to them. "
+    "ask(8) of a campaign selects eight rows."
+)
 _LARGEST_IS_BEST = "rewards are maximised everywhere: tell their negatives to minimise."
 # Keywords of other libraries, and the replacement of each.
 _ELSEWHERE = {
@@ -43,7 +46,10 @@ def explains_keywords(function: Callable[_P, _R]) -> Callable[_P, _R]:
     def called(*args: _P.args, **kwargs: _P.kwargs) -> _R:
         for word in kwargs:
             if word not in known:
-                instead = _ELSEWHERE.get(word) or f"it takes {', '.join(known)}.{nearest(word, known)}".replace("self, ", "")
+                instead = _ELSEWHERE.get(word)
+                # Not where this function takes another word for the same.
+                if instead is None or any(_ELSEWHERE.get(own) == instead for own in known):
+                    instead = f"it takes {', '.join(known)}.{nearest(word, known)}".replace("self, ", "")
                 raise KeywordError(f"{name} takes no argument {word!r}: {instead}")
         return function(*args, **kwargs)
 

@@ -1610,10 +1610,10 @@ def test_a_campaign_says_when_to_stop_in_its_own_words(minimize: bool):
     decision = c.should_stop(*rules)
     best = str(c.best(1)["id"].iloc[0])
     assert decision
-    assert f"row {best!r} is within 2" in decision.reason
+    assert f"row {best!r} is within 2 of the best row" in decision.reason
     level = sign * float((yields(frame()) / 10).median())
     known = c.should_stop(tb.stopping.LevelSetKnown(level, 1.0))
-    assert f"above or below {level:g}" in known.reason
+    assert f"every row is known to be above or below {level:g}" in known.reason
 
 
 @pytest.mark.filterwarnings("ignore::torchbandits.errors.DiagnosticWarning")

@@ -105,8 +105,10 @@ EXPECTED, DEVIATION, RANK, MEASURED, TIMES = "expected", "deviation", "rank", "m
 
 
 def of_measurements(decision: Decision) -> Decision:
-    """A decision whose reasons speak of measurements instead of pulls."""
-    return replace(decision, reasons=tuple(re.sub(r"\bpulls\b", "measurements", reason) for reason in decision.reasons))
+    """A decision whose reasons speak of measurements and rows instead of pulls and arms."""
+    words = {"pulls": "measurements", "arm": "row", "arms": "rows"}
+    told = (re.sub(r"\b(pulls|arms?)\b", lambda found: words[found[0]], reason) for reason in decision.reasons)
+    return replace(decision, reasons=tuple(told))
 
 
 class Campaign(Readable):
@@ -719,13 +721,12 @@ class Campaign(Readable):
                 "ProbableRegret and ImprovementPerCost (--within, --price) need the noise of a measurement: begin a campaign "
                 "with noise_std= (--noise-std) and tell it the results, or stop by SameArm or Budget (--measurements)."
             ) from error
-        row = int(decision.arm)
+        row, decision = int(decision.arm), of_measurements(decision)
         if row < 0:
             return decision
-        decision = of_measurements(decision)
         rows = self._as_told(decision.arm.reshape(1), list(self._record.measured()))
         (name,) = self._ids.of(rows, self._table.take(rows))
-        reasons = tuple(reason.replace(f"arm {row} ", f"row {name!r} ") for reason in decision.reasons)
+        reasons = tuple(reason.replace(f"row {row} ", f"row {name!r} ") for reason in decision.reasons)
         for rule, turned in zip(rules, signed, strict=True):
             if isinstance(rule, LevelSetKnown) and isinstance(turned, LevelSetKnown):
                 reasons = tuple(text.replace(f"or below {turned.level:g}", f"or below {rule.level:g}") for text in reasons)

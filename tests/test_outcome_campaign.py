@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from pathlib import Path
 from typing import Any
@@ -511,6 +512,33 @@ def test_deviations_are_not_to_be_relied_on_before_measurements_were_repeated(tm
 
 
 @OFF_SCALE
+def test_a_value_after_a_failure_may_mean_that_nothing_had_failed(tmp_path: Path):
+    c = campaign(objectives=["yield", "total cost"], minimize=[], at_most={}, journal=tmp_path / "journal")
+    told = pd.DataFrame({"id": ["000", "001"], "yield": [1.0, np.nan], "total cost": [np.nan, np.nan]})
+    path = tmp_path / "results.csv"
+    told.to_csv(path, index=False)
+    assert c.tell(path).failed == 1
+    told.assign(**{"total cost": [2.0, 3.0]}).to_csv(path, index=False)
+    said = str(c.tell(path))
+    assert "Told as failed before, with a value now: '001'. Both count." in said
+    assert "torchbandits campaign correct ID yield=none 'total cost=none' --was yield=none --was 'total cost=none'." in said
+    # What the sentence says of Python is as good as what it says of the command.
+    exec(re.search(r"correct\(id, .*?\}\)", said)[0], {"correct": c.correct, "id": "001", "math": math})
+    assert c._rows_failed() == []
+    assert c._results.measured_rows() == [0, 1]
+    assert "Told as failed" not in str(c.tell({"id": ["001"], "yield": [1.2]}))
+
+
+def test_copied_rows_of_a_file_count_and_are_named(tmp_path: Path):
+    c, path = campaign(), tmp_path / "results.csv"
+    rows = truth(frame().head(3)).assign(toxicity=np.nan)
+    pd.concat([rows, rows.head(1)]).to_csv(path, index=False)
+    assert "1 result has the id and the values of another one in the file, and counts as a repeated evaluation." in str(
+        c.tell(path)
+    )
+    assert "of another one" not in str(c.tell(path))
+
+
 def test_explain_says_of_each_outcome_which_columns_matter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(outcome_campaign, "auto", tb.auto)
     g = np.random.default_rng(0)

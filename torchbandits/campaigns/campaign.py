@@ -36,6 +36,7 @@ from torchbandits.campaigns.results import (
     check_same_rows,
     copied,
     far_off,
+    keys_of,
     read_results,
     record_of,
 )
@@ -474,7 +475,7 @@ class Campaign(Readable):
         opened = self._awaited(rows)
         new = np.ones(len(rows), bool) if count else self._record.new(rows.tolist(), given, opened)
         known = len(rows) - int(new.sum())
-        notes += [] if count else copied(rows.tolist(), given, new, opened)
+        notes += [] if count else copied(keys_of(rows.tolist(), given[:, None]), new, opened)
         rows, values = rows[new], given[new]
         own = None
         if results.noise_var is not None and usual is not None:
@@ -880,8 +881,9 @@ class Campaign(Readable):
         message = f"nothing was measured yet, so that there is {there_is}: tell() results first (torchbandits campaign tell)."
         require(bool((self._bandit.pulls > 0).any()), message, StateError)
 
-    def _rows_measured(self) -> int:
-        return len(self._record.measured())
+    def _rows_measured(self) -> list[int]:
+        """The rows with a value."""
+        return list(self._record.measured())
 
     def _rows_failed(self) -> list[int]:
         """The row of each failed evaluation."""
@@ -909,23 +911,26 @@ class Campaign(Readable):
     def _succeeded(self, rows: NDArray[np.int64]) -> list[str]:
         """A sentence if some of these rows, which have a value now, failed before and were never measured: their cells may have
         been empty because they were not measured yet."""
-        known, failed = self._record.measured(), set(self._rows_failed())
+        known, failed = set(self._rows_measured()), set(self._rows_failed())
         now = np.array([row for row in dict.fromkeys(rows.tolist()) if row in failed and row not in known], np.int64)
         if not len(now):
             return []
         named = ", ".join(map(repr, self._ids.of(now[:_SHOWN], self._table.take(now[:_SHOWN]))))
         return [
             f"Told as failed before, with a value now: {named}{', …' if len(now) > _SHOWN else ''}. Both count. If nothing had "
-            "failed, and the cell was still empty, take the failure back: correct(id, None, was=math.nan), "
-            "torchbandits campaign correct ID none --was failed."
+            f"failed, and the cell was still empty, take the failure back: {self._take_back()}."
         ]
+
+    def _take_back(self) -> str:
+        """How a failure is taken back, in Python and as a command."""
+        return "correct(id, None, was=math.nan), torchbandits campaign correct ID none --was failed"
 
     def _shown(self) -> Shown:
         opened = self.open
         waited = ", ".join(opened[:_SHOWN]) + (", …" if len(opened) > _SHOWN else "")
         journal = [] if self._journal is None else [("journal", str(self._journal.path))]
         values = [
-            ("measured", count(self._rows_measured(), "row")),
+            ("measured", count(len(self._rows_measured()), "row")),
             ("waited for", f"{count(len(opened), 'row')}{': ' if opened else ''}{waited}"),
             *journal,
         ]

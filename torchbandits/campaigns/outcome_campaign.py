@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import math
 import os
+import shlex
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -32,7 +33,7 @@ from torchbandits.campaigns.campaign import (
     overruled_by,
 )
 from torchbandits.campaigns.corrections import Corrected, Wanted, check_result, versions_of
-from torchbandits.campaigns.results import Call, Record, Results, Told, far_off, noise_variances
+from torchbandits.campaigns.results import Call, Record, Results, Told, copied, far_off, keys_of, noise_variances
 from torchbandits.campaigns.settings import Settings, history
 from torchbandits.checks import (
     as_device,
@@ -224,6 +225,7 @@ class OutcomeCampaign(Campaign):
         new = ~np.isnan(values) | lost[:, None] if count else self._results.new(rows.tolist(), values, opened)
         some = _some(new)
         known = len(rows) - int(some.sum())
+        notes += [] if count else copied(keys_of(rows.tolist(), values), some, opened, "values")
         if not some.any():
             return Told(0, 0, known, notes=tuple(notes))
         named = ", ".join(map(repr, self._settings.outcomes))
@@ -233,6 +235,7 @@ class OutcomeCampaign(Campaign):
             "tell them one by one, or forget() their ids (torchbandits campaign forget).",
         )
         earlier = [own.values_measured() for own in self._results.outcomes]
+        notes += self._succeeded(rows[some & ~lost])
         told = self._learn_outcomes(rows[some], np.where(new, values, np.nan)[some], None if noise is None else noise[some])
         notes += self._failing(rows[some & lost])
         texts = self._ids.of(rows[some], self._table.take(rows[some]))
@@ -470,11 +473,18 @@ class OutcomeCampaign(Campaign):
                 "stop by Budget (--measurements)."
             ) from error
 
-    def _rows_measured(self) -> int:
-        return len(self._results.measured_rows())
+    def _rows_measured(self) -> list[int]:
+        return self._results.measured_rows()
 
     def _rows_failed(self) -> list[int]:
         return self._results.failures.rows
+
+    def _take_back(self) -> str:
+        names = self._settings.outcomes
+        none = ["{" + ", ".join(f"{name!r}: {value}" for name in names) + "}" for value in ("None", "math.nan")]
+        each = [shlex.quote(f"{name}=none") for name in names]
+        command = f"torchbandits campaign correct ID {' '.join(each)} {' '.join(f'--was {text}' for text in each)}"
+        return f"correct(id, {none[0]}, was={none[1]}), {command}"
 
     @one_at_a_time
     def report(self, path: str | os.PathLike[str]) -> Path:

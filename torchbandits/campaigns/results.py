@@ -297,22 +297,30 @@ class Told:
         return " ".join([*said, *self.notes])
 
 
-def copied(rows: Sequence[int], values: NDArray[np.float64], new: NDArray[np.bool_], opened: Sequence[int]) -> list[str]:
-    """A sentence if results that count have the row and the value of another one in the same file, which may be a copy.
+def keys_of(rows: Sequence[int], values: NDArray[np.float64]) -> list[tuple[int, tuple[float | None, ...]]]:
+    """The row and the values of each result, `n x k`, None where nothing was measured."""
+    told = (tuple(None if math.isnan(value) else value for value in own) for own in values.tolist())
+    return list(zip(rows, told, strict=True))
+
+
+def copied(
+    keys: Sequence[tuple[int, tuple[float | None, ...]]], new: NDArray[np.bool_], opened: Sequence[int], what: str = "value"
+) -> list[str]:
+    """A sentence if results that count have the row and the values of another one in the same file, which may be a copy.
 
     Args:
-        rows, values: The row and the value of each result of the file.
+        keys: The row and the values of each result of the file.
         new: Whether each of them counts.
         opened: The rows that wait for results, which are not copies.
+        what: The values in words.
     """
-    keys = _keys(rows, values)
     held, counted = Counter(keys), Counter(key for key, counts in zip(keys, new.tolist(), strict=True) if counts)
     waiting = Counter(opened)
     number = sum(max(0, times - max(waiting[key[0]], times == held[key])) for key, times in counted.items())
     if not number:
         return []
     has, counts = ("has", "counts as a repeated evaluation") if number == 1 else ("have", "count as repeated evaluations")
-    return [f"{_count(number, 'result')} {has} the id and the value of another one in the file, and {counts}."]
+    return [f"{_count(number, 'result')} {has} the id and the {what} of another one in the file, and {counts}."]
 
 
 def far_off(told: Sequence[float], values: NDArray[np.float64], ids: Sequence[str], outcome: str = "") -> list[str]:

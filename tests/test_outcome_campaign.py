@@ -26,6 +26,7 @@ from torchbandits.errors import ArgumentError, StateError, TorchBanditsError, Un
 
 NAMES = ("yield", "cost", "toxicity")
 LIMIT = 55.0
+RBF = gpytorch.kernels.RBFKernel().double()
 
 
 def model() -> Any:
@@ -537,6 +538,12 @@ def test_copied_rows_of_a_file_count_and_are_named(tmp_path: Path):
         c.tell(path)
     )
     assert "of another one" not in str(c.tell(path))
+
+
+def test_a_small_share_of_the_noise_is_not_called_none():
+    c = campaign(policy=tb.outcomes.pareto({name: tb.gp_ucb(RBF, noise_std=1e-3) for name in ("yield", "cost")}), at_most={})
+    c.tell(truth(frame().head(6))[["id", "yield", "cost"]])
+    assert str(c.explain()).count("noise is less than 1% of the variance") == 2
 
 
 def test_explain_says_of_each_outcome_which_columns_matter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

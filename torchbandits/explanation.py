@@ -231,7 +231,7 @@ class Explanation:
         noise = f"Noise: by {by}, one more {said.given} of the best {said.arm} would be off by about {self.noise_std:.2g}"
         if self.distinct < 2:
             return f"{noise}."
-        part = "less than 1%" if 0 < self.noise_share < 0.005 else f"{self.noise_share:.0%}"
+        part = percent(self.noise_share)
         told = f"by repeated {said.pull}s " if self.share_repeated and not self.noise_repeated else ""
         share = f"{told}noise is {part} of the variance over the {said.arm}s {said.pulled}"
         noise += f", and {share}{by_rank(self.noise_estimated and not self.share_repeated)}."
@@ -283,6 +283,11 @@ def failures_in_words(failed: int, avoided: int, said: Words) -> str:
         if avoided
         else f"{found}."
     )
+
+
+def percent(share: float) -> str:
+    """A fraction as a percentage, which is 0% for 0 alone."""
+    return "less than 1%" if 0 < share < 0.005 else f"{share:.0%}"
 
 
 def by_rank(estimated: bool) -> str:

@@ -21,6 +21,7 @@ from torchbandits.explanation import (
     fastest,
     noise_at,
     noise_of_repeats,
+    percent,
     points_elsewhere,
     pulled,
     relevance_of,
@@ -106,7 +107,7 @@ class OutcomeExplanation:
         by = f"repeated {said.pull}s" if any(self.noise_repeated[place : place + 1]) else "the model"
         noise = (
             f"By {by}, one more {said.given} would be off by about {float(self.noise_std[place]):.2g}; noise is "
-            f"{float(self.noise_share[place]):.0%} of the variance over the {said.arm}s {said.pulled}"
+            f"{percent(float(self.noise_share[place]))} of the variance over the {said.arm}s {said.pulled}"
             f"{by_rank(self.noise_estimated)}."
         )
         if self.noise_estimated and pulls == distinct:

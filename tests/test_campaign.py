@@ -192,6 +192,9 @@ def test_ids_with_spaces_are_known_and_other_slips_are_named(tmp_path: Path):
     # A spreadsheet program shows the number 7 as 007 where the column has that format.
     shown = campaign(table.assign(id=range(12)))
     refused(lambda: shown.tell(written(tmp_path / "shown.csv", "id,yield\n007,3\n")), "Does '007' mean '7'?")
+    # pandas writes whole numbers beside an empty cell so.
+    texts = campaign(written(tmp_path / "texts.csv", "id,temp\n1,20\n2,30\n3,40\n"))
+    refused(lambda: texts.tell(written(tmp_path / "floats.csv", "id,yield\n1.0,3\n2.0,4\n")), "Does '1.0' mean '1'?")
     both = campaign(table.assign(id=["A1 ", "A1", *table["id"][2:]]))
     both.tell(written(tmp_path / "both.csv", "id,yield\nA1 ,3\nA1,4\n"))
     assert both.best(2).set_index("id")["measured"].to_dict() == {"A1": 4.0, "A1 ": 3.0}

@@ -146,8 +146,8 @@ class Ids:
         return min(self.find(text.zfill(width) for width in range(len(text) + 1, _WIDEST + 1)), key=len, default=None)
 
     def alike(self, text: str) -> str | None:
-        """The first id that differs from this text only in upper and lower case, spaces, or leading zeros of the text; None if
-        there is none. Cost: a pass over the column."""
+        """The first id that differs from this text only in upper and lower case, spaces, leading zeros of the text, or a `.0`
+        at the end; None if there is none. Cost: a pass over the column."""
         wanted = _plain(text)
         for _, texts in [] if self.column is None else self._batches():
             own = next((cell for cell in texts.to_pylist() if cell is not None and _plain(cell) == wanted), None)
@@ -185,8 +185,9 @@ def _canonical(text: str, kind: pa.DataType) -> str:
 
 
 def _plain(text: str) -> str:
-    """An id without what is easily changed by hand or by a spreadsheet program."""
-    bare = "".join(text.split()).casefold()
+    """An id without what is easily changed by hand, by a spreadsheet program or by pandas, which writes 7 as 7.0 beside an
+    empty cell."""
+    bare = re.sub(r"^(\d+)\.0+$", r"\1", "".join(text.split()).casefold())
     return bare.lstrip("0") or "0" if bare.isdigit() else bare
 
 

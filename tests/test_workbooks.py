@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import datetime
+import re
 from pathlib import Path
 from typing import Any
+from zipfile import ZipFile
 
 import numpy as np
 import openpyxl
@@ -126,3 +128,23 @@ def test_what_is_no_workbook_is_refused_with_what_to_do(tmp_path: Path):
     (tmp_path / "sheet.ods").write_bytes(b"PK")
     with pytest.raises(DataError, match=r"is not one of .*\.xlsx.*save the sheet as 'CSV UTF-8'"):
         tb.Campaign(tmp_path / "sheet.ods", "yield")
+
+
+def test_a_formula_without_a_value_is_no_failed_evaluation(tmp_path: Path):
+    """Programs other than those for spreadsheets write a formula without its value."""
+    told = write(tmp_path / "told.xlsx", [["id", "yield", "note"], ["000", 1.5, None], ["001", "=B2+1", None]])
+    campaign = tb.Campaign(pd.DataFrame(ROWS, columns=HEADER), "yield")
+    with pytest.raises(DataError, match=r"told.xlsx, cell B3: the formula has no value\. Open the workbook in a spreadsheet"):
+        campaign.tell(told)
+    # As a spreadsheet program saves it, with a note whose formula gives an empty text.
+    with ZipFile(told) as parts:
+        files = {name: parts.read(name) for name in parts.namelist()}
+    sheet = "xl/worksheets/sheet1.xml"
+    computed = re.sub(rb"(<f>B2\+1</f>)<v.*?</c>", rb"\1<v>2.5</v></c>", files[sheet])
+    note = b'<c r="C3" t="str"><f>IF(B3&lt;9,"","low")</f><v></v></c></row></sheetData>'
+    files[sheet] = computed.replace(b"</row></sheetData>", note)
+    with ZipFile(told, "w") as parts:
+        for name, content in files.items():
+            parts.writestr(name, content)
+    assert str(campaign.tell(told)).startswith("2 measurements and 0 failed evaluations told.")
+    assert campaign.best(2)["measured"].tolist() == [2.5, 1.5]

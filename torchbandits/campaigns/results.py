@@ -22,6 +22,7 @@ from torchbandits.journal import Journal
 from torchbandits.tabular.ids import Ids
 from torchbandits.tabular.spreadsheets import EMPTY, read_texts
 from torchbandits.tabular.tables import TEXT, InMemory, ParquetRows, Table, as_table
+from torchbandits.tabular.workbooks import WORKBOOK, check_computed
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -96,6 +97,8 @@ def read_results(measured: Any, ids: Ids, objectives: Sequence[str], noise_var: 
         if ids.column is None and isinstance(measured, pd.DataFrame) and measured.index.names == [None]:
             measured = measured.reset_index(drop=True)
         table = as_table("measured", measured, ids=id_name)
+        if path is not None and path.suffix.lower() in WORKBOOK:
+            check_computed(path)
         frame = _frame(table)
         rows = [table.where(place) for place in range(len(frame))]
     names = [str(column) for column in frame.columns]

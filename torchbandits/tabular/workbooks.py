@@ -5,10 +5,11 @@ from __future__ import annotations
 import csv as plain_csv
 import datetime
 import io
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from zipfile import BadZipFile
+from zipfile import BadZipFile, ZipFile
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +29,10 @@ else:
 
 WORKBOOK = (".xlsx", ".xlsm")
 Row = tuple[int, Sequence[Any]]
+# A formula without a value. Where the value is the empty text, the cell has the type "str".
+_UNCOMPUTED = re.compile(
+    rb'<c (?![^>]*\bt="str")[^>]*?\br="([A-Z]+[0-9]+)"[^>]*>\s*<f(?:\s[^>]*)?(?:/>|>[^<]*</f>)\s*(?:<v\s*/>|<v>\s*</v>)?\s*</c>'
+)
 
 
 def read_workbook(path: Path, ids: str | None) -> tuple[pa.Table, NDArray[np.int64]]:
@@ -73,6 +78,23 @@ def read_workbook(path: Path, ids: str | None) -> tuple[pa.Table, NDArray[np.int
         convert_options=conversion(texts, "."),
     )
     return read, np.array([number for number, _ in rows], np.int64)
+
+
+def check_computed(path: Path) -> None:
+    """Refuse a workbook with a formula that has no value, as where another program than one for spreadsheets has written it:
+    the cell would count as empty.
+
+    Raises:
+        DataError: Names the cell.
+    """
+    with ZipFile(path) as parts:
+        for name in parts.namelist():
+            found = _UNCOMPUTED.search(parts.read(name)) if name.startswith("xl/worksheets/sheet") else None
+            cell = "" if found is None else found[1].decode()
+            message = (
+                f"{path}, cell {cell}: the formula has no value. Open the workbook in a spreadsheet program and save it there"
+            )
+            require(not cell, f"{message}, or write the value.", DataError)
 
 
 def write_workbook(path: Path, frame: pd.DataFrame) -> None:

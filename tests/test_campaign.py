@@ -775,6 +775,12 @@ def test_cells_are_read_as_spreadsheets_write_them(tmp_path: Path):
     assert sorted(c.best(2)["measured"]) == [1.5, 2.25]
 
 
+def test_a_typographic_minus_is_a_minus(tmp_path: Path):
+    c = campaign()
+    assert c.tell(written(tmp_path / "results.csv", "id,yield\n003,\N{MINUS SIGN}3.5\n004,-4\n")).measured == 2
+    assert sorted(c.best(2)["measured"]) == [-4, -3.5]
+
+
 def written(path: Path, text: str, encoding: str = "utf-8") -> Path:
     path.write_text(text, encoding=encoding, newline="")
     return path

@@ -181,8 +181,9 @@ def _values(
 
 
 def _numbers(texts: pd.Series, decimal: str) -> NDArray[np.float64]:
-    """Numbers of texts, NaN for other texts."""
-    pointed = texts.str.replace(",", ".", regex=False) if decimal == "," else texts
+    """Numbers of texts, NaN for other texts. A minus sign may be the typographic one."""
+    plain = texts.str.replace("\N{MINUS SIGN}", "-", regex=False)
+    pointed = plain.str.replace(",", ".", regex=False) if decimal == "," else plain
     return np.asarray(pd.to_numeric(pointed, errors="coerce").to_numpy(np.float64))
 
 

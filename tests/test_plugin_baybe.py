@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import warnings
 
+import gpytorch
 import numpy as np
 import pandas as pd
 import pytest
 
+import torchbandits as tb
 from torchbandits.errors import ArgumentError, UnsupportedError
 from torchbandits.plugins import BanditRecommender
 
@@ -16,6 +18,9 @@ pytest.importorskip("baybe")
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     from baybe import Campaign
+    from baybe.constraints import DiscreteBatchConstraint
+    from baybe.exceptions import NotEnoughPointsLeftError
+    from baybe.objectives import ParetoObjective
     from baybe.parameters import CategoricalParameter, NumericalContinuousParameter, NumericalDiscreteParameter
     from baybe.searchspace import SearchSpace
     from baybe.targets import NumericalTarget
@@ -59,6 +64,21 @@ def test_pending_experiments_are_not_recommended_again():
     assert recommender.recommend(1, space, objective, told).equals(one)  # the recommender has no state
 
 
+def test_no_experiment_is_twice_in_a_batch_and_none_is_missing():
+    space = SearchSpace.from_product([NumericalDiscreteParameter("x", list(np.linspace(0, 1, 20)))])
+    kernel = gpytorch.kernels.RBFKernel().double()
+    # With so much noise the policy would rather measure one experiment several times.
+    policy = tb.gp_bucb(kernel, noise_std=1.0, width=tb.widths.Constant(1.0), initial=tb.starts.uniform(3))
+    repeated = {"allow_recommending_already_recommended": True, "allow_recommending_already_measured": True}
+    campaign = Campaign(space, NumericalTarget("y").to_objective(), BanditRecommender(policy), **repeated)
+    for _ in range(3):
+        plate = campaign.recommend(8)
+        assert len(plate["x"].unique()) == 8
+        campaign.add_measurements(plate.assign(y=-((plate["x"] - 0.3) ** 2)))
+    with pytest.raises(NotEnoughPointsLeftError, match="only 20 are left"):
+        campaign.recommend(21)
+
+
 @pytest.mark.usefixtures("annotations_not_enforced")
 def test_what_it_cannot_do_is_refused():
     continuous = SearchSpace.from_product([NumericalContinuousParameter("x", (0, 1))])
@@ -68,3 +88,10 @@ def test_what_it_cannot_do_is_refused():
         BanditRecommender(seed=-1)
     with pytest.raises(UnsupportedError, match="make every parameter discrete"):
         BanditRecommender().recommend(1, continuous)
+    batches = SearchSpace.from_product(SPACE, [DiscreteBatchConstraint(["time"])])
+    with pytest.raises(UnsupportedError, match="no constraints on a batch"):
+        BanditRecommender().recommend(4, batches)
+    # Before anything is measured.
+    several = ParetoObjective([NumericalTarget("yield"), NumericalTarget("cost", minimize=True)])
+    with pytest.raises(UnsupportedError, match="one target"):
+        BanditRecommender().recommend(4, SearchSpace.from_product(SPACE), several)

@@ -13,6 +13,7 @@ from torchbandits.errors import UnsupportedError, require
 from torchbandits.policies import Policy, auto
 
 try:
+    from baybe.exceptions import NotEnoughPointsLeftError
     from baybe.recommenders.pure.base import PureRecommender
     from baybe.searchspace import SearchSpaceType
 except ModuleNotFoundError:  # the constructor names the package to install
@@ -28,15 +29,17 @@ class BanditRecommender(PureRecommender):
     """Recommend candidates of a discrete BayBE search space by a policy of this package.
 
     BayBE keeps the campaign, its measurements and its encodings; the recommender keeps no state between calls. Each call makes
-    a bandit on the candidates on offer, tells it all measurements, and asks. The objective has one target.
+    a bandit on the candidates on offer, tells it all measurements, and asks. No experiment is twice in a batch. The objective
+    has one target.
 
     Args:
         policy: As for `Bandit`; `auto()` by default.
         seed: Seed of the policy's random numbers.
 
     Raises:
-        UnsupportedError: If BayBE is not installed; in `recommend`, for continuous and hybrid search spaces and objectives of
-            several targets.
+        UnsupportedError: If BayBE is not installed; in `recommend`, for continuous and hybrid search spaces, constraints on
+            batches, and objectives of several targets.
+        NotEnoughPointsLeftError: BayBE's own, if fewer experiments are left than requested.
 
     Cost: O(A d) per call for the features of A candidates, and a fit to the measurements.
     """
@@ -50,7 +53,7 @@ class BanditRecommender(PureRecommender):
         require(is_whole(seed, 0), f"seed must be a whole number ≥ 0, got {seed!r}.")
         super().__init__()
         self.policy = auto() if policy is None else policy
-        self.seed = seed
+        self.seed = int(seed)
 
     def recommend(
         self,
@@ -63,7 +66,14 @@ class BanditRecommender(PureRecommender):
         """The next experiments, rows of the search space; see BayBE's `RecommenderProtocol`."""
         discrete = searchspace.type is SearchSpaceType.DISCRETE
         require(discrete, "BanditRecommender chooses among candidates: make every parameter discrete.", UnsupportedError)
+        batches = "BanditRecommender knows no constraints on a batch: leave them out of the search space."
+        require(not searchspace.discrete.constraints_batch, batches, UnsupportedError)
+        if objective is not None:
+            _check_one_target(objective)
         offered_exp, offered = searchspace.discrete.get_candidates()
+        if len(offered) < batch_size:
+            message = f"{batch_size} experiments were requested, and only {len(offered)} are left to recommend."
+            raise NotEnoughPointsLeftError(message)
         points = torch.from_numpy(offered.to_numpy(dtype=np.float64))
         waiting = self._encoded(searchspace, offered, pending_experiments)
         bandit = Bandit(self.policy, torch.cat([points, waiting]), generator=torch.Generator().manual_seed(self.seed))
@@ -73,8 +83,10 @@ class BanditRecommender(PureRecommender):
         places = torch.arange(len(points) + len(waiting))
         for place in range(len(points), len(places)):
             bandit.ask(more=1, available=places == place)
-        selection = bandit.ask(more=batch_size, available=places < len(points))
-        rows = selection.index[len(waiting) :].tolist()
+        left, rows = places < len(points), list[int]()
+        for _ in range(batch_size):
+            rows.append(int(bandit.ask(more=1, available=left).index[-1]))
+            left[rows[-1]] = False
         return offered_exp.iloc[rows]
 
     @staticmethod
@@ -96,10 +108,12 @@ class BanditRecommender(PureRecommender):
 
 def rewards(objective: Any, measurements: pd.DataFrame) -> torch.Tensor:
     """The objective of measurements, `n`, with signs so that larger is better."""
-    targets = objective.targets
-    require(
-        len(targets) == 1, "BanditRecommender supports one target: combine several targets into one before.", UnsupportedError
-    )
+    _check_one_target(objective)
     # BayBE's transformation includes the sign of the target: targets to minimise are negated.
-    transformed = objective.transform(measurements[[targets[0].name]], allow_extra=True)
+    transformed = objective.transform(measurements[[objective.targets[0].name]], allow_extra=True)
     return torch.from_numpy(transformed.to_numpy(dtype=np.float64)[:, 0].copy())
+
+
+def _check_one_target(objective: Any) -> None:
+    message = "BanditRecommender supports one target: combine several targets into one before."
+    require(len(objective.targets) == 1, message, UnsupportedError)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import warnings
 
 import gpytorch
@@ -22,6 +23,7 @@ with warnings.catch_warnings():
     from baybe.exceptions import NotEnoughPointsLeftError
     from baybe.objectives import ParetoObjective
     from baybe.parameters import CategoricalParameter, NumericalContinuousParameter, NumericalDiscreteParameter
+    from baybe.recommenders import TwoPhaseMetaRecommender
     from baybe.searchspace import SearchSpace
     from baybe.targets import NumericalTarget
 
@@ -95,3 +97,14 @@ def test_what_it_cannot_do_is_refused():
     several = ParetoObjective([NumericalTarget("yield"), NumericalTarget("cost", minimize=True)])
     with pytest.raises(UnsupportedError, match="one target"):
         BanditRecommender().recommend(4, SearchSpace.from_product(SPACE), several)
+
+
+def test_a_policy_that_json_would_lose_is_refused():
+    space, objective = SearchSpace.from_product(SPACE), NumericalTarget("yield").to_objective()
+    plain = Campaign(space, objective, BanditRecommender())
+    assert Campaign.from_json(plain.to_json()).recommend(3).equals(plain.recommend(3))
+    for own in (BanditRecommender(tb.auto(batch_size=4)), BanditRecommender(seed=1)):
+        campaign = Campaign(space, objective, TwoPhaseMetaRecommender(recommender=own))
+        with pytest.raises(UnsupportedError, match="can't be written as JSON: pickle the campaign"):
+            campaign.to_json()
+        assert pickle.loads(pickle.dumps(campaign)).recommender.recommender.seed == own.seed

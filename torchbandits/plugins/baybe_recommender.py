@@ -16,8 +16,9 @@ try:
     from baybe.exceptions import NotEnoughPointsLeftError
     from baybe.recommenders.pure.base import PureRecommender
     from baybe.searchspace import SearchSpaceType
+    from baybe.serialization.core import converter
 except ModuleNotFoundError:  # the constructor names the package to install
-    PureRecommender, SearchSpaceType = object, None
+    PureRecommender, SearchSpaceType, converter = object, None, None
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -38,7 +39,7 @@ class BanditRecommender(PureRecommender):
 
     Raises:
         UnsupportedError: If BayBE is not installed; in `recommend`, for continuous and hybrid search spaces, constraints on
-            batches, and objectives of several targets.
+            batches, and objectives of several targets; in BayBE's `to_json`, with a policy or a seed, which it would lose.
         NotEnoughPointsLeftError: BayBE's own, if fewer experiments are left than requested.
 
     Cost: O(A d) per call for the features of A candidates, and a fit to the measurements.
@@ -54,6 +55,7 @@ class BanditRecommender(PureRecommender):
         super().__init__()
         self.policy = auto() if policy is None else policy
         self.seed = int(seed)
+        self.by_default = policy is None and seed == 0
 
     def recommend(
         self,
@@ -117,3 +119,17 @@ def rewards(objective: Any, measurements: pd.DataFrame) -> torch.Tensor:
 def _check_one_target(objective: Any) -> None:
     message = "BanditRecommender supports one target: combine several targets into one before."
     require(len(objective.targets) == 1, message, UnsupportedError)
+
+
+def _as_json(recommender: BanditRecommender) -> dict[str, Any]:
+    """No entries, from which BayBE makes a recommender with the default policy and seed."""
+    message = (
+        "a BanditRecommender with a policy or a seed can't be written as JSON: pickle the campaign, or write one with "
+        "BanditRecommender()."
+    )
+    require(recommender.by_default, message, UnsupportedError)
+    return {}
+
+
+if converter is not None:  # otherwise BayBE writes the fields of its own base class, and the policy is lost
+    converter.register_unstructure_hook(BanditRecommender, _as_json)

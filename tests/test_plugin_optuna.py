@@ -207,7 +207,7 @@ def test_fixed_parameters_keep_their_values_and_the_reward_is_that_of_what_was_r
     told = run("a", "b")
     assert told["a"] == 2.0
     assert told_of(sampler) == [CORNERS.index(told)]
-    # A parameter is fixed after the candidate was chosen, because the sampler does not know it before.
+    # Whether the parameter is suggested before or after the others.
     study.sampler = optuna.samplers.PartialFixedSampler({"b": 1.0}, sampler)
     for names in (("a", "b"), ("b", "a")):
         told = run(*names)
@@ -219,6 +219,18 @@ def test_fixed_parameters_keep_their_values_and_the_reward_is_that_of_what_was_r
     study.enqueue_trial({"a": 0.5})
     with pytest.raises(ArgumentError, match=r"no candidate has \{'a': 0.5\}, which the trial was given"):
         run("a", "b")
+
+
+@pytest.mark.filterwarnings("ignore:PartialFixedSampler is experimental")
+def test_every_trial_is_a_candidate_where_the_last_parameter_is_fixed():
+    # Two fixed parameters, by two samplers. No other candidate has these values of `x`.
+    sampler = PoolSampler(POOL)
+    fixed = optuna.samplers.PartialFixedSampler({"solvent": "EtOH"}, optuna.samplers.PartialFixedSampler({"depth": 5}, sampler))
+    study = optuna.create_study(direction="maximize", sampler=fixed)
+    study.optimize(objective, n_trials=6)
+    assert all(trial.params in POOL for trial in study.trials)
+    assert {(trial.params["depth"], trial.params["solvent"]) for trial in study.trials} == {(5, "EtOH")}
+    assert int(sampler._pool.bandit.pulls) == 6
 
 
 def test_an_infinite_value_teaches_nothing_and_the_study_goes_on():

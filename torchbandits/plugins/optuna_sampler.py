@@ -97,7 +97,7 @@ class PoolSampler(BaseSampler):
         """The value of a parameter of the trial's candidate, which the first call chooses."""
         if param_name not in self._pool.names:
             raise ArgumentError(f"the candidates have no parameter {param_name!r}, only {', '.join(self._pool.names)}.")
-        fixed = {**trial.system_attrs.get("fixed_params", {}), **trial.params}
+        fixed = {**_fixed_by(study.sampler), **trial.system_attrs.get("fixed_params", {}), **trial.params}
         with self._lock:
             picked = self._open.get(trial.number)
             # A parameter may have been fixed to another value after the candidate was chosen.
@@ -206,6 +206,15 @@ class PoolSampler(BaseSampler):
         picked = self._open.pop(number, None)
         if picked is not None:
             self._pool.bandit.forget(picked)
+
+
+def _fixed_by(sampler: BaseSampler) -> dict[str, Any]:
+    """What Optuna's `PartialFixedSampler`, which may wrap this sampler, fixes; it says so to nobody."""
+    fixed: dict[str, Any] = {}
+    while isinstance(sampler, optuna.samplers.PartialFixedSampler):
+        held = vars(sampler)
+        fixed, sampler = {**held["_fixed_params"], **fixed}, held["_base_sampler"]
+    return fixed
 
 
 def _holds(distribution: BaseDistribution, value: Any) -> bool:

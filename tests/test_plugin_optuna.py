@@ -341,6 +341,13 @@ def test_what_does_not_fit_is_named():
     half = optuna.create_study(sampler=PoolSampler([{"depth": 2.5}, {"depth": 3.5}]))
     with pytest.raises(ArgumentError, match=r"the candidate has .\.5, which is not in IntDistribution"):
         half.optimize(lambda trial: trial.suggest_int("depth", 1, 9), n_trials=1)
+    # Values between the steps, of which Optuna makes another study only with an error.
+    uneven = optuna.create_study(sampler=PoolSampler([{"rate": 0.3, "depth": 4}, {"rate": 0.6, "depth": 6}]))
+    uneven.optimize(lambda trial: trial.suggest_float("rate", 0, 1, step=0.1), n_trials=1)
+    with pytest.raises(ArgumentError, match=r"the candidate has [46], which is not in IntDistribution"):
+        uneven.optimize(lambda trial: trial.suggest_int("depth", 1, 9, step=2), n_trials=1)
+    with pytest.raises(ArgumentError, match=r"the candidate has 0\.[36], which is not in FloatDistribution"):
+        uneven.optimize(lambda trial: trial.suggest_float("rate", 0, 1, step=0.25), n_trials=1)
     # The only remaining candidate has the fixed kernel and no gamma.
     lacking = optuna.create_study(sampler=PoolSampler([{"kernel": "linear"}, {"kernel": "rbf", "gamma": 1.0}]))
     lacking.enqueue_trial({"kernel": "linear"})

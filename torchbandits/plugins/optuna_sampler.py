@@ -30,6 +30,9 @@ if TYPE_CHECKING:
     from optuna.trial import FrozenTrial
 
 
+_ROUNDING = 1e-8  # of a number of steps, as in Optuna
+
+
 class PoolSampler(BaseSampler):
     """Suggest only settings of a fixed list, such as products in stock, machines of a catalogue or rows of a table of
     measurements.
@@ -38,8 +41,9 @@ class PoolSampler(BaseSampler):
     must lie in the distributions that the objective suggests. Parameters that were fixed (`study.enqueue_trial`,
     `PartialFixedSampler`) keep their values, and the candidate is chosen among those with these values. The sampler learns from
     finished trials of the study, those of other processes and of earlier sessions included, if their parameters are those of a
-    candidate; trials that failed, were pruned or returned a value whose square is infinite are ignored. Running trials are
-    pending. The study must have one objective; it is minimised or maximised as the study says.
+    candidate. Trials that failed, or returned a value whose square is infinite, teach `auto` which candidates are likely to
+    fail; pruned ones teach nothing. Running trials are pending. The study must have one objective; it is minimised or maximised
+    as the study says.
 
     Args:
         candidates: The list: dictionaries of parameters by name, or a pandas table with one candidate per row.
@@ -223,4 +227,7 @@ def _holds(distribution: BaseDistribution, value: Any) -> bool:
         return value in distribution.choices
     whole = isinstance(value, int) or (isinstance(value, float) and value.is_integer())
     number = whole if isinstance(distribution, optuna.distributions.IntDistribution) else isinstance(value, (int, float))
-    return number and distribution.low <= value <= distribution.high
+    if not number or not distribution.low <= value <= distribution.high:
+        return False
+    steps = 0.0 if distribution.step is None else (value - distribution.low) / distribution.step
+    return abs(steps - round(steps)) < _ROUNDING

@@ -9,6 +9,7 @@ import pytest
 import torch
 from sklearn.base import clone
 from sklearn.datasets import load_diabetes
+from sklearn.exceptions import FitFailedWarning
 from sklearn.linear_model import Ridge
 from sklearn.model_selection import GridSearchCV, ParameterGrid
 from sklearn.pipeline import make_pipeline
@@ -73,6 +74,28 @@ def test_settings_that_fail_teach_nothing():
     infinite = lambda model, *_: {0.1: -np.inf, 1.0: -1e200}.get(model.alpha, -model.alpha)  # noqa: E731
     search = CandidateSearchCV(Ridge(), settings[1:], n_iter=3, policy=policy(), scoring=infinite, cv=2).fit(X, Y)
     assert search.best_params_["alpha"] == 10.0
+
+
+def test_a_batch_that_fails_as_a_whole_does_not_end_the_search():
+    alphas = [*np.linspace(-5, -1, 10), *np.linspace(1, 5, 10)]
+    settings = [{"alpha": float(alpha)} for alpha in alphas]
+    search = CandidateSearchCV(Ridge(), settings, n_iter=12, policy=policy(), cv=2)
+    with pytest.warns(FitFailedWarning, match="All the 2 fits failed"):
+        search.fit(X, Y)
+    tried = [setting["alpha"] for setting in search.cv_results_["params"]]
+    assert len(tried) >= 2
+    assert min(tried) > 0
+    assert np.isfinite(search.cv_results_["mean_test_score"]).all()
+    # A failure is worth its `error_score`, as in a batch in which other settings work.
+    with pytest.warns(FitFailedWarning):
+        search = CandidateSearchCV(Ridge(), settings, n_iter=20, policy=policy(), cv=2, error_score=-1.0).fit(X, Y)
+    assert len(search.cv_results_["params"]) == 10
+    with pytest.warns(FitFailedWarning), pytest.raises(ValueError, match="All the 2 fits failed"):
+        CandidateSearchCV(Ridge(), settings[:10], n_iter=3, policy=policy(), cv=2).fit(X, Y)
+    with pytest.raises(ValueError, match="must be a float"):
+        CandidateSearchCV(Ridge(), settings[:10], policy=policy(), cv=2, error_score="raise").fit(X, Y)
+    with pytest.raises(ValueError, match="Invalid parameter 'beta'"):
+        CandidateSearchCV(Ridge(), [{"beta": 1.0}, {"beta": 2.0}], policy=policy(), cv=2).fit(X, Y)
 
 
 def test_several_scorings_maximise_the_one_that_refit_names():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -14,6 +15,7 @@ from torchbandits.plugins.pool import Pool
 from torchbandits.policies import Policy
 
 try:
+    from sklearn.exceptions import FitFailedWarning
     from sklearn.model_selection._search import BaseSearchCV  # scikit-learn's extension point: skopt and others build on it
 except ModuleNotFoundError:  # the constructor says what to install
     BaseSearchCV = None
@@ -25,9 +27,10 @@ class CandidateSearchCV(object if BaseSearchCV is None else BaseSearchCV):  # ty
     """Cross-validated search for the best setting of a list of 10⁴ to 10⁶, of which `n_iter` are evaluated.
 
     Like scikit-learn's `RandomizedSearchCV`, but settings are chosen by the scores of earlier settings. `cv_results_`,
-    `best_params_`, `best_score_`, `best_estimator_` and `predict` are those of scikit-learn. A setting is evaluated once. The
-    policy does not learn from a setting that fails (`error_score=numpy.nan`) or has an infinite score; a batch whose fits all
-    fail ends the search, as in scikit-learn.
+    `best_params_`, `best_score_`, `best_estimator_` and `predict` are those of scikit-learn. A setting is evaluated once. One
+    that fails (`error_score=numpy.nan`) or has an infinite score has no reward, and teaches `auto` which settings are likely to
+    fail. A batch whose fits all fail is a warning, and has no rows in `cv_results_`, since scikit-learn keeps none; if no fit
+    of any batch succeeds, the search ends with scikit-learn's error.
 
     Args:
         estimator: As for `RandomizedSearchCV`.
@@ -99,14 +102,21 @@ class CandidateSearchCV(object if BaseSearchCV is None else BaseSearchCV):  # ty
         check_whole("batch_size", self.batch_size)
         pool = Pool(self.candidates, self.policy, self.random_state)
         offered = torch.ones(len(pool), dtype=torch.bool)
-        left = self.n_iter
+        left, results, trouble = self.n_iter, None, None
         while left > 0:
             selection = pool.ask(min(self.batch_size, left), offered)
             rows = selection.index.tolist()
             if not rows:
                 break
-            results = evaluate_candidates([pool.setting(row) for row in rows])
-            scores = np.asarray(results[self._scored(results)], np.float64)[-len(rows) :]
+            try:
+                results = evaluate_candidates([pool.setting(row) for row in rows])
+                scores = np.asarray(results[self._scored(results)], np.float64)[-len(rows) :]
+            except ValueError as error:
+                # scikit-learn takes the batch for the whole search.
+                if not str(error).startswith("\nAll the "):
+                    raise
+                trouble, scores = error, np.full(len(rows), self.error_score, np.float64)
+                warnings.warn(str(error), FitFailedWarning, stacklevel=3)
             # Infinite scores, and those with an infinite square, are failures too.
             scores = np.where(np.abs(scores) < _LARGEST, scores, np.nan)
             pool.bandit.tell(selection, torch.from_numpy(scores), failures="forget")
@@ -114,6 +124,8 @@ class CandidateSearchCV(object if BaseSearchCV is None else BaseSearchCV):  # ty
                 # A setting may be listed twice.
                 offered &= ~pool.same(row)
             left -= len(rows)
+        if results is None and trouble is not None:
+            raise trouble
 
     def _scored(self, results: Mapping[str, Any]) -> str:
         """Name of the column of scores that is maximised."""

@@ -117,6 +117,16 @@ def test_fit_refuses_wrong_arguments(name: str, wrong: object, named: str):
         CandidateSearchCV(Ridge(), [{"alpha": 1.0}, {"alpha": 2.0}], **{name: wrong}).fit(X, Y)
 
 
+@pytest.mark.usefixtures("annotations_not_enforced")
+def test_a_seed_may_be_an_integer_of_numpy():
+    settings = [{"alpha": float(alpha)} for alpha in np.logspace(-2, 2, 20)]
+    tried = [
+        CandidateSearchCV(Ridge(), settings, n_iter=4, random_state=seed, cv=2).fit(X, Y).cv_results_["params"]
+        for seed in (3, np.int64(3))
+    ]
+    assert tried[0] == tried[1]
+
+
 def test_a_pool_takes_values_of_any_kind():
     settings = [
         {"alpha": 0.1 * (i + 1), "hidden": shape, "flag": i % 2 == 0} for i, shape in enumerate([(8,), (8, 8), None] * 5)

@@ -64,7 +64,7 @@ class Pool:
         plain = pd.DataFrame({own[name]: _plain(table[column].reset_index(drop=True)) for name, column in columns})
         texts = [name for name in plain.columns if _is_text(plain[name]) and plain[name].nunique(dropna=False) > 1]
         smiles = len(plain.columns) == len(texts) == 1 and all_smiles(plain[texts[0]].dropna().unique()[:_SOME].tolist())
-        generator = torch.Generator().manual_seed(0 if seed is None else seed)
+        generator = torch.Generator().manual_seed(0 if seed is None else int(seed))  # NumPy's integers are no seeds for torch
         chosen = auto() if policy is None else policy
         kinds = {} if smiles else dict.fromkeys(texts, "category")
         self.bandit: Bandit = Campaign(plain, _OBJECTIVE, policy=chosen, columns=kinds, generator=generator).bandit

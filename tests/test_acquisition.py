@@ -741,6 +741,8 @@ def test_policies_are_given_or_named():
     counted = built(model=model, policy="gp_ucb", policy_options={"delta": 0.2}, num_arms=40)
     assert float(counted.width) > 2
     assert float(built(model=model, policy="bkb", beta=1.0).width) == 1.0
+    other = single_task()
+    assert torch.equal(built(model=other, policy=ucb())(x), PolicyAcquisition(other, ucb())(x))
     drawn = built(model=model, policy="thompson_sampling", generator=torch.Generator().manual_seed(1))
     assert drawn(x).shape == (9,)
 
@@ -758,6 +760,10 @@ def test_bad_options_are_named():
         built(policy="uniform", beta=1.0)
     with pytest.raises(UnsupportedError, match="outcome constraints"):
         built(constraints=[lambda y: y])
+    with pytest.raises(UnsupportedError, match="the model has 2 outcomes: leave one metric in the objective"):
+        built(model=botorch.models.ModelListGP(fixed_model(), fixed_model()))
+    with pytest.raises(UnsupportedError, match="the model is a SingleTaskGP: make a BanditModel of the data, or pass a policy"):
+        built(model=single_task(), policy="gp_bucb", beta=4.0)
     with pytest.raises(TypeError, match="nonsense"):
         built(nonsense=1)
 

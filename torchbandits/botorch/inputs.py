@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from botorch.acquisition.input_constructors import ACQF_INPUT_CONSTRUCTOR_REGISTRY, acqf_input_constructor
 from botorch.acquisition.objective import PosteriorTransform
+from botorch.models.model import Model
 from gpytorch.kernels import Kernel, RBFKernel
 from torch import Tensor
 
@@ -25,7 +26,7 @@ _BETA = 4.0  # two standard deviations
 
 
 def construct_inputs(
-    model: BanditModel,
+    model: Model,
     policy: Policy | str | None = None,
     policy_options: dict[str, Any] | None = None,
     beta: float | None = None,
@@ -39,7 +40,7 @@ def construct_inputs(
     r"""Keyword arguments of `PolicyAcquisition` from those of BoTorch and Ax; in Ax, options go in `botorch_acqf_options`.
 
     Args:
-        model: The fitted model.
+        model: The fitted model, a `BanditModel` where the policy goes by its name.
         policy: A policy; or the name of one, such as `"gp_bucb"`, which is made with the kernel, noise and λ of the model (a
             name can be stored as JSON, a policy cannot); `"gp_ucb"` by default.
         policy_options: Further arguments of a named policy, such as `{"norm_bound": 2.0}`.
@@ -53,7 +54,7 @@ def construct_inputs(
         constraints_tuple: None, likewise.
 
     Raises:
-        UnsupportedError: With outcome constraints.
+        UnsupportedError: With outcome constraints, for several outcomes, and for a named policy on another model.
         ArgumentError: For an unknown policy or option, or options beside a policy that is given.
     """
     require(
@@ -62,10 +63,24 @@ def construct_inputs(
         "qLogNoisyExpectedImprovement with the same BanditModel.",
         UnsupportedError,
     )
-    own = {"noise_std": float(model.noise_std), "regularization": float(model.regularization)}
+    require(
+        model.num_outputs == 1,
+        f"a policy has one reward, and the model has {model.num_outputs} outcomes: leave one metric in the objective (others "
+        "may be tracked), ask a torchbandits.OutcomeBandit, or use an acquisition function of BoTorch with the BanditModels.",
+        UnsupportedError,
+    )
+    kernel: Kernel = RBFKernel()  # a policy that is given has its own
+    own = {}
+    if not isinstance(policy, Policy):
+        if not isinstance(model, BanditModel):
+            raise UnsupportedError(
+                "a named policy is made with the kernel, noise and λ of a BanditModel, and the model is a "
+                f"{type(model).__name__}: make a BanditModel of the data, or pass a policy and not its name."
+            )
+        kernel, own = model.covar_module, {"noise_std": float(model.noise_std), "regularization": float(model.regularization)}
     return {
         "model": model,
-        "policy": _made(policy, policy_options, beta, model.covar_module, own),
+        "policy": _made(policy, policy_options, beta, kernel, own),
         "X_pending": X_pending,
         "posterior_transform": posterior_transform,
         "num_arms": num_arms,

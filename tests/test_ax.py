@@ -538,11 +538,25 @@ def test_metrics_that_are_only_tracked_are_left_out():
         (tb.auto(), {}, "leave the policy out, which is GP-UCB on the fitted model"),
         ("gp_bucb", {"policy_options": {"detla": 0.1}}, "Did you mean 'delta'"),
         ("gp_bucb", {"beta": -1.0}, "beta must be"),
+        ("lin_ucb", {"beta": 4.0}, r"the policy's kernel is LinearKernel\(\), and that of the model in Ax RBFKernel\(\)"),
+        (
+            tb.gp_ucb(gpytorch.kernels.MaternKernel(), noise_std=0.1, width=tb.widths.Constant(2.0)),
+            {},
+            r"is MaternKernel\(nu=2.5\)",
+        ),
     ],
 )
 def test_what_cannot_work_says_why_before_any_trial(policy, options, message):
     with pytest.raises((ArgumentError, UnsupportedError), match=message):
         ax_generation_strategy(policy, **options)
+
+
+def test_a_policy_whose_kernel_is_that_of_the_model_is_taken():
+    linear = {"kernel": gpytorch.kernels.LinearKernel()}
+    played = play(client_on(BOX, ax_generation_strategy("lin_ucb", beta=4.0, seed=0, model_options=linear)), 7, bowl)
+    assert len(played) == 7
+    matern = tb.gp_ucb(gpytorch.kernels.MaternKernel(), noise_std=0.1, width=tb.widths.Constant(2.0))
+    assert ax_generator_spec(matern, model_config_options={"covar_module_class": gpytorch.kernels.MaternKernel})
 
 
 @pytest.mark.usefixtures("annotations_not_enforced")

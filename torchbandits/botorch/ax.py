@@ -10,9 +10,12 @@ from collections.abc import Mapping
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from gpytorch.kernels import Kernel
+
 from torchbandits.botorch.acquisition import PolicyAcquisition
 from torchbandits.botorch.inputs import check_named_policy
 from torchbandits.botorch.model import BanditModel
+from torchbandits.botorch.parts import default_kernel
 from torchbandits.checks import check_flag, check_whole, is_whole
 from torchbandits.errors import UnsupportedError, require
 from torchbandits.policies import Policy
@@ -72,7 +75,8 @@ def ax_generator_spec(
     Raises:
         UnsupportedError: If Ax is not installed; for policies that do not score points, and for `auto`, which fits a model of
             its own.
-        ArgumentError: If the policy or one of its options is unknown, or options are given beside a policy.
+        ArgumentError: If the policy or one of its options is unknown, options are given beside a policy, or the policy's kernel
+            has another form than the model's, by default an RBF kernel.
     """
     options = {"policy_options": policy_options, "model_options": model_options, "model_config_options": model_config_options}
     for name, given in options.items():
@@ -81,7 +85,7 @@ def ax_generator_spec(
     check_flag("every_arm", every_arm)
     check_whole("max_arms", max_arms)
     # An error must come now, and not after the first trials.
-    check_named_policy(policy, policy_options, beta)
+    check_named_policy(policy, policy_options, beta, _kernel(model_options or {}, model_config_options or {}))
     register_with_ax()
     acquisition = {"policy": policy, "policy_options": policy_options and dict(policy_options), "beta": beta}
     surrogate = _ax("ax.generators.torch.botorch_modular.surrogate")
@@ -143,6 +147,15 @@ def ax_generation_strategy(
             nodes.GenerationNode("torchbandits", [spec]),
         ],
     )
+
+
+def _kernel(model_options: Mapping[str, Any], model_config_options: Mapping[str, Any]) -> Kernel | None:
+    """A kernel of the form of the model's; None if Ax makes it."""
+    given = [model_options[name] for name in ("kernel", "covar_module") if model_options.get(name) is not None]
+    if not given and model_config_options.get("covar_module_class") is not None:
+        return None
+    kernel = given[0] if given else default_kernel(1)
+    return kernel if isinstance(kernel, Kernel) else None  # BanditModel refuses what is no kernel
 
 
 def _ax(name: str) -> ModuleType:

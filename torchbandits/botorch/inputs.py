@@ -15,7 +15,7 @@ from gpytorch.kernels import Kernel, RBFKernel
 from torch import Tensor
 
 from torchbandits.botorch.acquisition import PolicyAcquisition
-from torchbandits.botorch.agreement import check_scores, uses_width
+from torchbandits.botorch.agreement import check_scores, kernel_form, uses_width
 from torchbandits.botorch.model import BanditModel
 from torchbandits.checks import is_finite
 from torchbandits.errors import UnsupportedError, nearest, require
@@ -88,15 +88,17 @@ def construct_inputs(
     }
 
 
-def check_named_policy(policy: Policy | str | None, policy_options: Mapping[str, Any] | None, beta: float | None) -> None:
-    """Check these arguments of `construct_inputs` before there is a model.
+def check_named_policy(
+    policy: Policy | str | None, policy_options: Mapping[str, Any] | None, beta: float | None, kernel: Kernel | None
+) -> None:
+    """Check these arguments of `construct_inputs` before there is a model, whose kernel is given, or None if it is not known.
 
     Raises:
-        ArgumentError: For an unknown policy, or options that are unknown, out of range, or given beside a policy; and for a
-            width that depends on the number of arms, which is unknown here.
+        ArgumentError: For an unknown policy, or options that are unknown, out of range, or given beside a policy; for a width
+            that depends on the number of arms, which is unknown here; and for a policy with a kernel of another form.
         UnsupportedError: For a policy that does not score points, and for `auto`, whose model is its own.
     """
-    composed = check_scores(_made(policy, policy_options, beta, RBFKernel(), {}))
+    composed = check_scores(_made(policy, policy_options, beta, RBFKernel() if kernel is None else kernel, {}))
     require(
         composed.from_data is None,
         "auto estimates kernel, noise and scales itself, and this model is fitted by Ax: leave the policy out, which is GP-UCB "
@@ -107,6 +109,12 @@ def check_named_policy(policy: Policy | str | None, policy_options: Mapping[str,
         not uses_width(composed) or "num_arms" not in composed.confidence.reads,
         f"the width {type(composed.confidence).__name__} counts the arms of a finite set, and their number is not known here: "
         "pass beta=4.0, or another width, such as policy_options={'width': widths.Constant(2.0)}.",
+    )
+    mine, theirs = kernel_form(composed.kernel), () if kernel is None else kernel_form(kernel)
+    require(
+        not theirs or mine == theirs,
+        f"the policy's kernel is {' of '.join(mine)}, and that of the model in Ax {' of '.join(theirs)}: give the model one of "
+        "the same form, such as model_options={'kernel': gpytorch.kernels.MaternKernel(nu=2.5)}, or name another policy.",
     )
 
 

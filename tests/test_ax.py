@@ -499,6 +499,15 @@ def test_known_standard_errors_reach_the_model():
     assert set(generators_of(client)[5:]) == {"torchbandits"}
 
 
+def test_standard_errors_of_zero_are_no_noise():
+    client = client_on(BOX, ax_generation_strategy(seed=0))
+    play(client, 8, lambda p: (bowl(p), 0.0))
+    assert set(generators_of(client)[5:]) == {"torchbandits"}
+    told = client._experiment.trials[0].arm.parameters
+    ((mean, error),) = (values["loss"] for values in client.predict([told]))
+    assert (mean, error) == (pytest.approx(bowl(told), abs=0.02), pytest.approx(0.0, abs=0.02))
+
+
 @pytest.mark.exhaustive
 def test_two_objectives_become_a_list_of_models():
     """Ax then chooses its own acquisition function: ours are for one objective."""

@@ -61,6 +61,7 @@ from torchbandits.types import Marginals, Progress
 
 _JOINT_POINTS = 256  # points up to which a joint covariance is computed at once, and not lazily
 _NOISE_STD = 0.1  # noise where none is given: the start of a fit, in units of the (standardised) outcomes
+_LEAST_NOISE = 1e-6  # variance of noise that is said to be none, in units of the outcomes' variance
 _APPENDED = 64  # appended columns, or an eighth of the base's, from which on factorising a new base pays off
 
 _REPLACEABLE = ("covar_module", "input_transform", "outcome_transform")  # parts whose parameters do not tell them apart
@@ -196,9 +197,17 @@ class BanditModel(GPyTorchModel, gpytorch.models.GP, FantasizeMixin):
     def construct_inputs(
         cls, training_data: SupervisedDataset, categorical_features: Sequence[int] | None = None, **options: Any
     ) -> dict[str, Any]:
-        """Arguments of the constructor from BoTorch's container of data and further options, as Ax requests them."""
+        """Arguments of the constructor from BoTorch's container of data and further options, as Ax requests them.
+
+        A variance of 0, which in Ax means no noise, becomes the smallest one that BoTorch's models know, 1e-6 of the outcomes'.
+        """
         check_inputs(training_data, categorical_features, options.get("kernel"))
-        return super().construct_inputs(training_data) | options
+        arguments: dict[str, Any] = super().construct_inputs(training_data)
+        if (variance := arguments.get("train_Yvar")) is not None:
+            spread = arguments["train_Y"].var(dim=-2, keepdim=True, correction=0)
+            least = _LEAST_NOISE * torch.where(spread > 0, spread, 1.0)
+            arguments["train_Yvar"] = torch.where(variance == 0, least, variance)
+        return arguments | options
 
     # ------------------------------------------------------------------ data and hyper-parameters
 

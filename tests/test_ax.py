@@ -389,6 +389,17 @@ def test_mixed_spaces_and_unordered_choices():
     assert len(played) == 8
 
 
+@pytest.mark.parametrize("every_arm", [True, False])
+def test_a_batch_in_a_mixed_space(every_arm):
+    knob, whole = RangeParameterConfig("x", (0.0, 1.0), "float"), RangeParameterConfig("n", (0, 10), "int")
+    client = client_on([knob, whole], ax_generation_strategy("gp_bucb", beta=4.0, seed=0, every_arm=every_arm))
+    play(client, 6, lambda p: (p["x"] - 0.5) ** 2 + (p["n"] - 4) ** 2 / 20)
+    [run] = client._generation_strategy.gen(client._experiment, n=3, num_trials=1)[0]
+    assert round(sum(run.arm_weights.values())) == 3
+    assert len(run.arms) > 1  # the first pick is pending for the second
+    assert adapter_of(client).generator._acquisition.acqf.X_pending is None
+
+
 # ---------------------------------------------------------------- models
 
 

@@ -96,10 +96,9 @@ def ax_generator_spec(
         "surrogate_spec": surrogate.SurrogateSpec(model_configs=[config]),
         "botorch_acqf_class": PolicyAcquisition,
         "botorch_acqf_options": {name: value for name, value in acquisition.items() if value is not None},
+        "acquisition_class": _ax("torchbandits.botorch.ax_arms").ArmAcquisition,
+        "acquisition_options": {"max_arms": max_arms if every_arm else 0},
     }
-    if every_arm:
-        generator_kwargs["acquisition_class"] = _ax("torchbandits.botorch.ax_arms").ArmAcquisition
-        generator_kwargs["acquisition_options"] = {"max_arms": max_arms}
     return _ax("ax.generation_strategy.generator_spec").GeneratorSpec(
         _ax("ax.adapter.registry").Generators.BOTORCH_MODULAR, generator_kwargs=generator_kwargs
     )

@@ -16,6 +16,7 @@ from botorch.generation.sampling import SamplingStrategy
 from botorch.optim.parameter_constraints import evaluate_feasibility
 from torch import Tensor
 
+from torchbandits.botorch.acquisition import PolicyAcquisition
 from torchbandits.botorch.arms import optimize_arms
 
 
@@ -53,17 +54,17 @@ class ArmAcquisition(Acquisition):
         # Other candidates than those of the search space were requested.
         asked = candidate_set is not None or sampling_strategy is not None
         if asked or parts is None or math.prod(len(rows) for _, rows in parts) > self.options.get("max_arms", 1_000_000):
-            return super().optimize(
-                n,
-                search_space_digest,
-                inequality_constraints=inequality_constraints,
-                equality_constraints=equality_constraints,
-                fixed_features=fixed_features,
-                rounding_func=rounding_func,
-                optimizer_options=optimizer_options,
-                candidate_set=candidate_set,
-                sampling_strategy=sampling_strategy,
-            )
+            options: dict[str, Any] = {
+                "inequality_constraints": inequality_constraints,
+                "equality_constraints": equality_constraints,
+                "fixed_features": fixed_features,
+                "rounding_func": rounding_func,
+                "optimizer_options": optimizer_options,
+            }
+            if n > 1 and choices and not asked and isinstance(self.acqf, PolicyAcquisition):
+                return self._one_by_one(n, search_space_digest, options)
+            options |= {"candidate_set": candidate_set, "sampling_strategy": sampling_strategy}
+            return super().optimize(n, search_space_digest, **options)
         places = torch.cartesian_prod(*(torch.arange(len(rows)) for _, rows in parts)).reshape(-1, len(parts))
         arms = torch.cat([rows[place] for (_, rows), place in zip(parts, places.unbind(dim=-1), strict=True)], dim=-1)
         order = torch.tensor([column for columns, _ in parts for column in columns]).argsort()
@@ -73,6 +74,25 @@ class ArmAcquisition(Acquisition):
             raise SearchSpaceExhausted("no combination of the parameters' values satisfies the constraints.")
         candidates, values, _ = optimize_arms(self.acqf, self._without_lost(arms), n, unique=False)
         return candidates, values, torch.ones(n, dtype=self.dtype)
+
+    def _one_by_one(
+        self, n: int, search_space_digest: SearchSpaceDigest, options: dict[str, Any]
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Candidates of Ax's own optimisers, each pending for the next ones. For several at once, those for discrete parameters
+        ask for the joint value of all of them, which a policy does not have."""
+        pending, candidates, values = self.X_pending, list[Tensor](), list[Tensor]()
+        before = [] if pending is None else [pending]
+        try:
+            for _ in range(n):
+                point, value, _ = super().optimize(1, search_space_digest, **options)
+                candidates.append(point)
+                values.append(value.reshape(1))
+                self.X_pending = torch.cat([*before, *candidates])
+                self.acqf.set_X_pending(self.X_pending)
+        finally:
+            self.X_pending = pending
+            self.acqf.set_X_pending(pending)
+        return torch.cat(candidates), torch.cat(values), torch.ones(n, dtype=self.dtype)
 
     def _without_lost(self, arms: Tensor) -> Tensor:
         """The arms without those that are pending and were never observed; all if no others are left.

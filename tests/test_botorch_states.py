@@ -11,6 +11,7 @@ import pytest
 import torch
 from botorch import fit_gpytorch_mll
 from botorch.exceptions import BotorchTensorDimensionError, InputDataError, UnsupportedError
+from botorch.models import SingleTaskGP
 from botorch.models.transforms import Normalize, Standardize
 from botorch.models.transforms.input import InputPerturbation, Warp
 from problems import kernel_pair
@@ -100,6 +101,28 @@ def test_known_noise_follows_the_outcome_transform_that_is_loaded():
     with pytest.warns(DiagnosticWarning, match="outcomes differ"):  # whose scale is ten times that of the state
         noise = other.posterior(T, observation_noise=True).variance - other.posterior(T).variance
     torch.testing.assert_close(noise, variance.mean().expand_as(noise), atol=1e-9, rtol=0)
+
+
+@pytest.mark.parametrize("known", [False, True])
+def test_the_state_of_a_single_task_gp_makes_the_same_posterior(known):
+    """Its noise is kept as it is, that of a `BanditModel` under a softplus."""
+    X, held = (torch.rand(n, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(n)) for n in (20, 9))
+    data = X, torch.sin(5 * X[:, :1]) + X[:, 1:], *([torch.full((20, 1), 0.01, dtype=torch.float64)] if known else [])
+    gp, model = SingleTaskGP(*data), BanditModel(*data)
+    gp.mean_module.constant.data.fill_(0.7)
+    if not known:
+        gp.likelihood.noise = 0.02
+    state = gp.state_dict()
+    model.load_state_dict(state)
+    assert state.keys() == gp.state_dict().keys()
+    assert all(torch.equal(a, b) for a, b in zip(state.values(), gp.state_dict().values(), strict=True))
+    again = BanditModel(*data)
+    again.load_state_dict(model.state_dict())
+    for mine in (model, again):
+        for noisy in (False, True):
+            posterior, expected = (m.posterior(held, observation_noise=noisy) for m in (mine, gp))
+            torch.testing.assert_close(posterior.mean, expected.mean)
+            torch.testing.assert_close(posterior.variance, expected.variance)
 
 
 def test_known_noise_below_a_millionth_is_as_given():

@@ -20,6 +20,7 @@ from botorch.utils.datasets import SupervisedDataset
 from botorch.utils.types import DEFAULT
 from gpytorch.distributions import MultivariateNormal
 from gpytorch.likelihoods import FixedNoiseGaussianLikelihood
+from gpytorch.utils.transforms import inv_softplus
 from linear_operator import to_linear_operator
 from torch import Tensor, nn
 
@@ -738,7 +739,7 @@ class BanditModel(GPyTorchModel, gpytorch.models.GP, FantasizeMixin):
         anew.
 
         Args:
-            state_dict: State of a `BanditModel` with the same kind of kernel and transforms.
+            state_dict: State of a `BanditModel` or of a `SingleTaskGP`, with the same kind of kernel and transforms.
             strict: As for any module.
             keep_transforms: Has no effect: data are kept untransformed, so that they always follow the transforms.
             assign: As for any module.
@@ -750,6 +751,11 @@ class BanditModel(GPyTorchModel, gpytorch.models.GP, FantasizeMixin):
         self.covar_module = shaped_like(self.covar_module, state_dict, prefix + "covar_module.")
         self._posterior = self._drawn = None
         self._check_scale_anew()
+        raw, bound = (f"{prefix}likelihood.noise_covar.raw_noise{end}" for end in ("", "_constraint.lower_bound"))
+        # BoTorch's models keep the noise itself, under a lower bound.
+        if raw in state_dict and bool(state_dict.get(bound, torch.zeros(())) > 0):
+            state_dict[raw] = inv_softplus(state_dict[raw].double())
+            state_dict[bound] = torch.zeros_like(state_dict[bound])
         super()._load_from_state_dict(state_dict, prefix, *args)
 
     def train(self, mode: bool = True) -> BanditModel:

@@ -10,6 +10,7 @@ import pytest
 import torch
 from botorch.acquisition import qKnowledgeGradient, qLogExpectedImprovement, qLogNoisyExpectedImprovement, qUpperConfidenceBound
 from botorch.acquisition.analytic import UpperConfidenceBound
+from botorch.acquisition.fixed_feature import FixedFeatureAcquisitionFunction
 from botorch.acquisition.thompson_sampling import PathwiseThompsonSampling
 from botorch.models import ModelListGP, SingleTaskGP
 from botorch.optim import optimize_acqf_discrete
@@ -173,6 +174,21 @@ def test_other_models_and_functions_of_botorch():
     path = PathwiseThompsonSampling(fixed_model())
     values = path(ARMS.unsqueeze(-2))
     assert int(optimize_arms(path, ARMS)[2]) == int(values.argmax())
+
+
+@pytest.mark.parametrize("kind", ["own", "theirs"])
+def test_fixed_features(kind):
+    """The picks are those among whole points; what is pending reaches the function that BoTorch wraps."""
+    free = torch.linspace(0, 1, 60, dtype=torch.float64).unsqueeze(-1)
+    whole = torch.cat([torch.full_like(free, 0.3), free], dim=-1)
+    make = (lambda: PolicyAcquisition(fixed_model(), ucb())) if kind == "own" else (lambda: q_ucb(fixed_model()))
+    fixed = FixedFeatureAcquisitionFunction(make(), d=2, columns=[0], values=[0.3])
+    _, values, index = optimize_arms(make(), whole, 4)
+    assert index.unique().numel() == 4
+    picks, best, places = optimize_arms(fixed, free, 4)
+    assert torch.equal(places, index)
+    torch.testing.assert_close(best, values)
+    assert torch.equal(optimize_acqf_discrete(fixed, 4, free)[0], picks)
 
 
 @pytest.mark.parametrize("kind", ["own", "theirs"])

@@ -121,6 +121,8 @@ class PolicyAcquisition(AcquisitionFunction):
         Of a model with a batch shape, `... x batch_shape x 1 x d` to `... x batch_shape`. Cost O(b m (m + d)).
         """
         check_tensor("X", X)
+        if self.X_pending is not self._known_pending:  # a wrapper, such as BoTorch's for fixed features, writes the attribute
+            self.set_X_pending(self.X_pending)
         view = self._view
         # Tabulated arms are recognised by their values, which a cast would change.
         if isinstance(view, BanditModel) and view.arms is None:
@@ -156,7 +158,7 @@ class PolicyAcquisition(AcquisitionFunction):
                 with torch.no_grad():
                     stack.append((points.clone(), self._hallucinated(model, new)))
         super().set_X_pending(X_pending)
-        self._stack = stack
+        self._stack, self._known_pending = stack, self.X_pending
 
     @property
     @torch.no_grad()

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from botorch.acquisition import AcquisitionFunction, OneShotAcquisitionFunction, qLogNoisyExpectedImprovement
+from botorch.acquisition.fixed_feature import FixedFeatureAcquisitionFunction
 from botorch.utils.transforms import is_ensemble
 from linear_operator.utils.warnings import NumericalWarning
 from torch import Tensor
@@ -117,6 +118,8 @@ def _pending(acq_function: AcquisitionFunction) -> Tensor | None:
 
 def _batch_shape(acq_function: AcquisitionFunction) -> torch.Size:
     """Batch shape of the function's values: that of the model; empty if it averages over rows, or is undefined."""
+    if isinstance(acq_function, FixedFeatureAcquisitionFunction):  # it has no model itself
+        return _batch_shape(acq_function.acq_func)
     try:
         model = acq_function.model
         return torch.Size() if is_ensemble(model) else model.batch_shape

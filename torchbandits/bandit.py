@@ -503,7 +503,8 @@ class Bandit:
         `PolicyAcquisition(bandit.model(), policy)(arms.unsqueeze(-2))` returns the scores that `ask` ranks, with the current
         value of a path-dependent width. The model does not contain pending picks: pass their points as `X_pending`. It is a
         copy that later tells do not change, with one observation per distinct point: the average of the rewards observed
-        there, weighted by the number of pulls.
+        there, weighted by the number of pulls. Under `auto` its outcomes are in the units of the model, in which acquisition
+        functions rank arms, and not in those of the rewards, which `posterior` has.
 
         Raises:
             UnsupportedError: For policies without a single Gaussian process: heuristics, `pi_gp_ucb` and `soful`.

@@ -19,6 +19,7 @@ from torchbandits.buffered import Buffered
 from torchbandits.errors import NumericalError, require
 from torchbandits.kernels import kernel_diagonal
 from torchbandits.posteriors import Conditioning, GaussianProcess
+from torchbandits.sources.base import parts
 from torchbandits.threads import MANY_NUMBERS
 from torchbandits.transfers import to_device, to_host
 from torchbandits.types import Picks
@@ -26,6 +27,8 @@ from torchbandits.types import Picks
 # A leverage of so many rounding errors says nothing, and a mean may be moved by this part of a prior deviation; see
 # `ArmTable._check_resolved`. The check is left out where rounding errors are smaller than the last number.
 _LOST, _MOVED, _SMALL = 64, 1e-3, 1e-6
+# Number of arms of which temporary numbers are held at once.
+_PIECE = 1 << 24
 
 
 class ArmTable(Buffered):
@@ -216,15 +219,16 @@ class ArmTable(Buffered):
         strategy.sweep(prior if effects is None else self.columns.diagonal / self.posterior.regularization, leverage, channels)
         leverage.clamp_min_(0)
         if self.posterior.sparse and self.rows.source.dtype != torch.float64:
-            leverage, channels = self._pulled_in_double(leverage, channels)
+            self._write_pulled_in_double_(leverage, channels)
         if effects is not None:
             row = self.rows.row_of_each()
             leverage, channels = effects.leverage(leverage, effects.share_at(row)), effects.channels(channels, row)
         own["leverage"], own["channels"] = leverage, channels
         return self
 
-    def _pulled_in_double(self, leverage: Tensor, channels: Tensor) -> tuple[Tensor, Tensor]:
-        """The values of a sweep of float32 arms, those of pulled arms in float64; without random effects. Cost O(u m² + A).
+    def _write_pulled_in_double_(self, leverage: Tensor, channels: Tensor) -> None:
+        """Write the values of pulled arms, in float64 and without random effects, over those of a sweep of float32 arms. Cost
+        O(u m² + A).
 
         Dictionaries are drawn by the leverages of pulled arms, which are small differences of numbers of the size of k(x, x)/λ:
         a point whose leverage rounds to 0 would leave the dictionary, however much its rewards tell.
@@ -233,12 +237,13 @@ class ArmTable(Buffered):
         fit, points = posterior.fit(), posterior.statistics.points
         residual = (fit.embedding.diagonal(points) - fit.features.square().sum(dim=-2)).clamp_min(0)
         own = residual / posterior.regularization + fit.regression.leverage(fit.features)
-        mean, slot, known = fit.regression.mean(fit.features), row.clamp_min(0), row >= 0
-        at = slot.unsqueeze(-2).expand(channels.shape)
-        return (
-            torch.where(known, own.gather(-1, slot), leverage),
-            torch.where(known.unsqueeze(-2), mean.gather(-1, at), channels),
-        )
+        mean = fit.regression.mean(fit.features)
+        for part in parts(0, row.shape[-1], _PIECE):
+            some = row[..., part]
+            slot, known = some.clamp_min(0), some >= 0
+            leverage[..., part] = torch.where(known, own.gather(-1, slot), leverage[..., part])
+            known, at = known.unsqueeze(-2), slot.unsqueeze(-2).expand(*channels.shape[:-1], -1)
+            channels[..., part] = torch.where(known, mean.gather(-1, at), channels[..., part])
 
     def _prior_leverage(self) -> Tensor:
         """k(x, x) / λ of every arm, `A` or `batch_shape x A`, kept between the sweeps of not too many arms."""

@@ -125,6 +125,16 @@ def test_the_state_of_a_single_task_gp_makes_the_same_posterior(known):
             torch.testing.assert_close(posterior.variance, expected.variance)
 
 
+def test_the_noise_of_a_state_may_be_under_a_softplus_and_above_a_bound():
+    """As GPyTorch's `GreaterThan` keeps it, which BoTorch's models use without the softplus."""
+    model = BanditModel(*make(10))
+    likelihood = gpytorch.likelihoods.GaussianLikelihood(noise_constraint=gpytorch.constraints.GreaterThan(1e-4)).double()
+    likelihood.noise = 0.02
+    given = {f"likelihood.{name}": value for name, value in likelihood.state_dict().items()}
+    model.load_state_dict(model.state_dict() | given)
+    torch.testing.assert_close(model.likelihood.noise, likelihood.noise)
+
+
 def test_known_noise_below_a_millionth_is_as_given():
     """GPyTorch raises it to 1e-6, which is far too much for outcomes in small units."""
     (X, Y), (X2, Y2), (T, _) = make(11), make(12, 3), make(13, 4)

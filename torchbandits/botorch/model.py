@@ -752,10 +752,11 @@ class BanditModel(GPyTorchModel, gpytorch.models.GP, FantasizeMixin):
         self._posterior = self._drawn = None
         self._check_scale_anew()
         raw, bound = (f"{prefix}likelihood.noise_covar.raw_noise{end}" for end in ("", "_constraint.lower_bound"))
-        # BoTorch's models keep the noise itself, under a lower bound.
-        if raw in state_dict and bool(state_dict.get(bound, torch.zeros(())) > 0):
-            state_dict[raw] = inv_softplus(state_dict[raw].double())
-            state_dict[bound] = torch.zeros_like(state_dict[bound])
+        if raw in state_dict and bool((least := state_dict.get(bound, torch.zeros(()))) > 0):
+            # BoTorch's models keep the noise itself, above a bound, and GPyTorch's with a bound its softplus above it.
+            kept, itself = state_dict[raw].double(), bool((state_dict[raw] >= least).all())
+            state_dict[raw] = inv_softplus(kept if itself else torch.nn.functional.softplus(kept) + least)
+            state_dict[bound] = torch.zeros_like(least)
         super()._load_from_state_dict(state_dict, prefix, *args)
 
     def train(self, mode: bool = True) -> BanditModel:

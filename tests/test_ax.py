@@ -558,6 +558,7 @@ def test_metrics_that_are_only_tracked_are_left_out():
         (tb.auto(), {}, "leave the policy out, which is GP-UCB on the fitted model"),
         ("gp_bucb", {"policy_options": {"detla": 0.1}}, "Did you mean 'delta'"),
         ("gp_bucb", {"beta": -1.0}, "beta must be"),
+        (None, {"model_options": {"dictionairy": "all"}}, "no option 'dictionairy'.*Did you mean 'dictionary'"),
         ("lin_ucb", {"beta": 4.0}, r"the policy's kernel is LinearKernel\(\), and that of the model in Ax RBFKernel\(\)"),
         (
             tb.gp_ucb(gpytorch.kernels.MaternKernel(), noise_std=0.1, width=tb.widths.Constant(2.0)),

@@ -6,6 +6,7 @@ Ax is imported when one of these functions is called, never with the package.
 from __future__ import annotations
 
 import importlib
+import inspect
 from collections.abc import Mapping
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -17,7 +18,7 @@ from torchbandits.botorch.inputs import check_named_policy
 from torchbandits.botorch.model import BanditModel
 from torchbandits.botorch.parts import default_kernel
 from torchbandits.checks import check_flag, check_whole, is_whole
-from torchbandits.errors import UnsupportedError, require
+from torchbandits.errors import UnsupportedError, nearest, require
 from torchbandits.policies import Policy
 
 if TYPE_CHECKING:
@@ -75,13 +76,17 @@ def ax_generator_spec(
     Raises:
         UnsupportedError: If Ax is not installed; for policies that do not score points, and for `auto`, which fits a model of
             its own.
-        ArgumentError: If the policy or one of its options is unknown, options are given beside a policy, or the policy's kernel
-            has another form than the model's, by default an RBF kernel.
+        ArgumentError: If the policy, or an option of it or of the model, is unknown, options are given beside a policy, or the
+            policy's kernel has another form than the model's, by default an RBF kernel.
     """
     options = {"policy_options": policy_options, "model_options": model_options, "model_config_options": model_config_options}
     for name, given in options.items():
         good = given is None or isinstance(given, Mapping)
         require(good, f"{name} must be a dictionary of options, got {type(given).__name__}.")
+    known = sorted(set(inspect.signature(BanditModel).parameters) - {"train_X", "train_Y", "train_Yvar"})
+    wrong = next((name for name in model_options or {} if name not in known), None)
+    message = f"model_options: BanditModel has no option {wrong!r}; known: {', '.join(known)}.{nearest(str(wrong), known)}"
+    require(wrong is None, message)
     check_flag("every_arm", every_arm)
     check_whole("max_arms", max_arms)
     # An error must come now, and not after the first trials.

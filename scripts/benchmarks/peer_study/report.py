@@ -158,18 +158,22 @@ def stopped_early(records: pd.DataFrame, budget: str, ours: str) -> str:
     rows = []
     for run in stopped.itertuples():
         cells = [f"`{run.method}`", run.table, str(run.seed), f"{run.evaluations:,}"]
-        for one in (run, own.loc[(run.table, run.seed)]):
-            cells += [f"{one.seconds:.1f}", f"{one.simple_regret:.3f}", f"{one.mean_regret:.3f}"]
+        for one in (run, own.loc[(run.table, run.seed)] if (run.table, run.seed) in own.index else None):
+            numbers = [] if one is None else [f"{one.seconds:.1f}", f"{one.simple_regret:.3f}", f"{one.mean_regret:.3f}"]
+            cells += numbers or ["–"] * 3
         rows.append(cells)
     header = ["method", "table", "seed", "evaluations", "seconds", "simple regret", "mean regret"]
     header += [f"`{ours}`: {words}" for words in ("seconds", *MEASURES.values())]
-    words = "These runs were stopped when they had taken more processor time than they were given, and are not compared above. "
-    words += f"Beside each is the whole run of `{ours}` on the same table and seed, of {BUDGETS[budget].pulls:,} evaluations.\n"
-    return f"### Stopped\n\n{words}\n{markdown(rows, header)}" if rows else ""
+    words = (
+        "These runs were stopped when they had taken more processor time than they were given, and are not compared above. "
+        f"Beside each is the whole run of `{ours}` on the same table and seed, of {BUDGETS[budget].pulls:,} evaluations. Mean "
+        "regret falls in the course of a run, which makes that of the shorter run larger."
+    )
+    return f"### Stopped\n\n{words}\n\n{markdown(rows, header)}" if rows else ""
 
 
 def not_run(records: pd.DataFrame, budget: str) -> str:
-    """The methods that were not run with this budget, with the mean time of a run with the budget before it."""
+    """The methods without a whole run with this budget, with the mean time of a run with the budget before it."""
     smaller = list(BUDGETS)[: list(BUDGETS).index(budget)]
     if not smaller or "auto" not in set(records["method"][records["budget"] == budget]):
         return ""
@@ -179,7 +183,7 @@ def not_run(records: pd.DataFrame, budget: str) -> str:
         return ""
     each = ", ".join(f"`{method}` ({seconds[smaller[-1]][method]:.0f} s)" for method in gone)
     return (
-        f" Not run here, with the time of a run of {BUDGETS[smaller[-1]].pulls:,} evaluations: {each}. A run of "
+        f" Not run to the end here, with the time of a run of {BUDGETS[smaller[-1]].pulls:,} evaluations: {each}. A run of "
         f"{BUDGETS[budget].pulls:,} takes `auto` {seconds[budget]['auto']:.1f} s."
     )
 
@@ -207,7 +211,8 @@ def write_page(records: pd.DataFrame, page: Path) -> Path:
                 "`auto` against each other method, on all runs that both have (negative differences are in favour of `auto`):\n"
             )
             parts.append(losses(records, budget, "auto"))
-            parts.append(stopped_early(everything, budget, "auto"))
+            stopped = stopped_early(everything, budget, "auto")
+            parts += [stopped] if stopped else []
     note = tables.__doc__ or ""
     parts += [METHOD_NOTES + "## The tables\n", note.split("\n", 2)[2].strip() + "\n", "## Versions\n"]
     versions = sorted({package for line in records["versions"] for package in line.split()})

@@ -232,3 +232,20 @@ def test_float32_arms_keep_their_distances(policy: str, case: str, *, matern: bo
     state, right = bandit.loop.state, bandit.posterior(arms.double())
     torch.testing.assert_close(state.arm_mean().double(), right.mean, rtol=0, atol=2e-5)
     torch.testing.assert_close(state.arm_leverage().double() * 0.01, right.variance, rtol=0, atol=2e-5)
+
+
+def test_pulled_float32_arms_have_the_values_of_the_posterior_in_batch_rows_and_where_arms_are_equal():
+    g, kernel = generator(0), gpytorch.kernels.RBFKernel().double()
+    arms, kernel.lengthscale = torch.rand(2, 300, 2, dtype=torch.float64, generator=g), 0.5
+    arms[:, 100:200] = arms[:, :100]
+    f = torch.sin(3 * arms).sum(dim=-1) / 2
+    policy = tb.bkb(kernel, noise_std=0.01, width=tb.widths.Constant(2.0))
+    bandit = tb.Bandit(policy, arms.float(), generator=[generator(1), generator(2)])
+    for _ in range(40):
+        selection = bandit.ask()
+        bandit.tell(selection, f.gather(-1, selection.index))
+    pulled = bandit.counts > 0
+    assert bool((pulled[:, 100:200] == pulled[:, :100]).all())
+    right, state = bandit.posterior(arms.float().double()), bandit.loop.state
+    torch.testing.assert_close(state.arm_mean()[pulled], right.mean[pulled], rtol=0, atol=1e-9)
+    torch.testing.assert_close(state.arm_leverage()[pulled] * 1e-4, right.variance[pulled], rtol=0, atol=1e-9)

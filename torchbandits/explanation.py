@@ -657,7 +657,7 @@ def _guarantee(policy: Composed, fitted: bool) -> str:
         try:
             check_assumptions(width, policy.noise_std, policy.regularization)
         except UnsupportedError as error:
-            return f"Guarantee: none: {error}"
+            return f"Guarantee: none, since {error}"
         return "Guarantee: that of the policy (see its documentation), while the kernel is the one it was given."
     return (
         "Guarantee: none, since the kernel is estimated. With a kernel and a norm bound that you know, igp_ucb has one; "

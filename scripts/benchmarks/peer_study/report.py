@@ -158,12 +158,13 @@ def stopped_early(records: pd.DataFrame, budget: str, ours: str) -> str:
     rows = []
     for run in stopped.itertuples():
         cells = [f"`{run.method}`", run.table, str(run.seed), f"{run.evaluations:,}"]
-        for one in (run, own.loc[(run.table, run.seed)] if (run.table, run.seed) in own.index else None):
-            numbers = [] if one is None else [f"{one.seconds:.1f}", f"{one.simple_regret:.3f}", f"{one.mean_regret:.3f}"]
-            cells += numbers or ["–"] * 3
+        key = (run.table, run.seed)
+        for one in (run, own.loc[key]) if key in own.index else (run,):
+            cells += [f"{one.seconds:.1f}", f"{one.simple_regret:.3f}", f"{one.mean_regret:.3f}"]
         rows.append(cells)
     header = ["method", "table", "seed", "evaluations", "seconds", "simple regret", "mean regret"]
     header += [f"`{ours}`: {words}" for words in ("seconds", *MEASURES.values())]
+    rows = [cells + ["–"] * (len(header) - len(cells)) for cells in rows]  # where ours was not run
     words = (
         "These runs were stopped when they had taken more processor time than they were given, and are not compared above. "
         f"Beside each is the whole run of `{ours}` on the same table and seed, of {BUDGETS[budget].pulls:,} evaluations. Mean "

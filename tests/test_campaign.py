@@ -1714,7 +1714,10 @@ def test_what_an_explanation_is_without_lengthscales_few_results_and_a_model():
     )
     for void, said_of_it in (
         (tb.igp_ucb(gpytorch.kernels.RBFKernel().double(), noise_std=0.1, prior_mean="estimate"), "none, since the prior mean"),
-        (tb.irgp_ucb(gpytorch.kernels.RBFKernel().double(), noise_std=0.1, regularization=1.0), "none: the theorem of Shifted"),
+        (
+            tb.irgp_ucb(gpytorch.kernels.RBFKernel().double(), noise_std=0.1, regularization=1.0),
+            "none, since the theorem of Shifted",
+        ),
     ):
         unproved = campaign(policy=void)
         unproved.tell(measured(frame().head(8)))

@@ -78,6 +78,14 @@ def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         "def measured(points: int = 15) -> tb.environments.BlackBox:\n"
         "    arms = torch.linspace(0, 1, points, dtype=torch.float64).unsqueeze(-1)\n"
         "    return tb.environments.BlackBox(lambda point: float(point[0]), arms, noise_std=0.1)\n\n\n"
+        "def failing(after: int = 4) -> tb.environments.BlackBox:\n"
+        "    arms, calls = torch.linspace(0, 1, 15, dtype=torch.float64).unsqueeze(-1), []\n\n"
+        "    def simulate(point: torch.Tensor) -> float:\n"
+        "        calls.append(point)\n"
+        "        if len(calls) > after:\n"
+        "            raise RuntimeError('no licence')\n"
+        "        return float(point[0])\n\n"
+        "    return tb.environments.BlackBox(simulate, arms, noise_std=0.1)\n\n\n"
         "def streamed(rows: int = 30) -> tb.environments.BlackBox:\n"
         "    axis = torch.linspace(0, 1, rows, dtype=torch.float64)\n"
         "    source = tb.sources.Grid([axis, axis])\n"
@@ -189,6 +197,17 @@ def test_an_experiment_on_a_table_runs_and_resumes_until_the_table_changes(lab: 
     again = run(lab, "--resume")
     assert again.exit_code == 0
     assert again.stderr.count("csv:candidates.csv has changed since") == 2
+
+
+@pytest.mark.parametrize("workers", ["1", pytest.param("2", marks=pytest.mark.exhaustive)])
+def test_a_simulation_that_raises_ends_the_run_with_its_own_error_and_line(lab: Path, workers: str):
+    result = run(lab, "--workers", workers, environment={"name": "my_laboratory:failing"}, policies=[{"name": "uniform"}])
+    line = (lab / "my_laboratory.py").read_text().splitlines().index("            raise RuntimeError('no licence')") + 1
+    assert result.exit_code == 2
+    said = f"uniform, seed 0: an evaluation failed after 4 pulls: RuntimeError: no licence (my_laboratory.py, line {line})."
+    assert said in result.stderr
+    assert "--resume" in result.stderr
+    assert "error.history" not in result.stderr
 
 
 @pytest.mark.exhaustive

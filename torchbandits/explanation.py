@@ -658,7 +658,7 @@ def _guarantee(policy: Composed, fitted: bool) -> str:
             check_assumptions(width, policy.noise_std, policy.regularization)
         except UnsupportedError as error:
             return f"Guarantee: none, since {error}"
-        return "Guarantee: that of the policy (see its documentation), while the kernel is the one it was given."
+        return "Guarantee: that of the policy, if its documentation has one, while the kernel is the one it was given."
     return (
         "Guarantee: none, since the kernel is estimated. With a kernel and a norm bound that you know, igp_ucb has one; "
         "batch_bkb for long runs; with a norm bound alone, lb_gp_ucb."

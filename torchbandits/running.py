@@ -176,7 +176,8 @@ def _checked(
 ) -> tuple[Callable[[Bandit, Selection, Tensor, Report], bool | None], ...]:
     """Check these arguments of `run`, and return the callbacks."""
     known = isinstance(environment, Environment)
-    require(known, f"environment must be one of torchbandits.environments, got {type(environment).__name__}.")
+    hint = " Pass BlackBox(function, arms) for a function of one arm." if callable(environment) else ""
+    require(known, f"environment must be one of torchbandits.environments, got {type(environment).__name__}.{hint}")
     check_whole("num_rounds", num_rounds)
     listed = isinstance(callbacks, Iterable)
     given = tuple(callbacks) if listed else ()

@@ -142,7 +142,8 @@ def new(
         say(_unnamed([decision.column for decision in made.columns], padded))
     if padded is not None:
         say(f"Column {padded[0]!r} was read as numbers: plates show {padded[1]!r} without its leading zeros.")
-    say(f"{int(told):,} values of {names} are known." if told else f"No value of {names} is known yet.")
+    known = f"{count(int(told), 'value')} of {names} {'is' if told == 1 else 'are'} known."
+    say(known if told else f"No value of {names} is known yet.")
     plate = "--output plate.xlsx" if candidates.suffix.lower() in WORKBOOK else "> plate.csv"
     say(f"Next: torchbandits campaign ask -n {min(8, rows)}{where} {plate}")
 

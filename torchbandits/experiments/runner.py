@@ -11,6 +11,7 @@ import os
 import signal
 import threading
 import time
+import traceback
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -38,7 +39,7 @@ from torchbandits.arms import warm_up
 from torchbandits.checks import as_path, check_flag, is_whole
 from torchbandits.display import count
 from torchbandits.environments import Environment, Function, Table
-from torchbandits.errors import ConfigError, DataError, DiagnosticWarning, StateError, require
+from torchbandits.errors import ConfigError, DataError, DiagnosticWarning, EvaluationError, StateError, require
 from torchbandits.experiments.config import (
     ExperimentConfig,
     PolicyConfig,
@@ -84,6 +85,7 @@ def run_experiment(
 
     Raises:
         ConfigError: If a name or an option is unknown or out of its range.
+        EvaluationError: If a function of the user's raised an error. The records of the runs that had ended are kept.
         StateError: If a worker process dies, or another process runs an experiment in this folder.
         KeyboardInterrupt: At Ctrl-C, with a message that says what is kept.
         DataError: If data can't be found, or the folder can't be written.
@@ -222,20 +224,38 @@ def play(
     with warnings.catch_warnings():
         # A run of a fixed horizon has no better use for its pulls once the best arm is known.
         warnings.filterwarnings("ignore", rf".* of the last {RECENT} pulls", DiagnosticWarning)
-        history = run(
-            build_policy(config, [r.place for r in runs], environment),
-            environment,
-            num_rounds=config.horizon,
-            generator=generators if len(runs) > 1 else generators[0],
-            callbacks=[callback],
-            observed=_observed(config, runs, environment) if config.history else None,
-            clock=time.perf_counter if config.clock == "wall" else time.process_time,
-        )
+        try:
+            history = run(
+                build_policy(config, [r.place for r in runs], environment),
+                environment,
+                num_rounds=config.horizon,
+                generator=generators if len(runs) > 1 else generators[0],
+                callbacks=[callback],
+                observed=_observed(config, runs, environment) if config.history else None,
+                clock=time.perf_counter if config.clock == "wall" else time.process_time,
+            )
+        except EvaluationError as error:
+            raise EvaluationError(_failed(config, runs, error, folder), error.history, error.bandit) from error.__cause__
     records = []
     for row, r in enumerate(runs):
         own, num_arms = history.row(row, seconds_share=1 / len(runs)), environments[r.repetition].arms.shape[-2]
         records.append(keep_record(config, folder, r.place, config.seed + r.repetition, own, num_arms, environments.table))
     return records
+
+
+def _failed(config: ExperimentConfig, runs: Sequence[Run], error: EvaluationError, folder: Path) -> str:
+    """What became of a run whose environment raised, with the line of the user's code that did."""
+    cause = error.__cause__
+    frames = traceback.extract_tb(cause.__traceback__) if cause is not None else []
+    where = f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""
+    labels = ", ".join(dict.fromkeys(config.policies[run.place].label for run in runs))
+    seeds = ", ".join(str(seed) for seed in sorted({config.seed + run.repetition for run in runs}))
+    return (
+        f"{labels}, seed {seeds}: an evaluation failed after {count(int(error.bandit.pulls.sum()), 'pull')}: "
+        f"{type(cause).__name__}: {cause}{where}. A run that did not end leaves no record. Those of the runs that had ended "
+        f"are in {folder / RECORDS}; with --resume (resume=True) only the missing ones are run. To keep the rewards of costly "
+        "evaluations, run the policy with a journal (torchbandits.run) or as a campaign."
+    )
 
 
 def _observed(config: ExperimentConfig, runs: Sequence[Run], environment: Environment) -> tuple[Tensor, Tensor, Tensor]:

@@ -12,7 +12,7 @@ import gpytorch
 import mpmath
 import pytest
 import torch
-from problems import generator
+from problems import OFF_SCALE, generator
 
 import torchbandits as tb
 from torchbandits import errors
@@ -249,3 +249,22 @@ def test_pulled_float32_arms_have_the_values_of_the_posterior_in_batch_rows_and_
     right, state = bandit.posterior(arms.float().double()), bandit.loop.state
     torch.testing.assert_close(state.arm_mean()[pulled], right.mean[pulled], rtol=0, atol=1e-9)
     torch.testing.assert_close(state.arm_leverage()[pulled] * 1e-4, right.variance[pulled], rtol=0, atol=1e-9)
+
+
+@OFF_SCALE
+@pytest.mark.parametrize("noise_std", [1e-4, 1e-5])
+def test_float32_arms_beside_tiny_noise_end_in_an_error_that_names_float64(noise_std: float):
+    g, kernel = generator(0), gpytorch.kernels.RBFKernel().double()
+    arms, kernel.lengthscale = torch.rand(2000, 2, generator=g), 3.0
+
+    def play(arms: torch.Tensor) -> None:
+        bandit = tb.Bandit(tb.gp_ucb(kernel, noise_std=noise_std), arms, generator=generator(0))
+        for _ in range(120):
+            selection = bandit.ask()
+            bandit.tell(selection, torch.sin(3 * selection.points.double()).sum(dim=-1))
+
+    # Which of two errors it is depends on the processor.
+    said = r"(not finite|can't resolve).*The arms are torch.float32, .*: pass arms.double\(\)"
+    with pytest.raises(errors.NumericalError, match=said):
+        play(arms)
+    play(arms.double())

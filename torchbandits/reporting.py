@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from torchbandits.display import count
-from torchbandits.errors import NumericalError, issue
+from torchbandits.errors import issue, not_finite
 from torchbandits.gradients import without_gradients
 from torchbandits.policies import Policy, State
 from torchbandits.transfers import to_device
@@ -33,11 +33,7 @@ def certificate(policy: Policy, state: State) -> Tensor:
     finite = torch.isfinite(gap)
     if not bool(finite.all()):
         broken = (~finite).reshape(-1)
-        raise NumericalError(
-            f"the posterior is not finite in batch rows {broken.nonzero().reshape(-1).tolist()}; nothing was "
-            "learned. Check the size of the rewards and the kernel (its hyper-parameters, and whether it is a covariance), or "
-            "use a larger λ."
-        )
+        raise not_finite(broken.nonzero().reshape(-1).tolist(), str(state.rows.source.dtype))
     return gap
 
 

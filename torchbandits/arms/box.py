@@ -9,7 +9,7 @@ from torchbandits.arms.directions import Leaders
 from torchbandits.arms.rows import ArmRows, Summed
 from torchbandits.buffered import Buffered
 from torchbandits.embeddings import Spectrum
-from torchbandits.errors import ArgumentError, NumericalError, require
+from torchbandits.errors import ArgumentError, not_finite
 from torchbandits.kernels import kernel_diagonal
 from torchbandits.linalg import sobol_points
 from torchbandits.posteriors import Conditioning, GaussianProcess, Statistics
@@ -211,10 +211,5 @@ class Box(Buffered):
         """Raise `NumericalError` if the posterior is not finite."""
         regression = self.posterior.fit().regression
         good = torch.isfinite(regression.coefficients).all(dim=-1).all(dim=-1) & torch.isfinite(regression.precision.log_det)
-        require(
-            bool(good.all()),
-            f"the posterior is not finite in batch rows {(~good).reshape(-1).nonzero().reshape(-1).tolist()}; nothing was "
-            "learned. Check the size of the rewards and the kernel (its hyper-parameters, and whether it is a covariance), or "
-            "use a larger λ.",
-            NumericalError,
-        )
+        if not bool(good.all()):
+            raise not_finite((~good).reshape(-1).nonzero().reshape(-1).tolist(), str(self.rows.source.dtype))

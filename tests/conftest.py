@@ -7,6 +7,7 @@ import importlib.util
 import os
 import re
 import warnings
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -96,16 +97,18 @@ def pytest_collection() -> Iterator[object]:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Select the cases of tests marked `sweep`: the default ones contain every value of every argument.
 
-    With a number, as in `sweep(3)`, this many cases are selected, evenly spread. The other cases are exhaustive.
+    With a number, as in `sweep(3)`, this many cases are selected, evenly spread from one that depends on the test's name, so
+    that tests of the same cases, such as all policies, select different ones. The other cases are exhaustive.
     """
     sweeps: dict[str, list[pytest.Item]] = {}
     for item in items:
         left_out = item.get_closest_marker("exhaustive") or item.get_closest_marker("cuda")
         if item.get_closest_marker("sweep") and not left_out:
             sweeps.setdefault(item.nodeid.partition("[")[0], []).append(item)
-    for cases in sweeps.values():
-        number = next(iter(cases[0].get_closest_marker("sweep").args), None)
-        kept = _covering(cases) if number is None else {round(j * (len(cases) - 1) / max(1, number - 1)) for j in range(number)}
+    for name, cases in sweeps.items():
+        number, size = next(iter(cases[0].get_closest_marker("sweep").args), None), len(cases)
+        start = zlib.crc32(name.encode())
+        kept = _covering(cases) if number is None else {(start + j * size // number) % size for j in range(number)}
         for place, case in enumerate(cases):
             if place not in kept:
                 case.add_marker(pytest.mark.exhaustive)

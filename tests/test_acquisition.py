@@ -131,6 +131,7 @@ def test_a_point_must_stand_alone():
         acqf(points(3)[0])
 
 
+@pytest.mark.sweep(3)
 @every_score
 @every_dictionary
 def test_gradients_in_the_points(score, dictionary):
@@ -437,7 +438,7 @@ def test_pending_points_go_on_to_the_next_path_and_back():
     assert not torch.allclose(PolicyAcquisition(fixed_model(n=13), drawing())(x), values[0], atol=1e-3)
 
 
-@pytest.mark.sweep(1)
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("dictionary", ["all", "leverage"])
 def test_draws_have_the_moments_of_the_posterior(dictionary):
     model, x, count = fixed_model(dictionary=dictionary), points(6, seed=2), 400

@@ -148,6 +148,7 @@ def test_the_leaves_partition_the_box(dim: int):
     assert (sides.amax(dim=-1) <= 3.001 * sides.amin(dim=-1) * float((upper - lower).max() / (upper - lower).min())).all()
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("dim", [1, 3])
 def test_the_leaves_partition_the_arms(dim: int):
     problem = Problem(seed=8, a=200, d=dim, duplicates=20)
@@ -165,6 +166,7 @@ def test_the_leaves_partition_the_arms(dim: int):
         assert int(mine[away.argmin()]) == int(a)
 
 
+@pytest.mark.exhaustive
 def test_the_depth_is_bounded_by_the_horizon():
     for horizon, dim, N, alpha, kernel in ((100, 1, 3, 1.0, "rbf"), (30, 2, 5, 0.5, "matern12"), (30, 2, 3, 1.0, "matern32")):
         box = torch.stack([torch.zeros(dim), torch.ones(dim)])
@@ -275,6 +277,7 @@ def test_the_best_leaf_is_always_one_to_be_evaluated(domain: str, norm_bound: fl
     assert len(set(evaluated)) > 5
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("domain", ["box", "arms"])
 def test_the_certificate_holds_for_functions_of_the_space(domain: str):
     """Under the theorem's width, with every pulled point in the dictionary, no point is better than the arm of the largest

@@ -246,6 +246,7 @@ def test_a_run_is_that_of_the_oracle(policy, kernel_name):
     np.testing.assert_array_equal(bandit.counts.numpy(), counts[copies])
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("kernel_name", STATIONARY)
 def test_the_posteriors_of_cells_are_those_of_the_oracle(kernel_name):
     problem = problem_of(kernel_name)
@@ -269,6 +270,7 @@ def test_the_posteriors_of_cells_are_those_of_the_oracle(kernel_name):
 # ------------------------------------------------------------------------- and the rest of the surface
 
 
+@pytest.mark.sweep(11)
 @pytest.mark.parametrize("kernel_name", KERNELS)
 @pytest.mark.parametrize("policy", ["gp_bucb", "batch_bkb", "thompson_sampling nystrom"])
 def test_large_histories_and_open_batches(policy, kernel_name):
@@ -327,6 +329,7 @@ def test_spectral_features_refuse_kernels_without_a_known_spectrum(kernel_name):
             tb.Bandit(make(kernel, **BOUNDED), arms, generator=generator(0))
 
 
+@pytest.mark.sweep(3)
 @pytest.mark.parametrize("kernel_name", ["matern12", "matern52", "ard", "linear", "cubic"])
 @pytest.mark.parametrize("policy", ["gp_ucb", "batch_bkb"])
 def test_single_precision(policy, kernel_name):

@@ -212,6 +212,7 @@ def test_rewards_without_noise_may_be_told_again_and_again():
     assert bandit.explain().noise_share < 0.2
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("ask", [{"limit": 1}, {"more": 5}])
 def test_it_finds_what_random_picks_do_not(ask: dict[str, int]):
     ours, random = [], []
@@ -242,6 +243,7 @@ def repeats_of(bandit: tb.Bandit) -> int:
     return int((bandit.counts - 1).clamp_min(0).sum())
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("size", [1, 8])
 def test_one_pick_in_eight_of_batches_is_the_arm_with_the_highest_mean(size: int):
     x, f = table()
@@ -276,6 +278,7 @@ def test_a_large_batch_has_several_replicates_and_holds_an_arm_once():
     assert not set(pending) & set(picks), "picks that wait for their rewards are not replicated"
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("noise_std", [0.0, 0.05])
 def test_replicates_end_when_the_noise_is_known(noise_std: float):
     x, f = table()
@@ -392,6 +395,7 @@ def test_rewards_that_are_noise_are_not_taken_for_a_function():
     assert estimates[0] < 1, "without replicates the model takes it for a function"
 
 
+@pytest.mark.exhaustive
 def test_there_are_no_replicates_among_fingerprints_and_bad_numbers_are_refused():
     fingerprints = tb.sources.Fingerprints(torch.randint(0, 256, (200, 8), generator=generator(0), dtype=torch.uint8))
     bandit = tb.Bandit(tb.auto(), fingerprints, generator=generator(0))
@@ -416,7 +420,7 @@ def play_contexts(bandit: tb.ContextualBandit, contexts: Tensor, scale: float) -
     return picks
 
 
-@pytest.mark.sweep(1)
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("kept", [1, 3, 40])
 def test_nothing_depends_on_the_units_of_contexts_that_come_one_by_one(kept: int):
     """The first context alone gives no range of the contexts, and the first few give too small a range."""
@@ -437,6 +441,7 @@ def test_nothing_depends_on_the_units_of_contexts_that_come_one_by_one(kept: int
         assert (features[:2] >= 0.7 * whole).all()
 
 
+@pytest.mark.exhaustive
 def test_contexts_that_are_known_at_the_start_are_worth_as_much_when_they_come_one_by_one():
     rng = np.random.default_rng(0)
     arms, contexts = torch.as_tensor(rng.uniform(size=(100, 2))), 1000 * torch.as_tensor(rng.uniform(size=(40, 2)))
@@ -760,6 +765,7 @@ def test_the_variance_of_effects_is_found(seed: int):
             assert float(own.base_kernel.lengthscale.min()) < 0.2
 
 
+@pytest.mark.exhaustive
 def test_the_effects_of_a_row_that_is_not_fitted_stay_as_they_are():
     """To the last digit."""
     x, f = rough_table(100)
@@ -818,6 +824,7 @@ def test_effects_remain_with_a_dictionary():
     assert play(resumed, f, 20) == play(bandit, f, 20)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("memory_budget", [2 << 30, 150 * 8 * 55])
 def test_effects_on_a_device_and_in_batch_rows(memory_budget: int):
     x, f = rough_table(300)
@@ -952,6 +959,7 @@ def noisy_run(signal: float, noise_std: float, seed: int, pulls: int) -> tb.Band
     return bandit
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.filterwarnings("ignore:arm .* of the last 40 pulls")
 @pytest.mark.parametrize("seed", [3, 8])
 def test_rewards_that_are_noise_alone_are_told_from_those_of_a_run_that_repeats_its_best_arm(seed: int):

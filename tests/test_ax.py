@@ -389,6 +389,7 @@ def test_mixed_spaces_and_unordered_choices():
     assert len(played) == 8
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("every_arm", [True, False])
 def test_a_batch_in_a_mixed_space(every_arm):
     knob, whole = RangeParameterConfig("x", (0.0, 1.0), "float"), RangeParameterConfig("n", (0, 10), "int")
@@ -417,6 +418,7 @@ def custom_strategy(**configuration) -> GenerationStrategy:
     return GenerationStrategy(name="by hand", nodes=[initial, GenerationNode("torchbandits", [spec])])
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.filterwarnings("ignore::torchbandits.errors.DiagnosticWarning")  # warnings of fits to five rewards
 @pytest.mark.parametrize(
     "configuration",
@@ -593,6 +595,7 @@ def test_outcome_constraints_are_refused_not_ignored():
 # ---------------------------------------------------------------- storage
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize(
     ("policy", "configuration"),
     [(None, {}), ("gp_bucb", {"covar_module_class": gpytorch.kernels.RBFKernel, "covar_module_options": {"ard_num_dims": 2}})],

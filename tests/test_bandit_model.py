@@ -136,6 +136,7 @@ def test_rules_that_look_at_all_arms_have_no_end_here():
         _ = acquisition(bandit).batch_ended
 
 
+@pytest.mark.sweep(4)
 @pytest.mark.parametrize("kernel", ["rbf", "matern32", "scaled", "linear"])
 @pytest.mark.parametrize("prior_mean", [0.7, "estimate"])
 @pytest.mark.parametrize("make", [tb.gp_ucb, tb.bkb])
@@ -167,6 +168,7 @@ def test_large_dictionaries(kernel):
     torch.testing.assert_close(shrunk, process(x).variance, rtol=1e-6, atol=1e-9)
 
 
+@pytest.mark.sweep(7)
 @every_policy
 def test_every_policy_hands_out_a_model_or_says_why_not(case):
     bandit = case.bandit(6)

@@ -108,6 +108,7 @@ def test_analytic(make, reference, name):
     agree(make, reference, ANALYTIC[name], points(73, 8, 1))
 
 
+@pytest.mark.sweep(10)
 @pairs
 @pytest.mark.parametrize("pending", [False, True])
 @pytest.mark.parametrize("q", [1, 3])
@@ -133,6 +134,7 @@ def test_integrated_variance(make, reference, q):
     agree(make, reference, acquire, points(75, 4, q))
 
 
+@pytest.mark.sweep(4)
 @pairs
 @pytest.mark.parametrize("prune", [False, True])
 @pytest.mark.parametrize("cache_root", [False, True])
@@ -258,6 +260,7 @@ def test_optimize_one_point(make, reference, name):
     torch.testing.assert_close(found[0][0], found[1][0], rtol=0.0, atol=5e-3)
 
 
+@pytest.mark.sweep(2)
 @pairs
 @pytest.mark.filterwarnings("ignore:A not p.d., added jitter")  # two points of a batch that converge to the same place
 @pytest.mark.parametrize("sequential", [False, True])
@@ -268,6 +271,7 @@ def test_optimize_several_points(make, reference, name, sequential):
     torch.testing.assert_close(found[0][1], found[1][1], rtol=1e-3, atol=1e-3)
 
 
+@pytest.mark.sweep(1)
 @pairs
 def test_optimize_the_knowledge_gradient(make, reference):
     """One-shot: candidates and fantasies at once, starting from points optimised on the model itself."""

@@ -63,6 +63,7 @@ def test_after_construction(make, reference, batch_shape, known):
     equal(model, expected, X[..., :8, :] + 1e-3)
 
 
+@pytest.mark.sweep(3)
 @pairs
 @pytest.mark.parametrize("known", [False, True], ids=["inferred", "known"])
 @pytest.mark.parametrize("batch_shape", [(), (3,)])

@@ -88,6 +88,7 @@ def test_what_it_is(make: Make):
     assert {"train_X", "train_Y", "train_Yvar", "input_transform", "outcome_transform"} <= set(arguments)
 
 
+@pytest.mark.sweep(18)
 @models
 @pytest.mark.parametrize("model_batch", [(), (3,), (2, 1)])
 @pytest.mark.parametrize("test_batch", [(), (3,), (4, 1, 3), (2, 3)])
@@ -261,6 +262,7 @@ def test_a_scalarized_posterior(make: Make):
 # ------------------------------------------------------------------------- conditioning
 
 
+@pytest.mark.sweep(6)
 @models
 @pytest.mark.parametrize("batch_shape", [(), (3,)])
 @pytest.mark.parametrize("outcome", [None, Standardize], ids=["plain", "standardized"])
@@ -340,6 +342,7 @@ def test_noise_of_what_is_conditioned_on(make: Make, known):
     same(model.condition_on_observations(X[12:], Y[12:], noise=Yvar[12:]), make(X, Y, Yvar), held)
 
 
+@pytest.mark.sweep(2)
 @models
 @pytest.mark.parametrize("batch_shape", [(), (3,)])
 def test_fantasies_of_the_same_points(make: Make, batch_shape):
@@ -380,6 +383,7 @@ def test_points_with_more_batch_dimensions_than_the_model(make: Make):
 # ------------------------------------------------------------------------- fantasies
 
 
+@pytest.mark.sweep(3)
 @models
 @pytest.mark.parametrize("batch_shape", [(), (3,)])
 @pytest.mark.parametrize("known", [False, True], ids=["inferred", "known"])
@@ -501,6 +505,7 @@ def saved(model: Model) -> Model:
     return torch.load(file, weights_only=False)
 
 
+@pytest.mark.sweep(5)
 @models
 @pytest.mark.parametrize("copied", [copy.deepcopy, pickled, saved], ids=["deepcopy", "pickle", "torch.save"])
 @pytest.mark.parametrize("outcome", [None, Standardize], ids=["plain", "standardized"])
@@ -552,6 +557,7 @@ def test_built_from_a_data_set(make: Make):
         assert model.posterior(points(46, 3)).mean.shape == (3, 1)
 
 
+@pytest.mark.sweep(2)
 @models
 @pytest.mark.parametrize("known", [False, True], ids=["inferred", "known"])
 def test_fitting(make: Make, known):
@@ -700,6 +706,7 @@ OUTCOMES = {
 }
 
 
+@pytest.mark.sweep(8)
 @ours
 @pytest.mark.parametrize("outcome", OUTCOMES)
 @pytest.mark.parametrize("transform", INPUTS)
@@ -805,7 +812,7 @@ print(peak() - before)
 """
 
 
-@pytest.mark.sweep(1)
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("name", OURS)
 def test_memory_of_one_flat_call(name: str):
     """16,384 arms after 300 pulls: less than six matrices of arms by pulls, when the joint covariance alone is 2 GiB."""

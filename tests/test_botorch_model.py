@@ -60,6 +60,7 @@ def assert_posterior(model: BanditModel, expected, T: Tensor, atol: float = 1e-8
     np.testing.assert_allclose(model.joint(T[:3], T).numpy(), covariance[:3], atol=atol)
 
 
+@pytest.mark.sweep(6)
 @pytest.mark.parametrize("name", KERNELS)
 @pytest.mark.parametrize("sparse", [False, True])
 @pytest.mark.parametrize("noise_std", [0.1, 1e-3])
@@ -159,6 +160,7 @@ def test_an_estimated_prior_mean_is_the_average_of_all_rewards():
     assert_posterior(shifted, (mean + 9.5, variance, covariance), T)
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("dictionary", ["all", "leverage"])
 @pytest.mark.parametrize("memory_budget", [2 << 30, 0])
 def test_tabulated_arms_are_brought_along(dictionary, memory_budget):

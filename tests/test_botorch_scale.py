@@ -63,6 +63,7 @@ def transforms() -> dict[str, Any]:
     return {"outcome_transform": Standardize(m=1), "input_transform": Normalize(d=DIM)}
 
 
+@pytest.mark.sweep(5)
 @pytest.mark.parametrize("fit", [False, True])
 @pytest.mark.parametrize("n", [10, 40, 200])
 @pytest.mark.parametrize("options", [{}, {"dictionary": "leverage"}, {"kernel": scaled()}], ids=["default", "sparse", "scaled"])
@@ -120,6 +121,7 @@ def test_outcomes_that_are_standardised_already_are_silent():
     fitted(BanditModel(X, (Y - Y.mean()) / Y.std())).posterior(ARMS)
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize(
     ("options", "finding"),
     [

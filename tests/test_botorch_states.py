@@ -184,6 +184,7 @@ def test_dictionaries_and_prior_means_that_cannot_be_are_refused():
             BanditModel(X, Y, prior_mean=prior_mean, **options)
 
 
+@pytest.mark.sweep(10)
 @pytest.mark.parametrize("noise_std", [1e-3, 1e-5, 1e-6, 1e-7, 1e-8])
 @pytest.mark.parametrize("lengthscale", [0.5, 1.0])
 @pytest.mark.parametrize("seed", range(4))

@@ -319,6 +319,7 @@ def test_random_search():
 # ------------------------------------------------------------------------- what a bandit promises
 
 
+@pytest.mark.sweep(4)
 @quickly
 @every_policy
 def test_asking_and_telling(name: str):
@@ -371,6 +372,7 @@ def test_a_saved_state_continues_as_the_undisturbed_bandit_does(name: str, opene
     assert differences(everything(bandit), everything(resumed)) == []
 
 
+@pytest.mark.sweep(4)
 @quickly
 @every_policy
 def test_deep_copies_have_a_life_of_their_own(name: str):
@@ -420,6 +422,7 @@ def test_what_is_in_other_rows_does_not_matter(name: str):
     assert not torch.equal(rows[0].arms[1], rows[1].arms[1])
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("name", ["gp_bucb", "ts, three", "batch_bkb"])
 def test_a_search_that_fails_changes_nothing(name: str, monkeypatch: pytest.MonkeyPatch):
     bandit = bandit_of(name, pulls=4)
@@ -441,6 +444,7 @@ def test_a_search_that_fails_changes_nothing(name: str, monkeypatch: pytest.Monk
     assert torch.equal(bandit.ask(more=3).points, twin.ask(more=3).points)
 
 
+@pytest.mark.sweep(4)
 @quickly
 @pytest.mark.usefixtures("annotations_not_enforced")
 @every_policy

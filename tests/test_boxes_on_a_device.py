@@ -68,6 +68,7 @@ CASES = [
 ]
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize(("name", "rows"), CASES)
 def test_a_box_on_a_device_is_searched_as_one_on_the_host(name: str, rows: int | None):
     def run(device: str) -> list[Tensor]:
@@ -94,6 +95,7 @@ def test_a_step_in_a_box_asks_little_of_a_device(name: str):
         assert asked.waits - before.waits <= 4
 
 
+@pytest.mark.exhaustive
 def test_a_large_posterior_is_searched_on_the_device(monkeypatch: pytest.MonkeyPatch):
     def run(device: str) -> list[Tensor]:
         return course(tb.Bandit(POLICIES["gp_ucb"](), bounds=BOX.to(device), generator=generator(0)))
@@ -126,6 +128,7 @@ def test_a_failed_update_leaves_a_box_as_it_was(monkeypatch: pytest.MonkeyPatch)
         torch.testing.assert_close(course(bandit, 1), course(twin, 1), rtol=0, atol=0)
 
 
+@pytest.mark.exhaustive
 def test_a_state_of_a_box_is_loaded_and_moved_with_its_copy():
     with emulated_device():
         bandit = tb.Bandit(POLICIES["bkb"](), bounds=BOX.cuda(), generator=generator(0))

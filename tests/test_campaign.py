@@ -424,6 +424,7 @@ def test_without_repeats_every_row_is_asked_for_once():
         c.ask(1, repeats=False)
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.filterwarnings("ignore::torchbandits.errors.DiagnosticWarning")  # of fits to few values
 @pytest.mark.parametrize("options", [{}, {"noise_std": 1.0}], ids=["auto", "known noise"])
 def test_rows_that_are_known_are_not_selected_again_while_there_are_others(options: dict[str, Any]):
@@ -443,6 +444,7 @@ def test_rows_that_are_known_are_not_selected_again_while_there_are_others(optio
     assert given == asked(campaign(frame(15)), 40, repeats=True), "a kernel that is given selects what its rule says"
 
 
+@pytest.mark.exhaustive
 def test_noisy_rows_are_selected_again_while_that_teaches():
     c, noise = tb.Campaign(frame(15), "yield"), np.random.default_rng(1)
     every: Counter[str] = Counter()
@@ -537,6 +539,7 @@ def test_the_default_policy_finds_the_best_row():
 # ---------------------------------------------------------------------- tables of every kind
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("kind", ["arrow", "csv", "semicolons", "parquet", "feather", "dictionary", "exported", "batches"])
 def test_every_kind_of_table_is_the_same_campaign(kind: str, tmp_path: Path):
     table = frame()

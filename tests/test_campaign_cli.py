@@ -189,6 +189,7 @@ def test_a_table_without_rows_says_why_it_has_none(folder: Path):
         assert result.stderr.startswith(said)
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("outcomes", [("--objective", "yield"), ("--objective", "yield", "--objective", "cost:min")])
 def test_computed_columns_have_six_digits_and_the_users_own_are_left_alone(folder: Path, outcomes: tuple[str, ...]):
     own = frame().assign(id=lambda t: 1_234_567_890_123 + t.index, deviance=lambda t: t["temp"] / 7)
@@ -297,6 +298,7 @@ def test_what_to_do_with_several_columns_is_said_to_the_end(folder: Path):
     run("new", "remarks.csv", "--objective", "yield", *(part for option in options for part in ("--column", option)))
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize(("fractions", "decimal"), [(True, ","), (False, ","), (True, ".")])
 def test_plates_open_in_the_program_that_wrote_the_table(fractions: bool, decimal: str, folder: Path):
     numbers = np.arange(30) / (4 if fractions else 1)

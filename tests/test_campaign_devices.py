@@ -160,7 +160,7 @@ def test_a_device_that_is_not_here_is_refused():
         tb.Campaign(candidates(), "yield", id="id", device="cuda:7")
 
 
-@pytest.mark.sweep(1)
+@pytest.mark.exhaustive
 @pytest.mark.usefixtures("_device")
 @pytest.mark.parametrize("objectives", [["yield"], ["yield", "waste:min"]], ids=["one", "two"])
 def test_commands_take_a_device(objectives: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

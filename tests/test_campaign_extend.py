@@ -154,6 +154,7 @@ def changed(**cells: Any) -> pd.DataFrame:
     return NEW.assign(**{name: [NEW[name][0], value, *NEW[name][2:]] for name, value in cells.items()})
 
 
+@pytest.mark.sweep(5)
 @pytest.mark.parametrize(
     ("table", "said"),
     [
@@ -267,6 +268,7 @@ def test_on_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         tb.Campaign(Path("campaign/candidates.parquet"), journal="campaign/journal", policy=policy()).extend("more.csv")
 
 
+@pytest.mark.sweep(4)
 @pytest.mark.parametrize("later", ["pandas", "csv", "parquet", "numbers"])
 @pytest.mark.parametrize("first", ["pandas", "csv", "parquet", "numbers"])
 def test_dates_and_booleans_may_come_from_another_kind_of_file(first: str, later: str, tmp_path: Path):

@@ -109,6 +109,7 @@ def test_without_a_terminal_progress_is_a_line_now_and_then(tmp_path: Path, monk
     assert all(char.isprintable() or char == "\n" for char in said)
 
 
+@pytest.mark.exhaustive
 def test_the_same_seed_gives_the_same_records(tmp_path: Path) -> None:
     runs = []
     for name in ("a", "b"):
@@ -197,6 +198,7 @@ def test_the_policies_are_listed() -> None:
         assert header in words
 
 
+@pytest.mark.sweep(7)
 @pytest.mark.parametrize("entry", CATALOGUE, ids=lambda entry: entry.name)
 def test_a_policy_shows_its_options(entry: Entry) -> None:
     """Every option is shown with its default and its documentation."""

@@ -101,6 +101,7 @@ def test_picks_are_those_of_a_dense_greedy_loop(name):
         pulled, rewards = pulled + expected, rewards + y
 
 
+@pytest.mark.sweep(7)
 @pytest.mark.filterwarnings("ignore:exactly=:torchbandits.errors.DiagnosticWarning")
 @pytest.mark.parametrize("case", [case for case in CASES if not case.mode], ids=lambda case: case.name)
 def test_every_policy_keeps_constraints(case: Case):
@@ -255,6 +256,7 @@ def cheapest(prices: list[float], count: int, distinct: bool) -> float:
     return sum(sorted(prices)[:count]) if distinct else count * min(prices)
 
 
+@pytest.mark.sweep(4)
 @pytest.mark.parametrize("seed", range(8))
 @pytest.mark.parametrize("distinct", [True, False])
 def test_a_sum_is_kept_and_a_batch_that_is_possible_is_filled(seed: int, distinct: bool) -> None:

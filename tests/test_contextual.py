@@ -372,6 +372,7 @@ RULES = {
 }
 
 
+@pytest.mark.sweep(4)
 @pytest.mark.parametrize("name", RULES)
 @pytest.mark.parametrize("c", [0, 1])
 def test_rules_at_a_context_decide_by_its_arms(name: str, c: int):
@@ -513,6 +514,7 @@ def test_costs_are_the_arms_at_every_context():
         bandit.forget(selection)
 
 
+@pytest.mark.sweep(7)
 @every_policy
 def test_every_policy_runs_with_contexts(case: Case):
     bandit = tb.ContextualBandit(case.policy(), ARMS, CONTEXTS[:3], generator=generator(0))
@@ -631,6 +633,7 @@ POLICIES = {
 }
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.usefixtures("annotations_not_enforced")
 @pytest.mark.parametrize("name", list(POLICIES))
 def test_a_journal_resumes_exactly_wherever_the_run_ended(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -51,7 +51,7 @@ def test_cub_is_within_ten_percent_of_the_dense_gp_on_rosenbrock(acquisition, sh
     assert kept.mean() <= share * points.mean()
 
 
-@pytest.mark.sweep(1)
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("name", ["sin_cos", "sin_cos_paper", "rosenbrock"])
 def test_the_configurations_run(name, tmp_path):
     config = load_config(ROOT / "configs" / f"{name}.yaml")

@@ -118,6 +118,7 @@ def test_the_guard_notices_what_takes_the_default():
 # ------------------------------------------------------------------------------------------- every policy
 
 
+@pytest.mark.sweep(7)
 @every_policy
 def test_picks_widths_and_saved_states_are_the_same(case):
     def work(policy: Any) -> list[Any]:
@@ -132,6 +133,7 @@ def test_picks_widths_and_saved_states_are_the_same(case):
     same_under_both(case.policy, work)
 
 
+@pytest.mark.sweep(7)
 @every_policy
 def test_picks_of_batch_rows_are_the_same(case):
     problems = [Problem(seed=s, a=ARMS) for s in (3, 4)]
@@ -167,6 +169,7 @@ BOXES: dict[str, Callable[[], Any]] = {
 }
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.usefixtures("annotations_not_enforced")
 @pytest.mark.parametrize("name", BOXES)
 def test_boxes_of_python_numbers_are_the_same(name):
@@ -180,6 +183,7 @@ SOURCES: dict[str, Callable[[Tensor], Any]] = {
 }
 
 
+@pytest.mark.sweep(3)
 @pytest.mark.parametrize("name", SOURCES)
 @pytest.mark.parametrize("policy", [tb.bkb, tb.batch_bkb, tb.gp_ucb], ids=lambda policy: policy.__name__)
 def test_sources_are_the_same(name, policy):
@@ -187,6 +191,7 @@ def test_sources_are_the_same(name, policy):
     same_under_both(made, lambda p: played(tb.Bandit(p, SOURCES[name](PROBLEM.tensor), generator=generator(0))))
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("noise", [False, True])
 def test_fits_are_the_same(noise):
     kernel = gpytorch.kernels.ScaleKernel(rbf())

@@ -208,6 +208,7 @@ def _proceed(bandit: tb.Bandit, steps: int, most: int = 4) -> list[int]:
     return picks
 
 
+@pytest.mark.sweep(7)
 @every_policy
 def test_a_bandit_moves_between_devices_and_picks_what_it_picked(lane: Lane, case: Case):
     expected = _proceed(case.bandit(), 5)

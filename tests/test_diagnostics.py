@@ -512,6 +512,7 @@ def test_noise_without_repeats_or_policy():
 # ------------------------------------------------------------------ every policy, every batch row
 
 
+@pytest.mark.sweep(7)
 @every_policy
 def test_every_policy_is_diagnosed_or_says_why(case: Case):
     bandit = case.bandit(12)

@@ -99,6 +99,7 @@ BY_TIER = [
 ]
 
 
+@pytest.mark.sweep(7)
 @pytest.mark.parametrize("page", BY_TIER, ids=identify)
 def test_the_blocks_of_a_page_run_in_order(page: Path, server: Any, tmp_path: Path) -> None:
     for package in NEEDED.get(identify(page), ()):
@@ -141,6 +142,7 @@ def commands() -> list[str]:
     return sorted(set(found))
 
 
+@pytest.mark.sweep(17)
 @pytest.mark.parametrize("line", commands())
 def test_every_command_exists_with_its_options(line: str) -> None:
     command: Any = typer.main.get_command(app)

@@ -82,6 +82,7 @@ EXTREMES: dict[str, tuple[torch.Tensor, float, float, float, int, float, float]]
 REFUSED = ("a lengthscale of 1e8 and little noise", "batch_bkb")
 
 
+@pytest.mark.sweep(6)
 @pytest.mark.parametrize(("name", "policy"), [(n, p) for n in EXTREMES for p in POLICIES if (n, p) != REFUSED])
 def test_posteriors_agree_with_120_digits(policy: str, name: str):
     arms, lengthscale, noise, scale, repeats, mean_tolerance, variance_tolerance = EXTREMES[name]
@@ -212,6 +213,7 @@ def test_a_dictionary_of_float32_arms_keeps_what_was_pulled(policy: str):
     assert float(f.max() - f[bandit.best_arm()]) < 0.01
 
 
+@pytest.mark.sweep(4)
 @pytest.mark.parametrize("matern", [False, True], ids=["rbf", "matern"])
 @pytest.mark.parametrize("policy", ["gp_ucb", "gp_bucb", "bkb", "batch_bkb"])
 @pytest.mark.parametrize("case", ["far from 0", "one arm far away"])

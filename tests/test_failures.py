@@ -232,6 +232,7 @@ def test_a_state_saved_before_the_first_failure_has_none():
     assert bandit.loop.failures is None
 
 
+@pytest.mark.exhaustive
 def test_a_journal_resumes_exactly(tmp_path: Path):
     bandit = fresh(journal=tmp_path / "run.journal")
     played(bandit, 30)
@@ -280,6 +281,7 @@ def test_history_counts_as_success():
     assert float(bandit.loop.failures.left_in(None, 1)[good].double().mean()) > 0.95
 
 
+@pytest.mark.exhaustive
 def test_equal_arms_are_left_out_together():
     twice = torch.cat([ARMS, ARMS])
     bandit, alone = fresh(arms=twice), fresh()

@@ -196,6 +196,7 @@ NOT_YAML = {
 }
 
 
+@pytest.mark.sweep(6)
 @pytest.mark.parametrize("content", NOT_YAML)
 def test_a_file_that_is_no_configuration_is_refused(content: str, tmp_path: Path):
     text, words = NOT_YAML[content]
@@ -270,6 +271,7 @@ KINDS = [
 COMMANDS = (["run"], ["reproduce"], ["bench"], ["plot"], ["report"], ["watch"], ["watch", "--once"])
 
 
+@pytest.mark.sweep(4)
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_path_that_cannot_be_used_is_one_line(kind: str, paths: dict[str, str]):
     for command in COMMANDS:

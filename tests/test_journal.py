@@ -84,6 +84,7 @@ def resumed(case: Case, path: Path) -> tb.Bandit:
 # ------------------------------------------------------------------------- going on
 
 
+@pytest.mark.sweep(2)
 @every_kind
 def test_cut_anywhere_a_run_goes_on_as_if_undisturbed(case: Case, tmp_path: Path):
     """After cuts at random bytes, with checkpoints or without, every told reward is kept, and every later pick is the same."""
@@ -528,6 +529,7 @@ def test_slow_calls_are_in_a_checkpoint_however_few_they_are(tmp_path: Path, mon
     assert int(begun().pulls) == 2
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("policy", [lambda: tb.gp_ucb(rbf(0.3), noise_std=0.1), tb.auto], ids=["gp_ucb", "auto"])
 def test_a_checkpoint_leaves_out_large_directions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, policy: Any):
     arms = torch.rand(3_000, 2, generator=generator(0), dtype=torch.float64)

@@ -133,6 +133,7 @@ def again(written_once: Path, tmp_path: Path) -> Reopened:
     return Reopened(written_once, tmp_path)
 
 
+@pytest.mark.exhaustive
 def test_every_byte_that_changes_is_damage_at_its_line(again: Reopened):
     """Changes one bit of each byte, and every bit of each newline, the last one included."""
     whole = again.whole
@@ -757,6 +758,7 @@ def agree_after(path: Path, at: int, name: str) -> int | None:
     return passed
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("name", ["tell", "ask", "load"])
 def test_an_interrupt_at_any_instruction_leaves_bandit_and_journal_agreed(tmp_path: Path, name: str):
     """A call is both done and written, or neither, also if the rollback itself is interrupted."""

@@ -69,6 +69,7 @@ def test_batches_are_longer_by_the_delay_and_add_up_to_the_horizon():
             assert min(lengths) > 0
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("kernel_name", ["rbf", pytest.param("matern32", marks=pytest.mark.exhaustive)])
 @pytest.mark.parametrize(
     ("seed", "delay", "slowest", "width"), [(0, 4, 4, 1.0), (1, 8, 8, 0.5), (2, 3, 12, 1.0), (3, 5, 5, None)]
@@ -191,6 +192,7 @@ def test_rewards_of_one_row_end_no_batch_of_another():
     assert tell(first) == [1, 1]
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("how", ["journal", "saved"])
 def test_a_run_that_was_cut_goes_on_the_same(how: str, tmp_path: Path):
     problem = Problem(seed=6, a=40)

@@ -96,6 +96,7 @@ def test_the_emulation_counts_what_is_asked():
         assert (asked.launches, asked.waits) == (3, 4)
 
 
+@pytest.mark.sweep(3)
 @pytest.mark.parametrize("name", LIMITS)
 def test_a_step_asks_no_more_of_a_device_than_its_limit(name: str):
     limit = LIMITS[name]
@@ -184,6 +185,7 @@ def test_the_warning_of_a_selection_told_again_asks_nothing_of_the_device(monkey
     assert spent[0] == spent[1]
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("name", ["gp_ucb", "lin_ucb", "rff_ucb", "bkb", "batch_bkb"])
 def test_launches_do_not_grow_with_the_arms(name: str):
     few, many = (counted(LIMITS[name].make, A) for A in (1_500, 6_000))
@@ -398,6 +400,7 @@ def test_pure_exploration_waits_for_the_device_once_a_batch_and_never_for_a_pick
     assert (many[1] - few[1]) / (many[0] - few[0]) <= 16
 
 
+@pytest.mark.sweep(3)
 @pytest.mark.parametrize("rows", [None, 2])
 @pytest.mark.parametrize("kernel", ["rbf", "matern32", "linear"])
 @pytest.mark.parametrize("ties", [True, False])
@@ -429,6 +432,7 @@ def test_pure_exploration_picks_on_a_device_what_it_picks_on_the_host(
     assert there == picked("cpu")
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize(("kernel", "launches"), [("rbf", 6), ("matern32", 11)])
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 @pytest.mark.parametrize("scattered", [False, True])

@@ -153,6 +153,7 @@ def test_law_1_with_duplicates_and_near_duplicates(kernel_name, lam):
         assert int(bandit.pulls) == 120
 
 
+@pytest.mark.sweep(3)
 @pytest.mark.parametrize("name", WITH_POSTERIOR)
 @pytest.mark.parametrize("kernel_name", ["rbf", "matern12"])
 def test_law_1_after_a_run_of_one_step_updates(name, kernel_name):
@@ -457,6 +458,7 @@ def test_law_4_under_caps_masks_and_duplicates(embedding, rule):
     assert max(map(len, got)) > 2
 
 
+@pytest.mark.sweep(3)
 @pytest.mark.parametrize("seed", [40, 41])
 @pytest.mark.parametrize(("embedding", "rule"), [
     ("exact", "product"), ("exact", "global"),
@@ -481,6 +483,7 @@ def test_law_4_with_near_duplicates_every_pick_is_a_best_arm(embedding, rule, se
     assert (statistic[ends[:-1]] > 2.0 * (1 - 1e-6)).all()
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize(
     ("rule", "horizon"),
     [("global", 1000), ("global_then_local", 1000), pytest.param("product", 450, marks=pytest.mark.exhaustive)],
@@ -669,6 +672,7 @@ def test_law_5_a_batch_is_as_many_singles(name, shared_arms):
             assert_close(together.mean[r], apart.mean, MEAN)
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.filterwarnings("ignore:batch row 1. :torchbandits.errors.DiagnosticWarning")  # row 1 gets garbage on purpose
 @pytest.mark.parametrize("name", WITH_POSTERIOR)
 def test_law_5_rows_do_not_leak(name):
@@ -758,6 +762,7 @@ def test_law_7_asking_again_returns_the_open_selection(name):
     assert torch.equal(bandit.counts, counts), "what is pending is not counted as told"
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("name", POLICIES)
 def test_law_7_state_saved_mid_batch_continues_identically(name):
     problem = Problem(seed=82)

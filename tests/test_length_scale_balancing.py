@@ -126,6 +126,7 @@ def hidden(n: int = 60) -> tuple[torch.Tensor, torch.Tensor]:
     return x, 0.4 * x.squeeze(-1) + 1.5 * torch.exp(-(((x.squeeze(-1) - 0.22) / 0.08) ** 2))
 
 
+@pytest.mark.exhaustive
 def test_a_lengthscale_that_is_too_long_is_rejected_and_the_peak_found():
     x, f = hidden()
     kernel = gpytorch.kernels.RBFKernel().double()

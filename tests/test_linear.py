@@ -97,6 +97,7 @@ def assert_same_posterior(bandit: tb.Bandit, dense: oracle.LinearBandit, problem
 # ------------------------------------------------------------------------- picks are the oracle's
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize(("lam", "prior_mean"), [(1.0, 0.0), (0.01, 0.3)])
 def test_lin_ucb_picks_what_dense_oful_picks(seed: int, lam: float, prior_mean: float):

@@ -27,7 +27,7 @@ def fractions(name: str, d: int) -> torch.Tensor:
     return regret / (HORIZON * (environment.optimum - environment.means.mean(dim=-1)))
 
 
-@pytest.mark.sweep(1)
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(("d", "most"), [(1, 0.4), (2, 0.85)])
 def test_both_beat_uniform_and_the_partition_does_not_lose(d, most):
     """Short runs: IGP-UCB well below uniform; π-GP-UCB within 5 % of it in one dimension, below it in two."""

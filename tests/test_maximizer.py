@@ -38,7 +38,7 @@ MAKERS = {
 }
 
 
-@pytest.mark.sweep(1)
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("name", MAKERS)
 def test_the_optimum_between_arms_is_found(name: str):
     bandit = tb.Bandit(MAKERS[name](), START, generator=generator(1))

@@ -72,6 +72,7 @@ SHAPES = [(2048, False), (167, False), (3, False), (64, False), (300, True), (5,
 # ---------------------------------------------------------------------- exactness
 
 
+@pytest.mark.sweep(5)
 @pytest.mark.parametrize(("dim", "counts"), SHAPES)
 @pytest.mark.parametrize("way", ["compiled", "numpy", "product"])
 def test_packed_similarities_are_those_of_the_dense_gram_matrix(

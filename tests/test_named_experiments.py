@@ -295,6 +295,7 @@ def test_draws_that_make_rewards_of_their_own_are_not_rows_of_a_table(lab: Path)
         stack(draws[1:] * 2)
 
 
+@pytest.mark.exhaustive
 def test_a_record_names_the_table_that_was_read_and_not_a_later_one(lab: Path):
     code = (
         "\n\ndef editing(kernel):\n"
@@ -408,6 +409,7 @@ def test_most_kernels_of_gpytorch_are_made_by_their_name_alone():
     assert least | {"RBFKernel", "RQKernel"} <= set(made)
 
 
+@pytest.mark.sweep(4)
 @pytest.mark.parametrize(
     ("kernel", "said"),
     [
@@ -466,6 +468,7 @@ def test_an_empty_length_scale_is_that_of_the_experiment():
         assert merged(base, config.policies[0].kernel, "here") == base
 
 
+@pytest.mark.exhaustive
 def test_one_length_scale_and_one_per_feature_are_rows_of_one_run(lab: Path):
     kinds = {"apart": 0.4, "each": [0.4, 0.2], "one": 0.2}
     policies = [POLICIES[1] | {"label": label, "kernel": {"lengthscale": given}} for label, given in kinds.items()]
@@ -580,6 +583,7 @@ def test_a_switch_is_no_number(lab: Path, changes: dict[str, Any]):
     assert f"{next(iter(changes))}: expected a whole number, got {str(next(iter(changes.values()))).lower()}" in result.stderr
 
 
+@pytest.mark.exhaustive
 def test_repetitions_run_together_with_a_named_kernel(lab: Path):
     kernel = {"name": "PeriodicKernel", "options": {"period_length": 3.0}}
     gp = POLICIES[1]
@@ -700,6 +704,7 @@ def test_pulls_that_were_observed_before_are_counted_in_words(lab: Path):
     assert "After 11 of 12 evaluations" in " ".join(run(lab, headline=True, history=3, horizon=8).stdout.split())
 
 
+@pytest.mark.exhaustive
 @pytest.mark.skipif(os.name == "nt", reason="Windows has no locks for folders")
 def test_a_folder_in_which_another_process_runs_an_experiment_is_refused(lab: Path):
     assert run(lab, "--quiet").exit_code == 0

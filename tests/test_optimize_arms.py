@@ -85,6 +85,7 @@ def test_picks_are_those_of_a_naive_scan(name, unique, dictionary):
         torch.testing.assert_close(acqf(arms.unsqueeze(-2)), before, rtol=1e-9, atol=1e-9)
 
 
+@pytest.mark.sweep(5)
 @pytest.mark.parametrize("score", SCORES)
 @pytest.mark.parametrize("noise_std", [0.1, 1e-3])
 @pytest.mark.parametrize("q", [1, 2, 12])

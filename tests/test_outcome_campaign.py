@@ -313,7 +313,7 @@ KNOWN = {"noise_std": {"yield": 0.5, "cost": 0.1, "toxicity": 1.0}}
 
 
 # There is no noise, so that replicates are of no use; with them, three of 30 evaluations repeat a row.
-@pytest.mark.sweep(1)
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("options", "every", "batches"), [({}, 0, 5), ({}, 8, 6), pytest.param(KNOWN, 8, 5, marks=pytest.mark.exhaustive)]
 )

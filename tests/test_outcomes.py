@@ -305,6 +305,7 @@ ORACLES = ["constrained", "optimistic", "improvement", "chebyshev", "growth", "g
 ORACLES += ["safe", "staged"]
 
 
+@pytest.mark.sweep(3)
 @pytest.mark.parametrize("name", ORACLES)
 def test_picks_are_those_of_the_dense_oracle(name):
     twin = generator(5)
@@ -422,6 +423,7 @@ def test_draws_are_those_of_every_posterior(name):
         play.tell(selection)
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("name", ["drawn", "hypervolume", "growth", "epal", "safe", "staged"])
 def test_a_device_makes_the_same_picks(name):
     here = tb.OutcomeBandit(POLICIES[name](), PROBLEM.tensor, generator=generator(3))
@@ -612,6 +614,7 @@ def test_batch_rows_are_runs_of_their_own(name):
                                together.pareto_set({"yield": 0.1, "cost": 0.1}).inside[row])  # fmt: skip
 
 
+@pytest.mark.sweep(3)
 @pytest.mark.parametrize("every", [1, 5, 1000], ids="a checkpoint every {}".format)
 @pytest.mark.parametrize("name", CASES)
 def test_a_journal_and_a_saved_state_resume_exactly(name, every: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -679,6 +682,7 @@ def test_other_arms_other_sources_and_float32():
     assert torch.equal(first.points[1], own[1][first.index[1]])
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("name", ["chebyshev", "drawn", "bkb"])
 def test_workers_share_a_run_of_several_outcomes(name, tmp_path: Path):
     alone = tb.OutcomeBandit(POLICIES[name](), PROBLEM.tensor, generator=generator(5))
@@ -1240,6 +1244,7 @@ def test_the_page_of_a_run_draws_its_trade_offs(tmp_path: Path):
     assert figures_of_run(history) == ()
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("name", ["chebyshev", "safe"])
 def test_less_is_better_in_tables_pictures_and_regret(name: str, tmp_path: Path):
     """Tests an objective that is minimised, and an outcome that has only an upper limit."""
@@ -1290,6 +1295,7 @@ def test_an_outcome_with_limits_on_both_sides_has_no_regret():
     assert np.isnan(regret).tolist() == [False, True] * 3
 
 
+@pytest.mark.exhaustive
 def test_a_front_that_is_known_is_right_over_draws_from_the_prior():
     rows, size, most, noise = 40, 9, 60, 0.3
     rng = np.random.default_rng(6)

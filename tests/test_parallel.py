@@ -442,6 +442,7 @@ TWICE = torch.cat([ARMS[:12], ARMS[:3]])
 """Fifteen arms, the last three of which equal the first three."""
 
 
+@pytest.mark.sweep(3)
 @pytest.mark.parametrize("name", policies())
 @pytest.mark.parametrize("asynchronous", [False, True])
 def test_without_repeats_no_arm_is_pulled_twice_and_the_run_ends_when_all_have_a_result(name: str, asynchronous: bool):
@@ -474,6 +475,7 @@ def test_without_repeats_each_row_and_all_outcomes_of_a_table_have_their_own_res
     assert sorted(history.row(0).pulls["arm"].tolist()) == list(range(20))
 
 
+@pytest.mark.sweep(3)
 @pytest.mark.parametrize("fail", [1, 2, 3, 4, 5])
 @pytest.mark.parametrize("asynchronous", [False, True])
 def test_without_repeats_the_last_open_picks_are_evaluated_when_the_run_resumes(fail: int, asynchronous: bool, tmp_path: Path):
@@ -635,6 +637,7 @@ def killed_at(pulls: list[int], some_out: bool = False) -> Callable[..., None]:
     return kill
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("failures", ["forget", "exclude"])
 @pytest.mark.parametrize("parallel", [False, True])
 def test_a_journal_goes_on_where_evaluations_fail(failures: str, parallel: bool, tmp_path: Path):

@@ -94,6 +94,7 @@ def test_batch_lengths_are_the_formula_s_and_few():
 # ------------------------------------------------------------------------------------------ BPE: against the oracle
 
 
+@pytest.mark.sweep(4)
 @pytest.mark.parametrize("kernel_name", ["rbf", "matern32", "linear", "scaled"])
 @pytest.mark.parametrize(("seed", "lam", "width"), [(0, 0.01, 2.0), (1, 1.0, 0.3), (2, 0.1, 1.0), (3, 1e-4, None)])
 def test_bpe_picks_what_the_oracle_picks(kernel_name: str, seed: int, lam: float, width: float | None):
@@ -168,6 +169,7 @@ def test_near_duplicates_and_tiny_noise_leave_every_pick_a_largest_variance(seed
         bandit.tell(selection, problem.rewards(int(bandit.pulls), selection.index))
 
 
+@pytest.mark.sweep(1)
 @OFF_SCALE
 @pytest.mark.parametrize("seed", range(3))
 def test_the_batch_does_not_depend_on_how_it_is_asked_and_told(seed: int):

@@ -129,6 +129,7 @@ def cells_of(bandit: tb.Bandit) -> list[list[tuple[int, ...]]]:
 # ------------------------------------------------------------------------------------------- the oracle, pick for pick
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("case", CASES)
 def test_picks_bounds_cells_and_posterior_are_the_oracle_s(case):
     duel = Duel(case)
@@ -225,6 +226,7 @@ def exact_cells(k: int, n: int, side: int) -> list[int]:
 BOXES = {"unit": (0.0, 1.0), "odd": (-20.3, 19.7), "far": (1e6, 1e6 + 3), "tiny": (-1e-9, 2e-9)}
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("default", [torch.float32, torch.float64], ids=str)
 @pytest.mark.parametrize("box", BOXES)
 def test_arms_on_edges_belong_to_every_cell_that_touches_them(box, default):

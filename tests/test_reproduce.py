@@ -173,6 +173,7 @@ def test_a_worker_that_dies_is_an_error_that_says_what_to_do(tmp_path: Path, mon
         run_experiment(parse_config(EXPERIMENT | {"policies": EXPERIMENT["policies"][:1]}, "test"), tmp_path, workers=2)
 
 
+@pytest.mark.exhaustive
 def test_history_is_the_same_for_all_policies_and_not_in_the_records(tmp_path: Path) -> None:
     changes = {"history": 25, "policies": EXPERIMENT["policies"][:4]}
     run_experiment(parse_config(EXPERIMENT | changes, "test"), tmp_path / "a")
@@ -497,6 +498,7 @@ def test_the_page_shows_every_figure_and_says_what_was_not_run() -> None:
     assert len(draw_reproduction(reproduction, summary).axes) == 3
 
 
+@pytest.mark.exhaustive
 def test_the_page_is_what_its_summaries_give(tmp_path: Path) -> None:
     committed = Path(__file__).parents[1] / "docs"
     shutil.copytree(committed / "results", tmp_path / "results")
@@ -613,6 +615,7 @@ def test_the_summary_of_what_has_ended_says_what_is_missing(tmp_path: Path) -> N
     assert set(table["experiment"]) == {"small"}
 
 
+@pytest.mark.exhaustive
 def test_a_repetition_without_a_run_of_uniform_does_not_count_for_the_ratio(tmp_path: Path) -> None:
     policies = [EXPERIMENT["policies"][0], EXPERIMENT["policies"][3]]
     reproduction = load_reproduction(figure_file(tmp_path, experiments={"small": EXPERIMENT | {"policies": policies}}))

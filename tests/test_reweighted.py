@@ -106,6 +106,7 @@ def test_rows_are_singles_whatever_the_others_do(name):
                 bandit.tell(mine, rewards[row])
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("name", MAKERS)
 def test_a_saved_run_and_a_journal_go_on_the_same(name, tmp_path: Path):
     expected = play(tb.Bandit(MAKERS[name](), PROBLEM.tensor), range(9))
@@ -153,6 +154,7 @@ def test_a_failed_tell_forgets_nothing():
 # ------------------------------------------------------------------ purpose: drift and outliers
 
 
+@pytest.mark.exhaustive
 def test_they_follow_a_function_that_drifts():
     """The peak moves at half time; regret of the second half, mean over 12 draws of the noise."""
     kernel = gpytorch.kernels.RBFKernel().double()

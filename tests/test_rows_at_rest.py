@@ -15,6 +15,7 @@ from torchbandits import errors
 from torchbandits.testing.play import differences, everything
 
 
+@pytest.mark.sweep(7)
 @every_policy
 def test_a_row_that_is_told_nothing_draws_nothing(case: Case):
     """Row 0 gets a batch and row 1 none, and vice versa: each row makes the picks of a single run."""
@@ -62,6 +63,7 @@ def test_a_dictionary_rests_with_its_row():
     torch.testing.assert_close(bandit.loop.state.arm_mean()[1], mean, rtol=0, atol=1e-12)
 
 
+@pytest.mark.sweep(7)
 @every_policy
 def test_a_state_that_does_not_fit_is_refused_and_changes_nothing(case: Case):
     bandit = case.bandit(pulls=7)
@@ -120,6 +122,7 @@ def test_any_parameter_of_a_users_kernel_is_fitted():
     assert fitted[0] == pytest.approx(fitted[1], rel=0.05)
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.filterwarnings("ignore::torchbandits.errors.DiagnosticWarning")  # of the row without a pattern
 @pytest.mark.parametrize("kernel", ["rbf", "matern", "rq", "scaled"])
 def test_rewards_without_a_pattern_end_at_the_floor_and_stay_consistent(kernel: str):

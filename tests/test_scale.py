@@ -111,6 +111,7 @@ OFF = {
 }
 
 
+@pytest.mark.sweep(3)
 @pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS)
 @pytest.mark.parametrize(("run", "options", "lengthscale", "fix"), OFF.values(), ids=OFF)
 def test_a_scale_that_is_far_off_is_named_once_with_its_fix(make, run, options, lengthscale, fix):

@@ -96,6 +96,7 @@ def test_masks_and_new_arms_leave_what_the_statistics_say(name: str):
     np.testing.assert_allclose(lam * state.arm_leverage().numpy(), variance[here], atol=1e-10)
 
 
+@pytest.mark.sweep(6)
 @movable
 def test_the_same_arms_again_change_nothing(case: Case):
     bandit, twin = case.bandit(pulls=12), case.bandit(pulls=12)
@@ -144,6 +145,7 @@ def test_arms_go_and_come_back(case: Case, rows: int):
     bandit.tell(bandit.ask(limit=2), torch.zeros_like(bandit.ask().index, dtype=torch.float64))
 
 
+@pytest.mark.sweep(7)
 @every_policy
 def test_what_can_not_be_taken_changes_nothing(case: Case):
     bandit = case.bandit(pulls=8)
@@ -405,6 +407,7 @@ def test_arms_that_may_be_better_than_a_removed_one_are_counted_by_its_lower_bou
     assert without.rivals == with_it.rivals
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("failing", [False, True])
 def test_auto_with_a_dictionary_is_saved_and_loaded_after_its_arms_changed(failing: bool):
     """Its posterior was exact at first, as that of the bandit which loads the state is; so is the model of failures."""

@@ -106,6 +106,7 @@ def test_picks_are_those_of_all_scores(name: str, alike: bool, monkeypatch: pyte
         assert asked["leaders"] >= 10  # otherwise the test would show little
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("name", ["growth under a limit", "improvement under limits", "bounds per cost"])
 def test_picks_on_a_device(name: str, monkeypatch: pytest.MonkeyPatch):
     expected = course(name)
@@ -133,6 +134,7 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
     return asked
 
 
+@pytest.mark.sweep(3)
 @pytest.mark.parametrize("name", [name for name in POLICIES if name not in ("weights", "bounds under a limit that none keeps")])
 def test_later_scores_are_below_the_bounds(name: str, monkeypatch: pytest.MonkeyPatch):
     """All scores of all picks, of which the bounds at each pick are to hold for the later ones."""

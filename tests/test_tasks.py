@@ -332,6 +332,7 @@ def test_fidelities_of_several_outcomes_are_those_of_the_dense_rule(kind: str):
     assert bandit.best(len(expected)).index.tolist() == expected, "the target's feasible arms first, by their means"
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("kind", ["bounds", "pareto", "growth"])
 def test_fidelities_of_several_outcomes_in_rows_and_journals(kind: str, tmp_path: Any):
     arms = torch.tensor(BOTH)

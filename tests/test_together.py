@@ -40,6 +40,7 @@ def close(one: tb.Bandit, other: tb.Bandit) -> None:
         assert torch.allclose(a.arm_leverage(), b.arm_leverage(), rtol=1e-9, atol=1e-9)
 
 
+@pytest.mark.sweep(14)
 @every_policy
 @pytest.mark.parametrize("pulls", [9, 61])  # few distinct arms, and so many that an update needs a sweep
 def test_one_update_with_many_tells_equals_one_after_the_other(case: Case, pulls: int):
@@ -84,6 +85,7 @@ def test_batch_rows_learn_together_each_its_own(name: str):
 LONG = ["gp_ucb", "gp_bucb", "igp_ucb", "lin_ucb", "rff_ucb", "bkb", "batch_bkb", "thompson_sampling", "uniform"]
 
 
+@pytest.mark.sweep(3)
 @pytest.mark.parametrize("name", LONG)
 def test_a_long_journal_goes_on_as_if_undisturbed(name: str, tmp_path: Path, soon: None):
     case, path = Case(name, ""), tmp_path / "run.journal"

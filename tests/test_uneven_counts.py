@@ -73,6 +73,7 @@ def check(bandit: tb.Bandit, u: np.ndarray, n: np.ndarray, name: str) -> None:
         assert_close(own_variance, variance, F64, what=f"variance of the {what}")
 
 
+@pytest.mark.sweep(6)
 @pytest.mark.parametrize("ratio", RATIOS)
 @pytest.mark.parametrize("name", MAKERS)
 def test_every_view_has_the_digits_of_a_dense_solve(name, ratio):

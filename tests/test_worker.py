@@ -42,6 +42,7 @@ KINDS = [
 ]  # one of each
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize(
     "case",
     [pytest.param(case, marks=() if case.name in KINDS else pytest.mark.exhaustive) for case in CASES if not case.mode],

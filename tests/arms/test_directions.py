@@ -97,6 +97,7 @@ def test_columns_of_the_last_batch_are_kept(monkeypatch: pytest.MonkeyPatch):
     torch.testing.assert_close(table.mean(), exact.mean, rtol=0, atol=1e-8)
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("rows", [1, 3])
 def test_columns_ahead_on_a_device_are_those_of_the_cpu(lane: Lane, rows: int, monkeypatch: pytest.MonkeyPatch):
     """Most pulls find the columns of their batch row, and where one does not, that row has a pass over its own T."""
@@ -135,6 +136,7 @@ def test_columns_ahead_on_a_device_are_those_of_the_cpu(lane: Lane, rows: int, m
     assert len(passes) >= 60
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("rows", [1, 3])
 def test_columns_ahead_of_unpredictable_pulls_are_not_evaluated(lane: Lane, rows: int, monkeypatch: pytest.MonkeyPatch):
     """Pulls that are not those of the policy, as of a user who tells results of other arms, cost one column each."""
@@ -280,6 +282,7 @@ def test_a_large_t_exists_once_and_repeats_stay_within_the_budget(monkeypatch: p
     assert torch.equal(tight.ask().index, roomy.ask().index)
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("spare", [64, 0])
 def test_a_sweep_that_fails_after_it_overwrote_t_leaves_what_was_there(spare: int, monkeypatch: pytest.MonkeyPatch):
     """Without spare rows the storage is too small for the next sweep, and is given back before it."""

@@ -136,6 +136,7 @@ def test_threads_divide_the_rows_and_change_nothing(monkeypatch: pytest.MonkeyPa
         assert torch.equal(ended.leverage[row], torch.from_numpy(own["leverage"]))
 
 
+@pytest.mark.exhaustive
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 def test_a_forked_process_has_threads_of_its_own() -> None:
     """Those of its parent do not run in it: waiting for them would never end."""

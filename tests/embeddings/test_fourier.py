@@ -70,6 +70,7 @@ def test_the_posterior_is_that_of_the_features_kernel(embedding):
     np.testing.assert_allclose(table.mean().numpy(), mean[:50], rtol=0, atol=1e-9)
 
 
+@pytest.mark.exhaustive
 def test_a_finite_table_does_not_drift():
     """After thousands of updates a table is still accurate, because it is swept again in time."""
     problem = Problem(seed=6, a=20)

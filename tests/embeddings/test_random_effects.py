@@ -203,6 +203,7 @@ def test_many_features_are_evaluated_by_a_matrix_product(nu: float | None, dtype
     np.testing.assert_allclose(K.numpy(), np.broadcast_to(expected, K.shape), rtol=close, atol=close)
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("cuda", [False, True], ids=["host", "device"])
 @pytest.mark.parametrize("dtype", [F64, torch.float32], ids=["double", "single"])
 @pytest.mark.parametrize("budget", [1 << 30, 0], ids=["kept columns", "no column kept"])

@@ -5,6 +5,7 @@ import math
 
 import pytest
 import torch
+from botorch.test_functions import synthetic as test_functions
 from gpytorch.kernels import RBFKernel
 
 from torchbandits.environments import Function, KernelExpansion, Table, registry, rkhs, synthetic
@@ -185,6 +186,15 @@ def test_every_test_function_is_scaled(name):
     assert environment.arms.min() >= 0
     assert environment.arms.max() <= 1
     assert len(environment.arms) == 64
+
+
+@pytest.mark.parametrize("name", [*FIXED_DIM, *ANY_DIM])
+def test_every_test_function_is_largest_at_its_optimiser(name):
+    problem = getattr(test_functions, (FIXED_DIM | ANY_DIM)[name])()
+    low, high = problem.bounds.double()
+    environment = synthetic(name, num_arms=2_000)
+    largest = environment.function((problem.optimizers.double() - low) / (high - low))
+    assert largest.min() >= environment.optimum - 1e-6
 
 
 def test_test_functions_are_turned_to_be_maximised():

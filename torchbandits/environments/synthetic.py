@@ -43,6 +43,8 @@ ANY_DIM = {
     "rosenbrock": "Rosenbrock",
     "styblinski_tang": "StyblinskiTang",
 }
+# Those that are maximised as they are.
+_MAXIMISED = ("cosine8",)
 
 
 def synthetic(
@@ -56,7 +58,7 @@ def synthetic(
     noise: str = "uniform",
     seed: int = 0,
 ) -> Function:
-    """A standard test function, negated to be maximised, on arms of the unit cube.
+    """A standard test function to be maximised, which means negated unless it is `cosine8`, on arms of the unit cube.
 
     Args:
         name: One of `FIXED_DIM` or `ANY_DIM`, such as `"branin"`.
@@ -84,8 +86,10 @@ def synthetic(
     else:
         arms = sobol_points(num_arms, features, seed)
 
+    sign = 1.0 if name in _MAXIMISED else -1.0
+
     def raw(points: Tensor) -> Tensor:
-        return -problem.evaluate_true(lower + points * (upper - lower))
+        return sign * problem.evaluate_true(lower + points * (upper - lower))
 
     low, high = raw(arms).aminmax()
 

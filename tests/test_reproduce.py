@@ -683,3 +683,10 @@ def test_a_panel_has_at_most_five_lines_and_bands_from_ten_repetitions_on():
     assert [len(axes.lines) for axes in five.axes] == [5]
     assert [len(axes.collections) for axes in five.axes] == [0]
     assert "shaded" not in five.get_suptitle()
+
+
+def test_a_logarithmic_panel_of_a_measure_that_is_unknown_is_empty(tmp_path: Path) -> None:
+    reproduction = claim(below=["TS"])
+    figure = draw_reproduction(reproduction, summary_of(BBKB=[(1.0, math.nan, math.nan)]))
+    figure.savefig(tmp_path / "figure.png")
+    assert figure.axes[1].get_yscale() == "linear"

@@ -339,7 +339,8 @@ def _finish_panel(
         axes.set_ylim(-STUDIED, STUDIED)
     else:
         known = measures({}, reproduction.trainers)[panel.measure]
-        yscale = panel.yscale or known.yscale
+        # Matplotlib draws no logarithmic axis without a positive number, and a measure may be unknown throughout.
+        yscale = panel.yscale or known.yscale if _positive(lines) else "linear"
         axes.set_xscale(panel.xscale)
         axes.set_yscale(yscale)
         if yscale == "linear":
@@ -354,9 +355,13 @@ def _finish_panel(
 
 def _limit_to_means(axes: Axes, lines: list[Line2D]) -> None:
     """End a logarithmic axis just below the smallest positive mean, because an interval may reach below 0."""
-    means = [value for line in lines for value in np.asarray(line.get_ydata(), np.float64).tolist() if value > 0]
-    if means:
-        axes.set_ylim(min(means) / 1.5, max(max(means) * 1.5, axes.get_ylim()[1]))
+    means = _positive(lines)
+    axes.set_ylim(min(means) / 1.5, max(max(means) * 1.5, axes.get_ylim()[1]))
+
+
+def _positive(lines: list[Line2D]) -> list[float]:
+    """The positive means of all lines."""
+    return [value for line in lines for value in np.asarray(line.get_ydata(), np.float64).tolist() if value > 0]
 
 
 def _label_decades(axes: Axes) -> None:

@@ -580,6 +580,8 @@ def test_training_hours_wait_for_the_last_of_each_batch() -> None:
     two = training_hours(2, record, np.arange(1, 5))
     assert two.tolist() == pytest.approx([2.01, 2.01, 2.01, 3.01])
     assert training_hours(1, record, np.array([4])).tolist() == pytest.approx([4.51])
+    without_costs = Record(0, "x", 0, history_of([[1.0] * 2], [36.0]))
+    assert training_hours(1, without_costs, np.array([2])).tolist() == pytest.approx([0.01])
 
 
 def test_rows_of_one_run_share_its_seconds_and_count_once() -> None:

@@ -139,7 +139,7 @@ def training_hours(trainers: int, record: Record, t: Times) -> Values:
     The sum of the policy's own time and, where pulls have costs in seconds, the time until the last network of each batch is
     trained. A network goes to the trainer that is free first; the next batch starts when all of a batch are trained.
     """
-    batches, cost = record.history.batches, record.history.pulls["cost"]
+    batches, cost = record.history.batches, np.nan_to_num(record.history.pulls["cost"])
     ends = np.cumsum(batches["size"])
     spans = [makespan(part, trainers) for part in np.split(cost, ends[:-1])]
     return np.cumsum(batches["seconds"] + np.array(spans))[_batch_of(record, t)] / SECONDS_PER_HOUR

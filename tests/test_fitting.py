@@ -593,3 +593,8 @@ def test_in_a_run_and_what_is_refused():
     for wrong in (0, -1, 2.5, True):
         with pytest.raises(errors.ArgumentError, match="refit_every"):
             tb.gp_ucb(rbf(), refit_every=wrong)
+
+
+def test_a_kernel_without_a_parameter_to_fit_is_refused_before_the_first_pull():
+    with pytest.raises(errors.ArgumentError, match=r"refit_every: the kernel \(RBFKernel\) has no parameter"):
+        tb.gp_ucb(rbf().requires_grad_(False), noise_std=0.1, refit_every=50)

@@ -531,6 +531,8 @@ def test_a_policy_may_be_made_by_a_function(lab: Path):
         ({"name": "gp_ucb", "options": {"noise_std": 0.1, "width": True}}, "policies[0].options.width: Input should be"),
         ({"name": "gp_ucb", "options": {"noise_std": 0.1, "initial": True}}, "policies[0].options.initial: Input should be"),
         ({"name": "gp_ucb", "options": {"noise_std": 0.1, "initial": 0}}, "policies[0].options.initial: size must be"),
+        ({"name": "gp_ucb", "options": {"noise_std": 0.1, "width": -1}}, "policies[0].options.width: value, the width, must"),
+        ({"name": "gp_ucb", "options": {"noise_std": 0.1, "refit_every": 5}}, "leave refit_every out, or use auto, which"),
     ],
 )
 def test_a_function_that_makes_no_policy_is_refused(lab: Path, policy: dict[str, Any], said: str):

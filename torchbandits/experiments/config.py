@@ -93,11 +93,10 @@ def parse_section(section: type[Part], values: dict[str, Any], source: str) -> P
 
 
 def all_faults(section: type[BaseModel], error: ValidationError) -> str:
-    """The first faults in words and the number of further ones. They end with a full stop unless they end with a question
-    mark."""
+    """The first faults in words and the number of further ones. They end with a full stop or a question mark."""
     more = error.error_count() - _MOST_FAULTS
     said = "; ".join([*islice(_faults(section, error), _MOST_FAULTS), *([f"and {more} more"] if more > 0 else [])])
-    return said if said.endswith("?") else f"{said}."
+    return said if said.endswith(("?", ".")) else f"{said}."
 
 
 def _faults(section: type[BaseModel], error: ValidationError) -> Iterator[str]:
@@ -727,6 +726,11 @@ def build_policy(config: ExperimentConfig, places: Sequence[int], environment: E
     place, section = places[0], config.policies[places[0]]
     where = f"policies[{place}]"
     own = ":" in section.name
+    message = (
+        f"{where}.options.refit_every: an experiment keeps the hyper-parameters of its kernel: leave refit_every out, or use "
+        "auto, which fits its own."
+    )
+    require(own or section.options.get("refit_every") is None, message, ConfigError)
     factory = imported(section.name, f"{where}.name") if own else find_factory(section.name, policies, f"{where}.name", YOURS)
     scale = _width_scale(section.options.get("width"), where)
     given = {
@@ -807,7 +811,7 @@ def _resolve(name: str, value: Any, config: ExperimentConfig, environment: Envir
     if name == "initial" and isinstance(value, int):  # number of uniform first picks
         return _call(uniform, (value,), {}, f"{where}.options.initial")
     if name == "width" and isinstance(value, int | float):
-        return Constant(float(value))
+        return _call(Constant, (float(value),), {}, f"{where}.options.width")
     return value
 
 

@@ -107,6 +107,12 @@ class Composed(Policy[TableState | BoxState]):
         require(self.from_data is None or self.reweighting is None, message, UnsupportedError)
         check_memory_budget(self.memory_budget)
         check_whole("refit_every", self.refit_every, otherwise="to keep the kernel as it is")
+        fits = self.refit_every is None or any(parameter.requires_grad for parameter in self.kernel.parameters())
+        message = (
+            f"refit_every: the kernel ({type(self.kernel).__name__}) has no parameter that requires a gradient: there is "
+            "nothing to fit. Leave out refit_every, or call kernel.requires_grad_(True)."
+        )
+        require(fits, message)
 
     # ------------------------------------------------------------------ the contract
 

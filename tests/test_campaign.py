@@ -371,6 +371,20 @@ def test_dates_are_compared_with_texts():
             met(wrong)
 
 
+def test_narrow_whole_numbers_do_not_wrap_around_in_conditions():
+    table = pa.table({"a": pa.array([10, 100, 120, None], pa.int8()), "b": pa.array([20, 200, 2, 3], pa.uint8())})
+    given = as_table("table", table.append_column("c", pa.array([2**64 - 1, 5, 7, 9], pa.uint64())))
+
+    def met(condition: str) -> str:
+        return "".join(np.array(list("ABCD"))[on_offer("where", given, condition).numpy()])
+
+    assert met("a * 2 > 150") == "BC"
+    assert met("b - 10 > 0") == "AB"
+    assert met("a - b > 0") == "C"
+    assert met("-b < -50") == met("b ** 2 > 2000") == "B"
+    assert met("c == 18446744073709551615") == "A"
+
+
 def test_numbers_are_not_compared_with_texts(tmp_path: Path):
     table = frame().assign(plate=np.arange(60) % 3, lot=np.array(["07", "7", "x"])[np.arange(60) % 3])
     c = campaign(table.rename(columns={"temp": "the temp"}), journal=tmp_path / "journal", candidates="plate != 1")

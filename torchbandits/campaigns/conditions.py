@@ -194,7 +194,7 @@ def _compared(name: str, table: Table, text: str, *, strict: bool) -> Any:
             # Booleans with empty cells and dates would be Python objects, which can't be negated or compared with texts.
             frame = batch.to_pandas(types_mapper={pa.bool_(): pd.BooleanDtype()}.get, date_as_object=False)
             full = frame.notna().all(axis=1)
-            held = frame[full].set_axis(list(columns), axis=1).eval(own_text, engine="python")
+            held = _widened(frame[full]).set_axis(list(columns), axis=1).eval(own_text, engine="python")
             boolean = isinstance(held, pd.Series) and held.dtype in (bool, "boolean")
             point = " Write decimals with a point." if _COMMA.search(text) else ""
             require(boolean, f"{name}: {text!r} is not a comparison: it must be true or false for each row.{point}")
@@ -204,6 +204,14 @@ def _compared(name: str, table: Table, text: str, *, strict: bool) -> Any:
             raise
         raise ArgumentError(f"{name}: {text!r} can't be compared: {error}.") from error
     return np.concatenate(cells)
+
+
+def _widened(frame: pd.DataFrame) -> pd.DataFrame:
+    """The same cells with whole numbers of 64 bits, as far as they have room there: sums, differences and products of narrow or
+    unsigned ones would wrap around."""
+    most = np.iinfo(np.int64).max
+    whole = [name for name, kind in frame.dtypes.items() if getattr(kind, "kind", "") in "iu"]
+    return frame.astype({name: np.int64 for name in whole if not len(frame) or frame[name].max() <= most})
 
 
 def _parsed(name: str, table: Table, text: str) -> tuple[ast.Expression, dict[str, str]]:

@@ -353,6 +353,19 @@ def test_a_campaign_of_workbooks(folder: Path):
         assert not (folder / name).exists()
 
 
+def test_long_ids_keep_their_digits_in_workbooks(folder: Path):
+    frame().assign(id=10**17 + np.arange(len(frame()))).to_parquet("long.parquet")
+    run("new", "long.parquet", "--objective", "yield")
+    run("ask", "-n", "3", "--output", "plate.xlsx")
+    plate = pd.read_excel("plate.xlsx", dtype={"id": str})[["id"]].assign(**{"yield": [1.0, 2.0, 3.0]})
+    plate.astype({"id": np.int64}).to_excel("rounded.xlsx", index=False)  # 16 digits of them
+    plate.assign(id="1,00000E+17").to_csv("rounded.csv", sep=";", decimal=",", index=False)
+    for name in ("rounded.xlsx", "rounded.csv"):
+        assert "a spreadsheet program rounded the id, a number of many digits, to '1" in refused("tell", name)
+    plate.to_excel("plate.xlsx", index=False)
+    assert "3 measurements and 0 failed evaluations told.\n" in run("tell", "plate.xlsx")
+
+
 def test_a_table_without_a_column_called_id_says_how_its_rows_are_named(folder: Path):
     table = frame().rename(columns={"id": "Sample ID"}).assign(**{"Sample ID": range(len(frame()))})
     table.to_csv("samples.csv", index=False)

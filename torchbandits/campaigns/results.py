@@ -34,6 +34,8 @@ Key = tuple[int, float | None]
 """A row and its value; None where the evaluation failed."""
 
 _COMMA = re.compile(r"[+-]?\d+,\d+([eE][+-]?\d+)?")
+# A whole number of many digits as spreadsheet programs write it.
+_ROUNDED = re.compile(r"\d([.,]\d+)?[eE]\+\d\d")
 _ENOUGH = 8
 """Number of values from which on another one may be called far from them."""
 Call = tuple[Sequence[int], NDArray[np.float64]]
@@ -207,6 +209,13 @@ def check_known(results: Results, found: dict[str, int], ids: Ids, known_as: str
         f"{results.name} has an id {results.ids[unknown[0] if unknown else 0]!r}, and {known_as} has {padded!r}: a spreadsheet "
         f"program dropped leading zeros. {mend} Nothing was told.",
     )
+    rounded = next((i for i in unknown if _ROUNDED.fullmatch(results.ids[i].strip())), None)
+    if rounded is not None:
+        where = f"{results.name}, {results.rows[rounded]}"
+        raise ArgumentError(
+            f"{where}: a spreadsheet program rounded the id, a number of many digits, to {results.ids[rounded]!r}. Format the "
+            "column of the ids as text before the ids are put in. Nothing was told."
+        )
     alike = ids.alike(results.ids[unknown[0]]) if unknown else None
     meant = "" if alike is None else f" Does {results.ids[unknown[0]]!r} mean {alike!r}? Write the id as the candidates do."
     if alike is None and len(unknown) == len(results):

@@ -29,6 +29,8 @@ else:
 
 WORKBOOK = (".xlsx", ".xlsm")
 Row = tuple[int, Sequence[Any]]
+# Whole numbers from here on may lose digits in a workbook.
+_ROUNDED = 10**15
 # A formula without a value. Where the value is the empty text, the cell has the type "str".
 _UNCOMPUTED = re.compile(
     rb'<c (?![^>]*\bt="str")[^>]*?\br="([A-Z]+[0-9]+)"[^>]*>\s*<f(?:\s[^>]*)?(?:/>|>[^<]*</f>)\s*(?:<v\s*/>|<v>\s*</v>)?\s*</c>'
@@ -98,7 +100,8 @@ def check_computed(path: Path) -> None:
 
 
 def write_workbook(path: Path, frame: pd.DataFrame) -> None:
-    """Write a table as the only sheet of a workbook, without its index. Texts, such as ids with leading zeros, stay texts.
+    """Write a table as the only sheet of a workbook, without its index. Texts, such as ids with leading zeros, stay texts, and
+    whole numbers of more than 15 digits become texts, since they would be rounded.
 
     Raises:
         DataError: If a text has a character that workbooks lack.
@@ -124,6 +127,8 @@ def _cell(value: Any) -> Any:
     if isinstance(value, pd.Timestamp):
         return value.to_pydatetime() if value.tzinfo is None else str(value)
     value = value.item() if isinstance(value, np.generic) else value
+    if isinstance(value, int) and abs(value) >= _ROUNDED:
+        return str(value)
     return value if isinstance(value, (bool, int, float, datetime.date, datetime.datetime)) else str(value)
 
 
@@ -155,4 +160,6 @@ def _text(cell: Any) -> str:
         return "" if cell is None else str(cell).lower()
     if isinstance(cell, datetime.datetime) and cell.time() == datetime.time():
         return str(cell.date())
-    return str(int(cell)) if isinstance(cell, float) and cell.is_integer() else str(cell)
+    # A number that was rounded is no id: its last digits are those of another row.
+    whole = isinstance(cell, float) and cell.is_integer() and abs(cell) < _ROUNDED
+    return str(int(cell)) if whole else str(cell)

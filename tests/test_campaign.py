@@ -371,9 +371,11 @@ def test_dates_are_compared_with_texts():
             met(wrong)
 
 
-def test_narrow_whole_numbers_do_not_wrap_around_in_conditions():
+def test_narrow_numbers_are_compared_as_wide_ones():
     table = pa.table({"a": pa.array([10, 100, 120, None], pa.int8()), "b": pa.array([20, 200, 2, 3], pa.uint8())})
-    given = as_table("table", table.append_column("c", pa.array([2**64 - 1, 5, 7, 9], pa.uint64())))
+    table = table.append_column("c", pa.array([2**64 - 1, 5, 7, 9], pa.uint64()))
+    table = table.append_column("f", pa.array([0.1, 0.2, 0.3, None], pa.float32())).append_column("g", pa.array([0.1, 0, 0, 0]))
+    given = as_table("table", table)
 
     def met(condition: str) -> str:
         return "".join(np.array(list("ABCD"))[on_offer("where", given, condition).numpy()])
@@ -383,6 +385,9 @@ def test_narrow_whole_numbers_do_not_wrap_around_in_conditions():
     assert met("a - b > 0") == "C"
     assert met("-b < -50") == met("b ** 2 > 2000") == "B"
     assert met("c == 18446744073709551615") == "A"
+    assert met("f in [0.1, 0.3]") == "AC"
+    assert met("f not in [0.1]") == "BC"
+    assert met("f == g") == met("f <= 0.1") == "A"
 
 
 def test_numbers_are_not_compared_with_texts(tmp_path: Path):

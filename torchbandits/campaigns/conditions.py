@@ -23,7 +23,9 @@ from torchbandits.tabular.tables import Table
 if TYPE_CHECKING:
     import pandas as pd
     import pyarrow as pa
+    from pyarrow import compute as pc
 else:
+    from torchbandits.tabular.extras import compute as pc
     from torchbandits.tabular.extras import pandas as pd
     from torchbandits.tabular.extras import pyarrow as pa
 
@@ -207,11 +209,15 @@ def _compared(name: str, table: Table, text: str, *, strict: bool) -> Any:
 
 
 def _widened(frame: pd.DataFrame) -> pd.DataFrame:
-    """The same cells with whole numbers of 64 bits, as far as they have room there: sums, differences and products of narrow or
-    unsigned ones would wrap around."""
+    """The same cells with numbers of 64 bits. Sums, differences and products of narrow or unsigned whole numbers would wrap
+    around; those without room there stay as they are. The 0.1 of float32 becomes 0.1, not 0.10000000149."""
+    kinds = {name: getattr(kind, "name", "") for name, kind in frame.dtypes.items()}
     most = np.iinfo(np.int64).max
-    whole = [name for name, kind in frame.dtypes.items() if getattr(kind, "kind", "") in "iu"]
-    return frame.astype({name: np.int64 for name in whole if not len(frame) or frame[name].max() <= most})
+    whole = [name for name, kind in kinds.items() if re.fullmatch(r"u?int\d+", kind)]
+    wide = frame.astype({name: np.int64 for name in whole if not len(frame) or frame[name].max() <= most})
+    for name in (name for name, kind in kinds.items() if kind == "float32"):
+        wide[name] = pc.cast(pc.cast(pa.array(frame[name]), pa.string()), pa.float64()).to_numpy()
+    return wide
 
 
 def _parsed(name: str, table: Table, text: str) -> tuple[ast.Expression, dict[str, str]]:

@@ -390,6 +390,13 @@ def test_narrow_numbers_are_compared_as_wide_ones():
     assert met("f == g") == met("f <= 0.1") == "A"
 
 
+def test_conditions_name_columns_with_letters_that_python_rewrites():
+    micro, angstrom, greek = "size_\N{MICRO SIGN}m", "\N{ANGSTROM SIGN}", "\N{GREEK SMALL LETTER MU}"
+    given = as_table("table", {micro: [1.0, 2, 3], angstrom: [1, 1, 5], greek: [1, 2, 3], "\N{MICRO SIGN}": [3, 2, 1]})
+    for condition in (f"{micro} > 1 and {angstrom} < 2", f"`{micro}` > 1 and `{angstrom}` < 2", f"{greek} == 2"):
+        assert on_offer("where", given, condition).tolist() == [False, True, False]
+
+
 def test_numbers_are_not_compared_with_texts(tmp_path: Path):
     table = frame().assign(plate=np.arange(60) % 3, lot=np.array(["07", "7", "x"])[np.arange(60) % 3])
     c = campaign(table.rename(columns={"temp": "the temp"}), journal=tmp_path / "journal", candidates="plate != 1")

@@ -8,6 +8,7 @@ import io
 import keyword
 import re
 import tokenize
+import unicodedata
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -247,6 +248,11 @@ def _parsed(name: str, table: Table, text: str) -> tuple[ast.Expression, dict[st
     odd = next((node for node in ast.walk(tree) if not isinstance(node, _ALLOWED)), None)
     require(odd is None, f"{name}: {text!r} may only compare columns, numbers and texts, and contains {type(odd).__name__}.")
     nodes = [node for node in ast.walk(tree) if isinstance(node, ast.Name)]
+    # Python writes some letters of names in another way, such as the micro sign as a Greek letter.
+    rewritten = {unicodedata.normalize("NFKC", column): column for column in table.schema.names}
+    for node in nodes:
+        if node.id not in table.schema.names:
+            node.id = rewritten.get(node.id, node.id)
     columns = list(dict.fromkeys(quoted.get(node.id, node.id) for node in nodes))
     require(bool(columns), f"{name}: {text!r} does not name a column.")
     unknown = next((column for column in columns if column not in table.schema.names), None)

@@ -235,6 +235,8 @@ def test_batches_make_no_difference(monkeypatch: pytest.MonkeyPatch):
         ("x", list("ab") * (N // 2), "ordered", "give the order of the texts of 'x'"),
         ("x", list("ab") * (N // 2), ["a", "c"], "the order of 'x' lacks 'b'"),
         ("x", list("ab") * (N // 2), ["a", "b", "a"], "names a category twice"),
+        ("x", ["a", "(empty)", None, "a"] * (N // 4), None, "has a category '(empty)', which is the name for empty cells"),
+        ("x", ["a", "(empty)"] * (N // 2), ["(empty)", "a"], "leave these cells empty, or write another text"),
         ("y", range(N), "ignore", "has no column 'z'"),
     ],
 )

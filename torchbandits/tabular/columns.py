@@ -33,6 +33,8 @@ KINDS = ("number", "log", "count", "boolean", "date", "category", "ordered", SUB
 """Kinds of columns."""
 FINGERPRINT_BITS = 2048
 """Bits of the fingerprint of a molecule."""
+EMPTY = "(empty)"
+"""The category of empty cells."""
 NUMBERS = ("number", "log", "count", "date", "ordered")
 FEW_CATEGORIES = 50
 """Largest number of different texts of a column that is taken as categories without the user's decision."""
@@ -545,6 +547,7 @@ def check_size(s: Survey) -> None:
 def _ordered(s: Survey, order: tuple[str, ...], why: str) -> Decision:
     require(len(set(order)) == len(order), f"columns: {s.column!r} names a category twice.")
     _check_categories(s)
+    _check_empty(s, order)
     unknown = [c for c in s.categories if c not in order]
     require(
         not unknown,
@@ -559,6 +562,13 @@ def _ordered(s: Survey, order: tuple[str, ...], why: str) -> Decision:
 def _check_categories(s: Survey) -> None:
     few = not s.too_many
     require(few, f"column {s.column!r} holds more than {MOST_CATEGORIES:,} different values: too many for categories.")
+    _check_empty(s, s.categories if s.missing else ())
+
+
+def _check_empty(s: Survey, categories: Sequence[str]) -> None:
+    """Refuse a category with the name of that of empty cells."""
+    said = f"column {s.column!r} has a category {EMPTY!r}, which is the name for empty cells"
+    require(EMPTY not in categories, f"{said}: leave these cells empty, or write another text.")
 
 
 def _guess(s: Survey, molecules: bool) -> tuple[Any, str]:

@@ -16,6 +16,7 @@ from torchbandits.errors import ArgumentError, DataError, StateError, require
 from torchbandits.sources import NpyFile, npy
 from torchbandits.sources.files import write_npy
 from torchbandits.tabular.columns import (
+    EMPTY,
     MOLECULE,
     SUBSTANCE,
     Decision,
@@ -42,8 +43,6 @@ else:
 
 IN_MEMORY = 1 << 28
 """Largest size in bytes of features that are held in memory; larger ones are written to a memory-mapped file."""
-EMPTY = "(empty)"
-"""The category of empty cells."""
 
 
 class Encoder:

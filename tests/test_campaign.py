@@ -371,6 +371,12 @@ def test_dates_are_compared_with_texts():
             met(wrong)
 
 
+def test_a_minimised_zero_is_expected_without_a_sign():
+    c = campaign(minimize=True)
+    c.tell({"id": c.ask(4)["id"].tolist(), "yield": [0.0] * 4})
+    assert not np.signbit(c.best(2)["expected"]).any()
+
+
 def test_narrow_numbers_are_compared_as_wide_ones():
     table = pa.table({"a": pa.array([10, 100, 120, None], pa.int8()), "b": pa.array([20, 200, 2, 3], pa.uint8())})
     table = table.append_column("c", pa.array([2**64 - 1, 5, 7, 9], pa.uint64()))

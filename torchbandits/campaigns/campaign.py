@@ -1188,7 +1188,8 @@ class Campaign(Readable):
         """Rows of the table with their ids first, and the posterior mean and standard deviation of each."""
         taken = self._cells(rows)
         marginals = self._marginals(rows)
-        taken[self._own(EXPECTED)] = self._sign * marginals.mean.double().cpu().numpy()
+        # Adding 0 turns −0 into 0.
+        taken[self._own(EXPECTED)] = self._sign * marginals.mean.double().cpu().numpy() + 0.0
         taken[self._own(DEVIATION)] = marginals.variance.double().clamp_min(0).sqrt().cpu().numpy()
         return taken
 

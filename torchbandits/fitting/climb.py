@@ -28,6 +28,8 @@ _NOISE, _MISFIT = "noise variance, log", "misfit variance, log"
 _WORSE = 1e10
 # Below this value softplus is the exponential function, and beyond that logarithm a parameter is out of any range.
 _SMALL, _MOST_LOG = -30.0, 300.0
+# Difference from softplus that is rounding.
+_SAME = 1e-6
 
 
 class Climb:
@@ -319,12 +321,15 @@ def _log_normal(prior: gpytorch.priors.LogNormalPrior, at: Tensor) -> tuple[Tens
 
 
 def _by_softplus(kernel: gpytorch.kernels.Kernel) -> set[str]:
-    """Names of the parameters whose values above a bound are softplus of them."""
-    return {
-        name
-        for name, _, constraint in kernel.named_parameters_and_constraints()
-        if isinstance(constraint, gpytorch.constraints.GreaterThan) and isinstance(constraint._transform, torch.nn.Softplus)
-    }
+    """Names of the parameters whose values above a bound are softplus of them, and not another function."""
+
+    def softplus(parameter: Tensor, constraint: gpytorch.constraints.Interval | None) -> bool:
+        if not isinstance(constraint, gpytorch.constraints.GreaterThan):
+            return False
+        at_zero = constraint.transform(torch.zeros_like(parameter)) - constraint.lower_bound
+        return bool(((at_zero - math.log(2)).abs() < _SAME).all())
+
+    return {name for name, own, constraint in kernel.named_parameters_and_constraints() if softplus(own, constraint)}
 
 
 def _minimize(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import gpytorch
 import numpy as np
@@ -26,10 +26,6 @@ _RISE = 1e-9
 _NOISE, _MISFIT = "noise variance, log", "misfit variance, log"
 # Objective value of a step whose factorisation failed.
 _WORSE = 1e10
-# Below this value softplus is the exponential function, and beyond that logarithm a parameter is out of any range.
-_SMALL, _MOST_LOG = -30.0, 300.0
-# Difference from softplus that is rounding.
-_SAME = 1e-6
 
 
 class Climb:
@@ -44,8 +40,6 @@ class Climb:
         misfit: Whether to fit the variance of a deviation of each point that the kernel does not model. Ignored if the evidence
             fits the noise variance, because the two can't be distinguished without repeated pulls.
         noise_prior: Prior of the noise variance, if the evidence fits it.
-        any_units: Whether to ascend in the logarithms of positive parameters. GPyTorch's own parameters are proportional to
-            values above 1: the derivatives in these vanish where rewards or features have large units.
     """
 
     def __init__(
@@ -57,7 +51,6 @@ class Climb:
         noise: bool,
         misfit: bool,
         noise_prior: gpytorch.priors.Prior | None = None,
-        any_units: bool = False,
     ) -> None:
         self.kernel, self.averages, self.noise_variance = kernel, averages, noise_variance
         self.before = self.after = math.nan
@@ -72,7 +65,6 @@ class Climb:
         if noise and self.pooled is None:
             self._parameters[_NOISE] = self._log_noise
         self._noise_prior = noise_prior if _NOISE in self._parameters else None
-        self._in_logs = _by_softplus(kernel) & self._parameters.keys() if any_units else set()
         if misfit and _NOISE not in self._parameters:
             self._parameters[_MISFIT] = self._log_misfit
         self._priors = [(prior, part, closure) for _, part, prior, closure, _ in kernel.named_priors()]
@@ -247,9 +239,10 @@ class Climb:
             return -value, slopes
 
         floor = math.log(_LEAST_NOISE * float(kernel_diagonal(self.kernel, self.averages.points).detach().amax()))
-        variances = ((_NOISE, self._log_noise), (_MISFIT, self._log_misfit))
-        lowest = {name: min(floor, value.item()) for name, value in variances} | self._floors()
-        self.iterations += _minimize(closure, self._parameters, self._in_logs, lowest, max_iterations)
+        bounds: dict[str, tuple[float | None, float | None]] = {
+            name: (min(floor, value.item()), None) for name, value in ((_NOISE, self._log_noise), (_MISFIT, self._log_misfit))
+        } | self._floors()
+        self.iterations += _minimize(closure, self._parameters, bounds, max_iterations)
         self._restore(best[1])
         return best[0]
 
@@ -270,11 +263,11 @@ class Climb:
                 return value.detach(), nothing
             return value.detach(), torch.autograd.grad(-value, parameters, allow_unused=True, materialize_grads=True)
 
-    def _floors(self) -> dict[str, float]:
+    def _floors(self) -> dict[str, tuple[float | None, float | None]]:
         """Lower bounds of the lengthscales: a quarter of the median distance to the nearest point. Shorter lengthscales give
         the same fit."""
         least = nearest_distance(self.averages.points) / 4
-        floors: dict[str, float] = {}
+        floors: dict[str, tuple[float | None, float | None]] = {}
         for prefix, module in self.kernel.named_modules():
             name = f"{prefix}.raw_lengthscale".lstrip(".")
             if isinstance(module, gpytorch.kernels.Kernel) and module.has_lengthscale and name in self._parameters:
@@ -282,7 +275,7 @@ class Climb:
                 low, high = (float(torch.as_tensor(b).max()) for b in (constraint.lower_bound, constraint.upper_bound))
                 raw = constraint.inverse_transform(self._parameters[name].new_tensor(min(max(least, low), high)))
                 if math.isfinite(float(raw)):
-                    floors[name] = float(raw)
+                    floors[name] = (float(raw), None)
         return floors
 
     def _values(self) -> dict[str, Tensor]:
@@ -320,60 +313,31 @@ def _log_normal(prior: gpytorch.priors.LogNormalPrior, at: Tensor) -> tuple[Tens
     return -0.5 * z.square() - log - scale.log() - 0.5 * math.log(2 * math.pi), -(1 + z / scale) / at
 
 
-def _by_softplus(kernel: gpytorch.kernels.Kernel) -> set[str]:
-    """Names of the parameters whose values above a bound are softplus of them, and not another function."""
-
-    def softplus(parameter: Tensor, constraint: gpytorch.constraints.Interval | None) -> bool:
-        if not isinstance(constraint, gpytorch.constraints.GreaterThan):
-            return False
-        at_zero = constraint.transform(torch.zeros_like(parameter)) - constraint.lower_bound
-        return bool(((at_zero - math.log(2)).abs() < _SAME).all())
-
-    return {name for name, own, constraint in kernel.named_parameters_and_constraints() if softplus(own, constraint)}
-
-
 def _minimize(
     closure: Callable[[], tuple[Tensor, Sequence[Tensor]]],
     parameters: dict[str, Tensor],
-    in_logs: Collection[str],
-    lowest: dict[str, float],
+    bounds: dict[str, tuple[float | None, float | None]],
     max_iterations: int,
 ) -> int:
-    """Minimise a function of the parameters, given with its derivatives, by L-BFGS-B; return the number of iterations. Those of
-    `in_logs` move by the logarithm of their softplus.
+    """Minimise a function of the parameters, given with its derivatives, by L-BFGS-B; return the number of iterations.
 
     BoTorch's function for that takes a second to load.
     """
     from scipy.optimize import minimize  # type: ignore[import-untyped] # noqa: PLC0415 - slow to load
 
     sizes = [p.numel() for p in parameters.values()]
-    logs = np.repeat([name in in_logs for name in parameters], sizes)
 
     def at(x: np.ndarray) -> tuple[float, np.ndarray]:
-        raw, slope = _from_log(x)
         with torch.no_grad():
-            for p, part in zip(parameters.values(), torch.as_tensor(np.where(logs, raw, x)).split(sizes), strict=True):
+            for p, part in zip(parameters.values(), torch.as_tensor(x).split(sizes), strict=True):
                 p.copy_(part.reshape(p.shape))
         value, slopes = closure()
-        return value.item(), np.where(logs, slope, 1.0) * _flat(slopes)
+        return value.item(), _flat(slopes)
 
-    start, low = _flat(parameters.values()), np.repeat([lowest.get(name, -np.inf) for name in parameters], sizes)
-    start, low = (np.where(logs, _to_log(part), part) for part in (start, low))
-    limits = np.stack([low, np.where(logs, _MOST_LOG, np.inf)], axis=-1)
-    result = minimize(at, start, jac=True, method="L-BFGS-B", bounds=limits, options={"maxiter": max_iterations})
+    limits = [bounds.get(name, (None, None)) for name, size in zip(parameters, sizes, strict=True) for _ in range(size)]
+    options = {"maxiter": max_iterations}
+    result = minimize(at, _flat(parameters.values()), jac=True, method="L-BFGS-B", bounds=limits, options=options)
     return int(result.nit)
-
-
-def _to_log(raw: np.ndarray) -> np.ndarray:
-    """The logarithm of softplus."""
-    return np.where(raw < _SMALL, raw, np.log(np.logaddexp(raw.clip(_SMALL), 0.0)))
-
-
-def _from_log(log: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The inverse of `_to_log`, and its derivative."""
-    value = np.exp(log.clip(_SMALL, _MOST_LOG))
-    part = -np.expm1(-value)
-    return np.where(log < _SMALL, log, value + np.log(part)), np.where(log < _SMALL, 1.0, value / part)
 
 
 def _flat(tensors: Iterable[Tensor]) -> np.ndarray:

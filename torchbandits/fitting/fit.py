@@ -90,7 +90,7 @@ def fit_kernel_(
     for place in np.ndindex(*shape):
         kernel = kernel_row(posterior.kernel, shape, place)
         averages, left_out = _told(posterior, kernel, place, own)
-        fit = Climb(kernel, posterior.fitted, averages, own, noise, misfit, noise_prior, any_units=True)
+        fit = Climb(kernel, posterior.fitted, averages, own, noise, misfit, noise_prior)
         if bool(chosen[place]) and len(averages.weights) < FEWEST:
             fit.reason = f"{len(averages.weights)} distinct points are too few, a fit takes {FEWEST}"
         elif bool(chosen[place]) and bool((averages.residuals == averages.residuals[0]).all()):

@@ -74,7 +74,7 @@ def tree(bandit: tb.Bandit) -> Any:
 # ------------------------------------------------------------------------- the oracle
 
 
-@pytest.mark.sweep
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("kernel", ["rbf", "matern12", "scaled"])
 @pytest.mark.parametrize("seed", range(3))
@@ -101,7 +101,7 @@ def test_picks_on_a_box_are_those_of_the_oracle(kernel: str, width: str, seed: i
     assert len(set(picks)) > 3
 
 
-@pytest.mark.sweep
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("kernel", ["rbf", "matern12", "linear"])
 @pytest.mark.parametrize("seed", range(3))
@@ -131,6 +131,7 @@ def test_picks_among_arms_are_those_of_the_oracle(kernel: str, width: str, seed:
 # ------------------------------------------------------------------------- cells
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("dim", [1, 2, 4])
 def test_the_leaves_partition_the_box(dim: int):
     lower, upper = -np.ones(dim), np.linspace(1, 2, dim)
@@ -192,6 +193,7 @@ def test_few_of_many_arms_are_looked_at():
 # ------------------------------------------------------------------------- bounds
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("kernel", ["rbf", "matern12", "matern32", "matern52", "scaled"])
 def test_functions_of_the_space_vary_by_at_most_v_in_a_cell_of_a_box(kernel: str):
     """If the bound equals the function at the representatives, the index is above the function in the whole leaf."""
@@ -225,6 +227,7 @@ def periodic() -> tuple[gpytorch.kernels.Kernel, oracles.KernelFunction]:
     return kernel, ours
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("name", ["rbf", "matern12", "linear", "periodic"])
 def test_functions_of_the_space_vary_by_at_most_v_in_a_cell_of_arms(name: str):
     theirs, ours = periodic() if name == "periodic" else kernel_pair(name, 0.4)
@@ -244,6 +247,7 @@ def test_functions_of_the_space_vary_by_at_most_v_in_a_cell_of_arms(name: str):
             assert (t.variation[~single] > 0).all()
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("domain", ["box", "arms"])
 @pytest.mark.parametrize("norm_bound", [0.5, 4.0])
 def test_the_best_leaf_is_always_one_to_be_evaluated(domain: str, norm_bound: float):
@@ -354,6 +358,7 @@ def test_arms_that_are_off():
 # ------------------------------------------------------------------------- a box as a domain
 
 
+@pytest.mark.exhaustive
 def test_rows_of_a_batch_of_boxes_are_singles():
     """Rows with their own boxes, kernels, norm bounds and generators, which find different numbers of arms, equal single
     runs."""

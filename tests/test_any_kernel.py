@@ -221,7 +221,7 @@ def compressed_run(policy: str, kernel: oracles.KernelFunction, problem: Problem
     return naive
 
 
-@pytest.mark.sweep
+@pytest.mark.sweep(6)
 @pytest.mark.parametrize(("policy", "kernel_name"), [pair for pair in PAIRS if pair.values[0] != "pi_gp_ucb"])
 def test_a_run_is_that_of_the_oracle(policy, kernel_name):
     """The final posterior agrees, and so does every pick of a policy that has a naive loop."""

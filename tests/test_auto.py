@@ -191,6 +191,7 @@ def test_nothing_depends_on_the_units_of_features_and_rewards():
     np.testing.assert_allclose(b.posterior(other).mean, a.posterior(x).mean * 2.0**10, rtol=1e-7)
 
 
+@pytest.mark.exhaustive
 def test_constant_features_and_outliers_change_little():
     x, f = table()
     wide = torch.cat([x, torch.full((len(x), 1), 7.0)], dim=-1)
@@ -201,6 +202,7 @@ def test_constant_features_and_outliers_change_little():
     assert f[picks[15:]].mean() > f.mean() + f.std() / 2
 
 
+@pytest.mark.exhaustive
 def test_rewards_without_noise_may_be_told_again_and_again():
     """A run on twenty arms, in which a few arms are pulled many times and some rewards are equal."""
     x, f = table(20)
@@ -243,7 +245,7 @@ def repeats_of(bandit: tb.Bandit) -> int:
     return int((bandit.counts - 1).clamp_min(0).sum())
 
 
-@pytest.mark.sweep(1)
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("size", [1, 8])
 def test_one_pick_in_eight_of_batches_is_the_arm_with_the_highest_mean(size: int):
     x, f = table()
@@ -278,7 +280,7 @@ def test_a_large_batch_has_several_replicates_and_holds_an_arm_once():
     assert not set(pending) & set(picks), "picks that wait for their rewards are not replicated"
 
 
-@pytest.mark.sweep(1)
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("noise_std", [0.0, 0.05])
 def test_replicates_end_when_the_noise_is_known(noise_std: float):
     x, f = table()
@@ -308,6 +310,7 @@ def test_the_variance_of_repeats_is_that_of_numpy():
     assert float(share) == pytest.approx(within / np.var([y.mean() for y in groups], ddof=1), rel=1e-9)
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("offset", [0.0, 1e9, -1e11])
 def test_the_noise_of_repeats_does_not_depend_on_an_offset(offset: float):
     """Squares of rewards far from 0 have no digits left for their noise."""
@@ -364,6 +367,7 @@ def test_the_noise_is_that_of_repeated_pulls_where_there_are_ten():
     assert said.noise_std == pytest.approx(within**0.5, rel=1e-2), "of all arms"
 
 
+@pytest.mark.exhaustive
 @pytest.mark.filterwarnings("ignore:arm .* has taken")
 def test_repeats_tell_the_noise_where_no_kernel_is_found():
     """Noise alone explains the averages of ten arms, and the fit is not accepted. The noise of the repeats still counts."""
@@ -454,6 +458,7 @@ def test_contexts_that_are_known_at_the_start_are_worth_as_much_when_they_come_o
     assert regret[1] < 1.2 * regret[0] + 0.1
 
 
+@pytest.mark.exhaustive
 def test_a_feature_that_varies_for_the_first_time_gets_its_range_and_a_later_range_only_grows(tmp_path: Path):
     x, f = table(200)
     flat = x.clone()
@@ -521,6 +526,7 @@ def test_a_journal_resumes_after_the_arms_have_changed_and_widened_the_ranges(tm
 # ------------------------------------------------------------------------- beyond what an exact posterior may take
 
 
+@pytest.mark.exhaustive
 def test_a_dictionary_takes_over_where_memory_ends():
     x, f = table(500)
     bandit = tb.Bandit(tb.auto(batch_size=4, memory_budget=500 * 8 * 40), x, generator=generator(6))
@@ -595,6 +601,7 @@ def rough_table(arms: int = 600) -> tuple[Tensor, Tensor]:
     return torch.as_tensor(x), torch.as_tensor(np.sin(4 * x[:, 0]) + x[:, 1] + 0.6 * rng.normal(size=arms))
 
 
+@pytest.mark.exhaustive
 def test_arms_have_effects_that_features_do_not_explain(tmp_path: Path):
     """Without effects, the lengthscales would be as short as the distances between arms."""
     x, f = rough_table()
@@ -686,6 +693,7 @@ def test_the_posterior_with_effects_is_that_of_dense_numpy():
     assert variance[u].max() < effect
 
 
+@pytest.mark.exhaustive
 def test_a_history_in_double_precision_tells_of_the_arms_that_were_made_of_it():
     """An arm in single precision and the point that it was rounded from share their effect."""
     x, f = rough_table()
@@ -781,6 +789,7 @@ def test_the_effects_of_a_row_that_is_not_fitted_stay_as_they_are():
     assert torch.equal(posterior.kernel.effect, before)
 
 
+@pytest.mark.exhaustive
 def test_effects_remain_with_a_dictionary():
     """Without them, the lengthscales would become as short as the distances between arms once there is a dictionary."""
     x, f = rough_table()
@@ -959,7 +968,7 @@ def noisy_run(signal: float, noise_std: float, seed: int, pulls: int) -> tb.Band
     return bandit
 
 
-@pytest.mark.sweep(1)
+@pytest.mark.exhaustive
 @pytest.mark.filterwarnings("ignore:arm .* of the last 40 pulls")
 @pytest.mark.parametrize("seed", [3, 8])
 def test_rewards_that_are_noise_alone_are_told_from_those_of_a_run_that_repeats_its_best_arm(seed: int):
@@ -1003,6 +1012,7 @@ def plates(noise_std: float, seed: int, pulls: int = 48) -> tuple[tb.Bandit, Ten
     return bandit, f
 
 
+@pytest.mark.exhaustive
 def test_a_best_arm_that_noise_leaves_in_doubt_is_not_to_be_relied_on():
     noisy, f = plates(1.0, 1)
     clear, _ = plates(0.1, 1)
@@ -1076,6 +1086,7 @@ def test_few_arms_and_equal_rewards_leave_no_doubt():
     assert equal.explain().doubt() == ""
 
 
+@pytest.mark.exhaustive
 def test_an_arm_that_takes_most_of_the_recent_pulls_is_named_once():
     with pytest.warns(
         errors.DiagnosticWarning, match=r"arm \d+ has taken 21 of the last 40 pulls: .*available= of ask, repeats=False of run"
@@ -1269,7 +1280,7 @@ def test_boxes_and_options_of_other_fits_are_refused():
     assert bool(bandit.fit_kernel_().after.isfinite())
 
 
-@pytest.mark.sweep(2)
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("kept", [0, 10, 40, 90])
 def test_arms_in_a_file_take_no_more_memory_than_the_budget(tmp_path: Path, kept: int):
     """With room for `kept` numbers per arm, a dictionary starts at more distinct arms than half of that. A saved state omits

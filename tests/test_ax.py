@@ -107,6 +107,7 @@ def test_registering_twice_is_registering_once():
     assert registry.REVERSE_ACQUISITION_FUNCTION_REGISTRY["PolicyAcquisition"] is PolicyAcquisition
 
 
+@pytest.mark.exhaustive
 def test_the_package_does_not_import_ax():
     code = "import sys, torchbandits.botorch; sys.exit('ax' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
@@ -211,7 +212,7 @@ def test_botorchs_leave_one_out_formula_is_right_or_refused():
 # ---------------------------------------------------------------- continuous spaces
 
 
-@pytest.mark.sweep(1)
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(("objective", "sign"), [("-loss", 1.0), ("loss", -1.0)], ids=["minimise", "maximise"])
 def test_a_box_is_searched_one_trial_at_a_time(objective, sign):
     client = client_on(BOX, ax_generation_strategy(beta=4.0, seed=0), objective)
@@ -265,6 +266,7 @@ def test_a_grid_is_scored_whole(objective, sign):
     assert min(map(bowl, played)) <= 0.25
 
 
+@pytest.mark.exhaustive
 def test_choices_without_order_are_scored_whole(tmp_path):
     """Ax gives each of their values a column of its own, which it takes for a range."""
     solvents = ["DMF", "EtOH", "water"]
@@ -362,6 +364,7 @@ def test_above_ten_thousand_arms_axs_search_is_local_and_ours_is_not(monkeypatch
         assert best.tolist() == [picked[name] for name in "abcd"]
 
 
+@pytest.mark.exhaustive
 def test_parameter_constraints_hold_on_a_grid():
     parameters = [RangeParameterConfig(name, (0, 6), "int") for name in "ab"]
     client = client_on(parameters, ax_generation_strategy(beta=4.0, seed=0), "gain", constraints=["a + b <= 3"])
@@ -389,7 +392,7 @@ def test_mixed_spaces_and_unordered_choices():
     assert len(played) == 8
 
 
-@pytest.mark.sweep(1)
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("every_arm", [True, False])
 def test_a_batch_in_a_mixed_space(every_arm):
     knob, whole = RangeParameterConfig("x", (0.0, 1.0), "float"), RangeParameterConfig("n", (0, 10), "int")
@@ -462,7 +465,7 @@ def test_ax_fits_the_model(monkeypatch):
     assert all(fits)
 
 
-@pytest.mark.sweep(1)
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("options", [{}, {"dictionary": "leverage"}], ids=["exact", "dictionary"])
 def test_cross_validation_loads_the_whole_models_parameters_into_folds(options):
     client = client_on(BOX, ax_generation_strategy(seed=0, model_options=options))
@@ -477,6 +480,7 @@ def test_cross_validation_loads_the_whole_models_parameters_into_folds(options):
     assert torch.corrcoef(torch.stack([observed, predicted]))[0, 1] > 0.9
 
 
+@pytest.mark.exhaustive
 def test_ax_chooses_between_models_by_cross_validation():
     register_with_ax()
     configs = [
@@ -492,6 +496,7 @@ def test_ax_chooses_between_models_by_cross_validation():
     assert surrogate.metric_to_best_model_config["loss"].name == "smooth"
 
 
+@pytest.mark.exhaustive
 def test_predictions_are_in_the_metrics_units_at_told_and_at_new_points():
     client = client_on(BOX, ax_generation_strategy(seed=0))
     near = [p for p in attach(client, 30, lambda p: 100 + 10 * bowl(p)) if bowl(p) < 1]  # Ax clips bad outcomes before it fits
@@ -504,6 +509,7 @@ def test_predictions_are_in_the_metrics_units_at_told_and_at_new_points():
     assert abs(new["loss"][0] - 100.1) < 10
 
 
+@pytest.mark.exhaustive
 def test_known_standard_errors_reach_the_model():
     client = client_on(BOX, ax_generation_strategy(seed=0))
     play(client, 8, lambda p: (bowl(p), 0.1))
@@ -512,6 +518,7 @@ def test_known_standard_errors_reach_the_model():
     assert set(generators_of(client)[5:]) == {"torchbandits"}
 
 
+@pytest.mark.exhaustive
 def test_standard_errors_of_zero_are_no_noise():
     client = client_on(BOX, ax_generation_strategy(seed=0))
     play(client, 8, lambda p: (bowl(p), 0.0))
@@ -542,6 +549,7 @@ def test_two_objectives_become_a_list_of_models():
     assert client.get_pareto_frontier()
 
 
+@pytest.mark.exhaustive
 def test_metrics_that_are_only_tracked_are_left_out():
     client = client_on(BOX, ax_generation_strategy(seed=0))
     client.configure_tracking_metrics(["heat"])
@@ -574,6 +582,7 @@ def test_what_cannot_work_says_why_before_any_trial(policy, options, message):
         ax_generation_strategy(policy, **options)
 
 
+@pytest.mark.exhaustive
 def test_a_policy_whose_kernel_is_that_of_the_model_is_taken():
     linear = {"kernel": gpytorch.kernels.LinearKernel()}
     played = play(client_on(BOX, ax_generation_strategy("lin_ucb", beta=4.0, seed=0, model_options=linear)), 7, bowl)

@@ -253,6 +253,7 @@ def test_a_kernel_with_random_effects_has_no_paths_in_botorch():
             draw(model, torch.Size([2]))
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("score", ["ucb", "ei", "pi"])
 def test_law_6_of_batch_rows(score):
     problems = [Problem(seed=s, a=ARMS) for s in (1, 2)]

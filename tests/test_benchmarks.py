@@ -41,6 +41,7 @@ def write(folder: Path, **changes: object) -> Path:
     return path
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("name", ["gp_ucb", "batch_bkb"])
 def test_a_step_makes_no_more_calls_than_its_target(name: str) -> None:
     measured = calls.measure(name, steps=6)
@@ -97,6 +98,7 @@ def test_the_deprecated_command_elsewhere_names_the_script(tmp_path: Path, monke
     assert "in a checkout of the repository, run python scripts/benchmarks/bench.py" in result.stderr
 
 
+@pytest.mark.exhaustive
 def test_limits_are_results_and_points_that_ask_for_more_are_not_tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = load_benchmark(write(tmp_path, arms=[300, 2000], pulls=[40, 80], methods=["torchbandits", "botorch", "sgpr"]))
     asked = []
@@ -189,6 +191,7 @@ def test_shipped_configurations_are_read(name: str) -> None:
     assert config.threads >= 1
 
 
+@pytest.mark.exhaustive
 def test_what_was_measured_is_written_before_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = load_benchmark(write(tmp_path, arms=[300, 2000], methods=["torchbandits", "sgpr"]))
     rates = {"operations": 1e10, "exponentials": 1e9, "bytes": 1e10}

@@ -201,6 +201,7 @@ def test_several_steps_ahead(make, reference):
     agree(make, reference, acquire, points(86, 2, acquire(make(*baseline())).get_augmented_q_batch_size(1)), rtol=1e-5)
 
 
+@pytest.mark.sweep(1)
 @pairs
 def test_predictive_entropy_search(make, reference):
     agree(make, reference, partial(qPredictiveEntropySearch, optimal_inputs=points(87, 3)), points(88, 2, 1), rtol=1e-4)
@@ -271,7 +272,7 @@ def test_optimize_several_points(make, reference, name, sequential):
     torch.testing.assert_close(found[0][1], found[1][1], rtol=1e-3, atol=1e-3)
 
 
-@pytest.mark.sweep(1)
+@pytest.mark.exhaustive
 @pairs
 def test_optimize_the_knowledge_gradient(make, reference):
     """One-shot: candidates and fantasies at once, starting from points optimised on the model itself."""

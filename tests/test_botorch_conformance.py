@@ -88,7 +88,7 @@ def test_what_it_is(make: Make):
     assert {"train_X", "train_Y", "train_Yvar", "input_transform", "outcome_transform"} <= set(arguments)
 
 
-@pytest.mark.sweep(18)
+@pytest.mark.sweep(6)
 @models
 @pytest.mark.parametrize("model_batch", [(), (3,), (2, 1)])
 @pytest.mark.parametrize("test_batch", [(), (3,), (4, 1, 3), (2, 3)])
@@ -293,6 +293,7 @@ def test_conditioning_is_refitting(make: Make, batch_shape, outcome, warm):
     assert new.train_inputs[0].shape == (*batch_shape, 24, DIM)
 
 
+@pytest.mark.sweep(1)
 @models
 def test_all_at_once_is_one_by_one(make: Make):
     """Conditioning in any order is equivalent, with repeats of old and of new points."""
@@ -437,6 +438,7 @@ def test_gradients_through_a_fantasy(make: Make):
     assert torch.autograd.gradcheck(learned, (new_X,), eps=1e-6, atol=1e-5, rtol=1e-4)
 
 
+@pytest.mark.sweep(1)
 @models
 def test_gradients_of_a_posterior(make: Make):
     model = make(*data(31))

@@ -123,7 +123,7 @@ class Oracle:
 # ------------------------------------------------------------------------- picks against oracles
 
 
-@pytest.mark.sweep(1)
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("kernel", ["scaled", "matern12"])
 def test_each_pick_has_the_highest_score_of_a_dense_oracle(kernel: str):
     theirs, ours = kernel_pair(kernel, 0.3)
@@ -204,6 +204,7 @@ def test_bbkb_batches_keep_dictionary_and_mean():
     assert int(bandit.loop.state.posterior.dictionary_size) < len(told)
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("acquisition", ["ei", "pi"])
 def test_improvement_is_over_the_best_mean_of_the_points_pulled(acquisition: str):
     policy = tb.gp_ucb(rbf(0.3), acquisition=acquisition, **WIDE)
@@ -224,6 +225,7 @@ def test_improvement_is_over_the_best_mean_of_the_points_pulled(acquisition: str
     assert float(value[-1]) >= float(value[:-1].max()) * (1 - 1e-6)
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("name", ["ts", "ts, three", "ts, qff", "ts, rff"])
 def test_a_thompson_pick_is_the_maximum_of_its_path(name: str):
     """The same paths are drawn again from a copy of the generator; pending picks are ignored."""
@@ -319,7 +321,7 @@ def test_random_search():
 # ------------------------------------------------------------------------- what a bandit promises
 
 
-@pytest.mark.sweep(4)
+@pytest.mark.sweep(1)
 @quickly
 @every_policy
 def test_asking_and_telling(name: str):
@@ -351,7 +353,7 @@ def test_asking_and_telling(name: str):
         assert bandit.posterior(bandit.arms).mean.shape == (len(bandit.arms),)
 
 
-@pytest.mark.sweep(6)
+@pytest.mark.sweep(2)
 @quickly
 @pytest.mark.parametrize(("name", "opened"), [*((name, True) for name in MAKERS), ("gp_ucb", False), ("batch_bkb", False)])
 def test_a_saved_state_continues_as_the_undisturbed_bandit_does(name: str, opened: bool):
@@ -404,7 +406,7 @@ def test_rows_of_a_batch_are_singles(name: str):
         assert sorted(batch.counts[row].unique().tolist()) == sorted(single.counts.unique().tolist())
 
 
-@pytest.mark.sweep(3)
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("name", ["gp_ucb", "ei", "gp_bucb", "bkb", "ts", "uniform"])
 def test_what_is_in_other_rows_does_not_matter(name: str):
     """A row does not depend on the rewards and generators of others, up to rounding: a pair of points that nearly coincides

@@ -82,6 +82,7 @@ def test_a_box_on_a_device_is_searched_as_one_on_the_host(name: str, rows: int |
     torch.testing.assert_close(there, run("cpu"), equal_nan=True, **close)
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("name", ["gp_ucb", "bkb", "ts"])
 def test_a_step_in_a_box_asks_little_of_a_device(name: str):
     with emulated_device() as asked:
@@ -108,6 +109,7 @@ def test_a_large_posterior_is_searched_on_the_device(monkeypatch: pytest.MonkeyP
     torch.testing.assert_close(got, expected, rtol=1e-6, atol=1e-6)
 
 
+@pytest.mark.exhaustive
 def test_a_failed_update_leaves_a_box_as_it_was(monkeypatch: pytest.MonkeyPatch):
     with emulated_device():
         bandit = tb.Bandit(POLICIES["bkb"](), bounds=BOX.cuda(), generator=generator(0))

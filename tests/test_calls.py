@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import pytest
 import torch
 from problems import generator, rbf
 
@@ -54,6 +55,7 @@ def test_threads_share_a_bandit_and_its_journal(tmp_path: Path):
     assert torch.equal(resumed.ask().index, bandit.ask().index)
 
 
+@pytest.mark.exhaustive
 def test_threads_share_a_campaign_and_lose_no_result(tmp_path: Path):
     table = pd.DataFrame({"x": ARMS[:, 0], "z": ARMS[:, 1]})
     campaign = tb.Campaign(table, "y", tmp_path / "journal", policy=policy())

@@ -456,7 +456,7 @@ def test_without_repeats_every_row_is_asked_for_once():
         c.ask(1, repeats=False)
 
 
-@pytest.mark.sweep(1)
+@pytest.mark.exhaustive
 @pytest.mark.filterwarnings("ignore::torchbandits.errors.DiagnosticWarning")  # of fits to few values
 @pytest.mark.parametrize("options", [{}, {"noise_std": 1.0}], ids=["auto", "known noise"])
 def test_rows_that_are_known_are_not_selected_again_while_there_are_others(options: dict[str, Any]):
@@ -540,6 +540,7 @@ def test_costs_are_heeded():
         campaign(table.assign(price=0.0), cost="price")
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("minimize", [False, True])
 def test_a_campaign_goes_on_as_it_was(tmp_path: Path, minimize: bool):
     path = tmp_path / "lab.journal"
@@ -877,6 +878,7 @@ def test_a_text_that_does_not_end_is_named_and_swallows_no_rows(tmp_path: Path):
     assert len(campaign(odd, columns={"note": "ignore"}).ask(3)) == 3
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("header", ["id,temp,solvent,,", "id,temp,solvent"])
 def test_empty_cells_beside_the_table_are_left_out(header: str, tmp_path: Path):
     rows = "".join(f"00{i},{i}.5,{'DMF' if i % 2 else 'H2O'},,\n" for i in range(8))
@@ -1482,7 +1484,7 @@ PLATES: dict[str, tuple[Within, Any]] = {
 }
 
 
-@pytest.mark.sweep
+@pytest.mark.sweep(1)
 @OFF_SCALE
 @pytest.mark.parametrize("several", [False, True])
 @pytest.mark.parametrize("name", PLATES)
@@ -1672,6 +1674,7 @@ def test_a_guessed_kernel_does_not_stop_a_campaign():
     assert bool(c.should_stop(*rules)) == bool(c.bandit.should_stop(*rules))
 
 
+@pytest.mark.exhaustive
 @pytest.mark.filterwarnings("ignore::torchbandits.errors.DiagnosticWarning")
 def test_a_best_row_that_noise_leaves_in_doubt_is_not_to_be_relied_on(tmp_path: Path):
     rng = np.random.default_rng(3)

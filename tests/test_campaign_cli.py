@@ -121,6 +121,7 @@ def test_a_filled_in_plate_is_not_overwritten(folder: Path):
     assert len(plate(run("ask", "-n", "3"))) == 3  # no row was asked for in vain
 
 
+@pytest.mark.exhaustive
 def test_a_seed_reproduces_and_varies_the_rows_of_a_campaign(folder: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("torchbandits.campaigns.campaign.auto", tb.auto)
     numbers = np.random.default_rng(0).uniform(size=(1_100, 2))
@@ -167,6 +168,7 @@ def test_a_best_row_in_doubt_is_said_to_be_so_beside_the_table(folder: Path, mon
     assert plate(result.stdout)["id"].tolist() == ["001", "002"]
 
 
+@pytest.mark.exhaustive
 def test_a_table_without_rows_says_why_it_has_none(folder: Path):
     limits = ("--objective", "yield", "--objective", "cost:min", "--limit", "dirt <= 0.2")
     run("new", "candidates.csv", *limits)
@@ -224,6 +226,7 @@ def test_computed_columns_have_six_digits_and_the_users_own_are_left_alone(folde
     assert f"{4 * len(names)} measurements and 0 failed evaluations told." in run("tell", "plate.csv")
 
 
+@pytest.mark.exhaustive
 @OFF_SCALE
 def test_the_command_explains_in_the_same_lines(folder: Path):
     run("new", "candidates.csv", "--objective", "yield", "--minimize")
@@ -327,6 +330,7 @@ def test_tabs_with_decimal_commas_are_answered_with_semicolons(folder: Path):
     assert run("ask", "-n", "3", "--folder", "plain").startswith("id,")
 
 
+@pytest.mark.exhaustive
 def test_a_campaign_of_workbooks(folder: Path):
     table = frame().assign(id=[f"{i:03}" for i in range(len(frame()))], made=pd.Timestamp("2026-01-05"), note="=1+1")
     table["made"] += pd.to_timedelta(np.arange(len(table)), unit="D")
@@ -478,6 +482,7 @@ def test_kinds_of_columns_are_read(text: str):
     assert ("ordered" if "<" in text else "category") in line
 
 
+@pytest.mark.exhaustive
 def test_plates_noise_and_when_to_stop(folder: Path, monkeypatch: pytest.MonkeyPatch):
     run("new", "candidates.csv", "--objective", "yield", "--noise-std", "0.5")
     rows = plate(run("ask", "-n", "6", "--distinct", "--same", "solvent", "--at-most", "dry=4"))

@@ -52,7 +52,7 @@ def same(one: tb.Campaign, other: tb.Campaign) -> None:
     assert one.bandit.pulls.tolist() == other.bandit.pulls.tolist()
 
 
-@pytest.mark.sweep
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("policy", [None, tb.auto()], ids=["given kernel", "auto"])
 @pytest.mark.parametrize("at", [0, PLATES - 1])
 @pytest.mark.parametrize("right", [41.25, math.nan, None])
@@ -112,6 +112,7 @@ def test_a_corrected_value_of_the_history_is_not_told_again(tmp_path: Path):
     assert c.best(9).set_index("id")["measured"]["004"] == 44.0
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("policy", [None, tb.auto()], ids=["given kernel", "auto"])
 def test_results_that_were_all_taken_back_are_not_told_again(policy: Any, tmp_path: Path):
     """Neither those of the table, when the campaign is resumed, nor those of a file."""
@@ -192,6 +193,7 @@ def test_a_correction_prints_both_results(tmp_path: Path):
     assert str(c.correct("007", -1.5)) == f"007 is corrected: failed before, -1.5 now. {kept}3."
 
 
+@pytest.mark.exhaustive
 def test_added_rows_and_failures_are_kept(tmp_path: Path):
     c = campaign(frame()[:40], journal=tmp_path / "lab", policy=tb.auto())
     c.tell(measured(c.ask(6)))
@@ -317,6 +319,7 @@ def test_a_journal_that_another_process_opened_meanwhile_is_not_replaced(tmp_pat
     assert (41.0 in values, WRONG in values, values[-1]) == (True, False, 12.5)
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("step", ["link", "unlink", "replace"])
 def test_a_kill_leaves_the_journal_before_or_after_the_correction(step: str, tmp_path: Path):
     """A child process is killed before each step that touches the files."""
@@ -429,6 +432,7 @@ def test_many_values_are_compared_in_one_pass(told: int):
 # ---------------------------------------------------------------------- the command
 
 
+@pytest.mark.exhaustive
 def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
     frame().to_csv("candidates.csv", index=False)

@@ -39,6 +39,7 @@ def later(c: tb.Campaign) -> tuple[list[str], list[str]]:
     return opened, found
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("whole", [False, True])
 def test_results_and_open_rows_are_kept_and_the_campaign_resumes(whole: bool, tmp_path: Path):
     """Two extensions, with a new process after each, and the journal repeated with and without its checkpoint."""
@@ -239,6 +240,7 @@ def test_an_interrupted_extension_leaves_the_campaign_as_it_was(tmp_path: Path, 
         begun(path)
 
 
+@pytest.mark.exhaustive
 def test_on_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("torchbandits.campaigns.campaign.auto", policy)

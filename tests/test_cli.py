@@ -67,6 +67,7 @@ def test_a_warning_is_one_line_without_the_place_in_the_code(tmp_path: Path, mon
     assert result.stderr.splitlines() == ["torchbandits: the features differ in scale by 0.118", "torchbandits: enough"]
 
 
+@pytest.mark.exhaustive
 def test_a_run_of_a_fixed_horizon_does_not_warn_of_repeated_pulls(tmp_path: Path) -> None:
     line = {"name": "rkhs", "options": {"dim": 1, "points_per_dim": 20, "noise_std": 0.01}}
     values = SMALL | {"policies": [{"name": "auto"}], "environment": line, "horizon": 110, "repetitions": 1}
@@ -100,6 +101,7 @@ def test_run_writes_records_table_and_figures_and_plot_draws_them_again(tmp_path
     assert (out / "time.png").stat().st_size > 5_000
 
 
+@pytest.mark.exhaustive
 def test_without_a_terminal_progress_is_a_line_now_and_then(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without a terminal there is one line for a long run (here at once), one per finished run, and no control characters."""
     monkeypatch.setattr("torchbandits.experiments.runner.SAY_EVERY", 0.0)

@@ -526,6 +526,7 @@ def test_too_few_arms_after_the_first_picks_are_refused() -> None:
     assert sorted(bandit.ask(exactly=6).index.tolist()) == list(range(6))
 
 
+@pytest.mark.exhaustive
 def test_of_equal_arms_the_one_on_offer_is_open_through_a_long_journal(tmp_path: Path) -> None:
     arms = torch.rand(6, 2, generator=generator(3), dtype=torch.float64).repeat(3, 1)
     path, price = tmp_path / "run", torch.tensor([3.0, 1.0, 2.0], dtype=torch.float64).repeat_interleave(6)

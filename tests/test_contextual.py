@@ -67,7 +67,7 @@ def compare(policy: Any, kept: int, most: int, length: int = 60) -> tb.Contextua
     return bandit
 
 
-@pytest.mark.sweep
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("most", [12, 3, 1])
 @pytest.mark.parametrize("name", ["gp_ucb", "gp_bucb", "estimate"])
 def test_exact_policies_pick_as_on_all_pairs_however_few_are_kept(name: str, most: int):
@@ -79,6 +79,7 @@ def test_exact_policies_pick_as_on_all_pairs_however_few_are_kept(name: str, mos
     compare(policy, kept=1, most=most)
 
 
+@pytest.mark.exhaustive
 def test_sampled_dictionaries_pick_as_on_all_pairs():
     """When a context returns, a row keeps its place and its leverage, so that the draws are the same."""
     compare(tb.batch_bkb(rbf(), **BOUNDED), kept=12, most=12)
@@ -528,6 +529,7 @@ def test_every_policy_runs_with_contexts(case: Case):
     assert torch.equal(best.points[best.index >= 0][:, 1:], ARMS[best.index[best.index >= 0]])
 
 
+@pytest.mark.exhaustive
 def test_a_kernel_of_products_learns_the_context():
     """After 200 pulls over 12 contexts the recommended arm is good at each, better than the one best arm for all."""
     parts = [gpytorch.kernels.RBFKernel(active_dims=[0]), gpytorch.kernels.RBFKernel(active_dims=[1, 2])]
@@ -887,6 +889,7 @@ def test_open_picks_stay_and_late_rewards_find_their_arms():
         bandit.tell(opened[3], torch.ones(2, dtype=torch.float64))
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.usefixtures("annotations_not_enforced")
 @pytest.mark.parametrize("every", [1, 1000])
 @pytest.mark.parametrize("name", ["gp_bucb", "per_cost"])

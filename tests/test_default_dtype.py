@@ -118,7 +118,7 @@ def test_the_guard_notices_what_takes_the_default():
 # ------------------------------------------------------------------------------------------- every policy
 
 
-@pytest.mark.sweep(7)
+@pytest.mark.sweep(2)
 @every_policy
 def test_picks_widths_and_saved_states_are_the_same(case):
     def work(policy: Any) -> list[Any]:

@@ -118,6 +118,7 @@ def _source(kind: str, arms: Tensor, device: Any, folder: Path) -> sources.ArmSo
     return sources.pinned(arms, device)
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("kind", ["npy", "parquet", "chunks", "pinned"])
 def test_a_source_on_cuda_is_where_its_tensors_are(lane: Lane, kind, tmp_path):
     arms = torch.rand(60, 2, generator=generator(1), dtype=torch.float64)
@@ -208,7 +209,7 @@ def _proceed(bandit: tb.Bandit, steps: int, most: int = 4) -> list[int]:
     return picks
 
 
-@pytest.mark.sweep(7)
+@pytest.mark.sweep(2)
 @every_policy
 def test_a_bandit_moves_between_devices_and_picks_what_it_picked(lane: Lane, case: Case):
     expected = _proceed(case.bandit(), 5)

@@ -99,7 +99,7 @@ BY_TIER = [
 ]
 
 
-@pytest.mark.sweep(7)
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("page", BY_TIER, ids=identify)
 def test_the_blocks_of_a_page_run_in_order(page: Path, server: Any, tmp_path: Path) -> None:
     for package in NEEDED.get(identify(page), ()):

@@ -63,6 +63,7 @@ def test_arms_that_are_likely_to_fail_are_left_out():
     assert float(wrong.double().mean()) < 0.1
 
 
+@pytest.mark.exhaustive
 def test_nothing_changes_where_failures_come_by_chance_alone():
     """Most arms stay in if half of the evaluations fail wherever they are."""
     model, drawn = Failures(ARMS, torch.Size()), np.random.default_rng(1)
@@ -112,6 +113,7 @@ def test_before_the_first_success_picks_go_where_failures_tell_least():
         bandit.best(1)
 
 
+@pytest.mark.exhaustive
 def test_a_batch_of_a_given_size_is_whole_even_if_few_arms_are_likely_to_succeed():
     bandit = fresh()
     played(bandit, 40)
@@ -122,7 +124,7 @@ def test_a_batch_of_a_given_size_is_whole_even_if_few_arms_are_likely_to_succeed
     assert int(left[selection.index].sum()) == count - 5
 
 
-@pytest.mark.sweep(1)
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("several", [False, True])
 def test_a_batch_of_the_policys_size_is_whole_even_if_few_arms_are_likely_to_succeed(several):
     arms = ARMS[:40]
@@ -160,6 +162,7 @@ def test_arms_with_equal_features_count_once_in_a_batch(copies):
     assert bool(available[selection.index].all())
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("several", [False, True])
 def test_the_model_of_success_respects_the_memory_budget(several):
     """Beyond 16 distinct arms, both models keep a dictionary."""
@@ -174,6 +177,7 @@ def test_the_model_of_success_respects_the_memory_budget(several):
     assert loop.policy.memory_of_failures == len(ARMS) * 16
 
 
+@pytest.mark.exhaustive
 def test_only_arms_on_offer_are_picked():
     bandit = fresh()
     played(bandit, 40)
@@ -197,6 +201,7 @@ def test_a_kernel_that_is_refitted_learns_from_failures():
     assert bandit.loop.failures is not None
 
 
+@pytest.mark.exhaustive
 def test_batch_rows_are_independent():
     """Evaluations fail in row 0 alone: both rows leave out what they do alone."""
     rows, never = Failures(ARMS, torch.Size([2])), torch.zeros_like(FAILS)
@@ -224,6 +229,7 @@ def test_a_saved_state_continues_exactly():
     assert played(other, 15) == played(bandit, 15)
 
 
+@pytest.mark.exhaustive
 def test_a_state_saved_before_the_first_failure_has_none():
     bandit = fresh()
     saved = bandit.state_dict()
@@ -261,6 +267,7 @@ def test_a_tell_that_fails_teaches_nothing(monkeypatch):
     assert bandit.loop.failed(())[0] == 2
 
 
+@pytest.mark.exhaustive
 def test_other_arms_are_predicted_too():
     """After `set_arms_`, the failures on the old arms tell about the new ones."""
     bandit = fresh()
@@ -271,6 +278,7 @@ def test_other_arms_are_predicted_too():
     assert float((bandit.loop.failures.left_in(None, 1) == fails).double().mean()) < 0.2
 
 
+@pytest.mark.exhaustive
 def test_history_counts_as_success():
     bandit = fresh()
     played(bandit, 10)
@@ -311,6 +319,7 @@ def test_picks_on_a_device_are_those_on_the_host(lane: Lane):
 # ---------------------------------------------------------------------- the other doors
 
 
+@pytest.mark.exhaustive
 def test_arms_that_are_left_out_do_not_keep_a_loop_from_stopping():
     """Where evaluations fail, the model of the reward stays as uncertain as it was, and expects as much."""
     bandit = fresh(tb.gp_ucb(rbf(0.3), noise_std=0.1, width=TWO, refit_every=10))
@@ -348,6 +357,7 @@ def test_workers_learn_from_the_failures_of_others(tmp_path: Path):
     assert alone.loop.failed(())[0] > 0
 
 
+@pytest.mark.exhaustive
 def test_workers_get_further_picks_while_all_arms_that_are_likely_to_succeed_are_open(tmp_path: Path):
     arms = ARMS[:40]
     fails = VALUE[:40] > VALUE[:40].sort().values[4]
@@ -360,6 +370,7 @@ def test_workers_get_further_picks_while_all_arms_that_are_likely_to_succeed_are
     assert len(set(leases)) == 10
 
 
+@pytest.mark.exhaustive
 def test_several_outcomes_fail_together():
     """An evaluation without any outcome has failed; one that lacks an outcome has not."""
     policy = outcomes.pareto({"gain": tb.auto(), "loss": tb.auto()}, minimize=["loss"])
@@ -391,6 +402,7 @@ def test_safe_arms_that_failed_stay_in():
     assert bandit.loop.failures is None
 
 
+@pytest.mark.exhaustive
 def test_contexts_keep_an_arm_on_offer():
     contexts = torch.linspace(0, 1, 5, dtype=torch.float64).unsqueeze(-1)
     bandit = tb.ContextualBandit(tb.auto(), ARMS[:40], contexts[:1], max_contexts=5, generator=generator(0))
@@ -412,6 +424,7 @@ def test_contexts_keep_an_arm_on_offer():
     assert f"{failed} pulls failed; {there.avoided} arms that the model expects to fail" in str(there)
 
 
+@pytest.mark.exhaustive
 def test_a_run_learns_from_evaluations_that_raise():
     def evaluate(point: Tensor) -> float:
         if float(point[0] + 0.2 * point[2]) > 0.6:
@@ -422,6 +435,7 @@ def test_a_run_learns_from_evaluations_that_raise():
     assert 0 < history.summary()["failed"] <= 14
 
 
+@pytest.mark.exhaustive
 def test_the_explanation_counts_failures():
     bandit = fresh()
     played(bandit, 30)

@@ -316,6 +316,7 @@ def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     return [path, *(place for key, part in inner for place in places(part, (*path, key)))]
 
 
+@pytest.mark.exhaustive
 @settings(max_examples=40, derandomize=True, deadline=None)
 @given(place=st.sampled_from(places(QUICKSTART)), value=NONSENSE, raw=st.none() | st.binary(max_size=40))
 def test_a_configuration_of_nonsense(place: tuple[Any, ...], value: Any, raw: bytes | None):

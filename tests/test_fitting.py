@@ -77,6 +77,7 @@ def test_from_a_wrong_lengthscale_the_fit_gets_home(seed: int, wrong: float, mis
     assert int(report.left_out) == float(report.jitter) == 0
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("wrong", [0.1, 10.0])
 def test_a_lengthscale_a_feature_and_the_scale(wrong: float):
     x, y = drawn(0, [0.2, 0.6, 2.0], u=300, d=3, scale=4.0)
@@ -104,6 +105,7 @@ def test_what_no_smooth_function_explains_leaves_the_lengthscale_alone(wrong: fl
     assert found[1] < 0.5 * found[0]
 
 
+@pytest.mark.exhaustive
 def test_the_bound_of_many_points_finds_what_the_evidence_finds():
     x, y = drawn(1, 0.3, u=400)
     found = []
@@ -372,6 +374,7 @@ COMPOSITE = {
 }
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("name", COMPOSITE)
 def test_a_batch_row_is_fitted_as_a_single_one_is(name: str):
     posterior, rows = batch_posterior(COMPOSITE[name](), [60, 25, 40])
@@ -419,7 +422,7 @@ def played(policy: Any, problem: Problem, pulls: int = 40, rows: int = 0) -> tb.
     return bandit
 
 
-@pytest.mark.sweep
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("rows", [0, 2])
 @pytest.mark.parametrize("problem", [PROBLEM, LARGE], ids=["few", "many"])
 @pytest.mark.parametrize("name", MAKERS)
@@ -448,7 +451,7 @@ def test_everything_is_relearned_with_the_fitted_kernel(name: str, problem: Prob
         marginals = posterior(problem.tensor.expand(*bandit.batch_shape, -1, -1))
 
 
-@pytest.mark.sweep(3)
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("name", MAKERS)
 def test_saved_after_a_fit_it_goes_on_alike(name: str):
     """A state saved after a fit loads into a fresh bandit without a kernel batch shape, and an unfitted state into a fitted
@@ -533,6 +536,7 @@ class FailAt(torch.overrides.TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("name", ["gp_ucb", "batch_bkb", "thompson_sampling"])
 def test_a_fit_that_fails_leaves_no_trace(name: str):
     bandit, twin = (played(MAKERS[name](rbf(0.1)), PROBLEM) for _ in range(2))

@@ -32,7 +32,7 @@ RUNS = [
 ]
 
 
-@pytest.mark.sweep(48)
+@pytest.mark.sweep(16)
 @pytest.mark.parametrize(("case", "variant"), RUNS, ids=itertools.starmap(golden.name_of, golden.runs()))
 def test_a_run_is_the_recorded_one(player: ProcessPoolExecutor, case: Case, variant: str):
     name = golden.name_of(case, variant)

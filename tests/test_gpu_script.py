@@ -26,6 +26,7 @@ def gpu():
     del sys.modules[spec.name]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.skipif(torch.cuda.is_available(), reason="here is a GPU")
 def test_without_a_gpu_it_says_so_in_one_line(tmp_path):
     done = subprocess.run(
@@ -201,6 +202,7 @@ def test_calls_of_the_host_are_not_counted_as_kernels(monkeypatch):
     assert [event.self_device_time_total for event in profile.on_device(seen)] == [7.0, 3.0]
 
 
+@pytest.mark.exhaustive
 def test_benchmark_and_package_need_neither_pydantic_nor_beartype():
     """A machine used only for a measurement may lack them: the benchmark is imported without either."""
     program = (

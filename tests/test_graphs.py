@@ -33,7 +33,7 @@ def test_the_switch_is_read_from_the_environment(value: str, expected: str, monk
     assert str(again["GRAPHS"]) == expected
 
 
-@pytest.mark.sweep
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("rows", [None, 2])
 @pytest.mark.parametrize("kernel", ["rbf", "matern32", "linear"])
 @pytest.mark.parametrize("ties", [True, False])
@@ -59,6 +59,7 @@ def test_picks_are_those_of_the_cpu(recorded: Asked | None, kernel: str, rows: i
     assert picked("cuda") == picked("cpu")
 
 
+@pytest.mark.exhaustive
 def test_the_launches_of_a_batch_are_within_the_target(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(graphs, "GRAPHS", True)
     arms, spent = torch.rand(20_000, 4, generator=generator(0), dtype=torch.float64), []

@@ -104,7 +104,7 @@ def theory(name: str, problem: Functions, lam: float) -> Policy:
 
 
 @OFF_SCALE
-@pytest.mark.sweep
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize(("name", "problem", "lam"), [
     ("igp_ucb", "1-d", 1.0), ("igp_ucb", "2-d", NOISE**2), ("kernel_ucb", "1-d", NOISE**2), ("kernel_ucb", "2-d", 1.0),
     ("bkb", "1-d", 1.0), ("bkb", "2-d", NOISE**2), ("batch_bkb", "1-d", 1.0), ("batch_bkb", "2-d", 1.0),
@@ -130,6 +130,7 @@ def test_guarantee_4_is_not_vacuous(problem):
     assert (worst_ratio(halved, functions, 60) > 1).any()
 
 
+@pytest.mark.exhaustive
 def test_guarantee_4_in_every_cell_of_a_cover():
     """π-GP-UCB: f is below the upper bound of an arm and above every lower bound, over the cells that contain the arm. The
     bounds are those of the oracle, told the picks and rewards of the policy, and the policy's bounds must equal them. Checked

@@ -125,6 +125,7 @@ def follow(bandit: tb.Bandit, naive: NaiveGreedy | NaiveEvolution, problem: Prob
 # ------------------------------------------------------------------------- ε-greedy
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize(
     "epsilon", [0.0, 0.3, 1.0, None, lambda t: 1 / (1 + math.log(t))], ids=["0", "0.3", "1", "default", "callable"]
 )
@@ -225,7 +226,7 @@ def test_heuristics_learn():
 # ------------------------------------------------------------------------- regularised evolution
 
 
-@pytest.mark.sweep
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("given", ["auto", "tensor", "callable"])
 @pytest.mark.parametrize(("population", "tournament"), [(1, 1), (6, 3), (25, 10)])
 def test_evolution_is_the_naive_loop(given, population, tournament):

@@ -146,7 +146,7 @@ def all_calls(bandit: tb.Bandit, steps: int) -> None:
 
 
 @pytest.mark.filterwarnings("ignore::torchbandits.errors.DiagnosticWarning")  # warnings of a fit to few rewards
-@pytest.mark.sweep(2)
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("every", [1, 4, 1000])
 def test_every_kind_of_call_is_repeated(tmp_path: Path, every: int):
     case, path = Case("gp_ucb", ""), tmp_path / "run.journal"

@@ -156,6 +156,7 @@ def test_cut_at_every_byte_it_goes_on_with_the_whole_records(again: Reopened):
             assert again.path.read_bytes() == again.whole[: again.starts[whole]]
 
 
+@pytest.mark.exhaustive
 def test_zeros_are_damage_wherever_they_begin(again: Reopened):
     """Some file systems leave zeros after a loss of power, in place of the data or after them."""
     whole = again.whole

@@ -96,7 +96,7 @@ def test_the_emulation_counts_what_is_asked():
         assert (asked.launches, asked.waits) == (3, 4)
 
 
-@pytest.mark.sweep(3)
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("name", LIMITS)
 def test_a_step_asks_no_more_of_a_device_than_its_limit(name: str):
     limit = LIMITS[name]
@@ -114,6 +114,7 @@ def test_a_step_in_which_the_scales_are_checked_asks_for_one_wait_more(name: str
     assert checked[1] - before[1] == 1
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("start", [None, tb.starts.uniform(100)])
 def test_first_picks_ask_no_more_of_a_device_than_others(start: tb.starts.Start | None):
     # Without a start the policy draws 2⁸ arms first.
@@ -207,7 +208,7 @@ def local_batches(batch_rule: str) -> tb.policies.Policy:
     return tb.batch_bkb(rbf(2.0), ratio_threshold=8.0, noise_std=1.0, max_batch_size=50, batch_rule=batch_rule)
 
 
-@pytest.mark.sweep
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("A", [1_500, pytest.param(20_000, marks=pytest.mark.exhaustive)])
 @pytest.mark.parametrize("batch_rule", ["global", "local", "global_then_local", "exact_ratio"])
 def test_local_batch_rules_ask_for_a_batch_and_little_for_a_look_at_all_arms(
@@ -254,7 +255,7 @@ BATCHES = {
 }
 
 
-@pytest.mark.sweep
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("rows", [None, 3])
 @pytest.mark.parametrize("name", BATCHES)
 @pytest.mark.parametrize("case", ["leaders", "no factor", "off offer"])
@@ -287,7 +288,7 @@ def test_further_leaders_on_a_device_pick_what_they_pick_on_the_host(
     assert there == picked("cpu")
 
 
-@pytest.mark.sweep
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("kept", [True, False])
 @pytest.mark.parametrize("rows", [None, 2])
 @pytest.mark.parametrize("batch_rule", ["local", "global_then_local", "exact_ratio"])
@@ -316,6 +317,7 @@ def test_local_batch_rules_pick_on_a_device_what_they_pick_on_the_host(
     assert max(len(batch if rows is None else batch[0]) for batch in there) > 10
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("name", ["gp_ucb", "bkb"])
 def test_many_batch_rows_ask_for_little_more_than_one(name: str):
     one, many = (counted(LIMITS[name].make, 1_500, rows=rows) for rows in (1, 16))
@@ -329,6 +331,7 @@ def test_batch_rows_with_unequal_numbers_of_points_ask_for_little_more(name: str
     assert asked[1] <= LIMITS[name].waits
 
 
+@pytest.mark.exhaustive
 def test_batch_rows_of_a_sparse_posterior_ask_for_the_same_however_many_they_are():
     one, few, many = (counted(LIMITS["bkb"].make, 1_500, rows=rows) for rows in (None, 4, 32))
     for launches, waits, _ in (few, many):
@@ -343,7 +346,7 @@ FEATURES = {
 }
 
 
-@pytest.mark.sweep
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("rows", [None, 3])
 @pytest.mark.parametrize("prior_mean", [0.0, "estimate"])
 @pytest.mark.parametrize("features", FEATURES)
@@ -400,7 +403,7 @@ def test_pure_exploration_waits_for_the_device_once_a_batch_and_never_for_a_pick
     assert (many[1] - few[1]) / (many[0] - few[0]) <= 16
 
 
-@pytest.mark.sweep(3)
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("rows", [None, 2])
 @pytest.mark.parametrize("kernel", ["rbf", "matern32", "linear"])
 @pytest.mark.parametrize("ties", [True, False])

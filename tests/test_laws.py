@@ -393,7 +393,7 @@ def oracle_run(
     return oracles.batch_bkb(*arguments, **({"ratio_threshold": 1.5} | sampled))
 
 
-@pytest.mark.sweep
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("kernel_name", KERNELS)
 @pytest.mark.parametrize("name", WITH_POSTERIOR)
 def test_law_4_whole_runs_equal_the_naive_loop(name, kernel_name):
@@ -414,7 +414,7 @@ def batch_policy(kernel: Any, embedding: str, rule: str, **options: Any) -> Any:
     return make(kernel, batch_rule=rule, **({"ratio_threshold": 1.5} | BOUNDED | extra | options))
 
 
-@pytest.mark.sweep
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("seed", [30, 31, 32])
 @pytest.mark.parametrize("threshold", [1.2, 3.0])
 @pytest.mark.parametrize("rule", BATCH_RULES)
@@ -430,7 +430,7 @@ def test_law_4_every_batch_rule_equals_the_naive_loop(embedding, rule, threshold
     assert max(map(len, expected.picks)) > 1
 
 
-@pytest.mark.sweep
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("rule", BATCH_RULES)
 @pytest.mark.parametrize("embedding", ["exact", "nystrom"])
 def test_law_4_under_caps_masks_and_duplicates(embedding, rule):
@@ -458,7 +458,7 @@ def test_law_4_under_caps_masks_and_duplicates(embedding, rule):
     assert max(map(len, got)) > 2
 
 
-@pytest.mark.sweep(3)
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("seed", [40, 41])
 @pytest.mark.parametrize(("embedding", "rule"), [
     ("exact", "product"), ("exact", "global"),
@@ -534,7 +534,7 @@ def test_law_4_more_picks_than_there_is_room_for():
     assert sorted(bandit.ask(more=1).index.tolist()) == entries
 
 
-@pytest.mark.sweep
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("rule", BATCH_RULES)
 @pytest.mark.parametrize("embedding", ["exact", "nystrom"])
 def test_law_4_the_loop_picks_alike_compiled_or_not(monkeypatch, embedding, rule):
@@ -593,6 +593,7 @@ def test_law_4_the_first_pick_is_the_lowest_index_of_the_prior():
         assert bandit.ask(limit=1).index.tolist() == [0]
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("name", WITH_POSTERIOR)
 def test_the_report_is_what_the_oracle_computes(name):
     """Width, pulls, distinct arms, information gain and the certificate after every tell."""
@@ -635,7 +636,7 @@ def test_the_report_is_what_the_oracle_computes(name):
 # ------------------------------------------------------------------------- law 5: batch rows are singles
 
 
-@pytest.mark.sweep
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("name", POLICIES)
 @pytest.mark.parametrize("shared_arms", [True, False])
 def test_law_5_a_batch_is_as_many_singles(name, shared_arms):
@@ -704,6 +705,7 @@ def test_law_5_rows_do_not_leak(name):
     assert row_0(1e-9 * other.arms, 1.0, mask_second=False) == reference
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("name", WITH_POSTERIOR)
 def test_law_5_a_batch_of_kernels_is_as_many_singles(name):
     """Bandwidths as batch rows: one kernel with a batch shape, generators of the same length."""
@@ -850,7 +852,7 @@ def test_the_policy_s_kernel_is_copied(name):
 # ------------------------------------------------------------------------- law 8: trouble is an error, and undone
 
 
-@pytest.mark.sweep
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("name", WITH_POSTERIOR)
 @pytest.mark.parametrize("outside", [False, True])
 def test_law_8_numerical_trouble_is_an_error_and_leaves_no_trace(name, outside):
@@ -880,7 +882,7 @@ def test_law_8_numerical_trouble_is_an_error_and_leaves_no_trace(name, outside):
 # ------------------------------------------------------------------------- law 9: nothing grows with t
 
 
-@pytest.mark.sweep(2)
+@pytest.mark.sweep(1)
 @OFF_SCALE
 @pytest.mark.parametrize("name", WITH_POSTERIOR)
 def test_law_9_the_state_does_not_grow_with_pulls(name):

@@ -92,7 +92,7 @@ class Naive:
         return min(1 + max(5, math.floor(D * math.log(math.sqrt(self.horizon)))), self.horizon)
 
 
-@pytest.mark.sweep
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("kind", ["rbf", "matern32"])
 @pytest.mark.parametrize(("seed", "delta", "bound"), [(0, DELTA, NORM_BOUND), (1, 0.5, 0.05), (2, 0.9, 0.001)])
 def test_picks_are_those_of_a_naive_run(kind: str, seed: int, delta: float, bound: float):
@@ -149,6 +149,7 @@ def test_a_lengthscale_that_is_too_long_is_rejected_and_the_peak_found():
     assert not bool(rejected[0].alive[0])
 
 
+@pytest.mark.exhaustive
 @OFF_SCALE
 def test_rows_are_singles_with_norm_bounds_and_rejections_of_their_own():
     problems = [Problem(seed=seed, a=40) for seed in (1, 2, 3)]

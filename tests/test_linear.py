@@ -273,6 +273,7 @@ def test_low_rank_precision_is_the_dense_one(scale: float, shape: tuple[int, ...
 # ------------------------------------------------------------------------- SOFUL and LinUCB
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("width", [None, tb.widths.Constant(0.7)], ids=["default", "constant"])
 @pytest.mark.parametrize("size", [6, 9])
 def test_soful_with_room_for_every_dimension_is_lin_ucb(size: int, width: tb.widths.Width | None):
@@ -424,7 +425,7 @@ def test_float32_arms_have_a_float64_posterior(name: str, lam: float):
     single.ask(more=3)
 
 
-@pytest.mark.sweep
+@pytest.mark.sweep(1)
 @every
 @pytest.mark.parametrize("own_arms", [False, True])
 def test_rows_with_other_numbers_of_pulls_are_singles(name: str, own_arms: bool):

@@ -21,7 +21,7 @@ def width(log_det: float) -> float:
     return math.sqrt(F**2 + NOISE_STD**2 / LAM * (log_det + 2 * math.log(1 / DELTA)))
 
 
-@pytest.mark.sweep
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("threshold", [1.1, 2.0])
 @pytest.mark.parametrize("seed", range(3))
 def test_picks_are_those_of_a_plain_loop(seed: int, threshold: float):
@@ -57,7 +57,7 @@ def switches_and_bound(threshold: float, seed: int) -> tuple[int, float]:
     return len(gains), gains[-2] / math.log((threshold + 1) / 2) + 1  # the last batch may be cut by the horizon
 
 
-@pytest.mark.sweep
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("threshold", [1.1, 2.0, 10.0])
 @pytest.mark.parametrize("seed", range(4))
 def test_the_number_of_switches_is_bounded_by_what_was_learned(seed: int, threshold: float):

@@ -31,6 +31,7 @@ def value(smiles: str) -> float:
     return -abs(len(smiles) - 8.0) + smiles.count("O")
 
 
+@pytest.mark.exhaustive
 def test_a_column_of_smiles_is_found_and_its_fingerprints_are_the_arms(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Also if the fingerprints are kept in a file, from which the campaign continues."""
     monkeypatch.setattr(molecules, "KEPT", 10)

@@ -137,6 +137,7 @@ def test_real_features_and_their_gradients():
     assert torch.autograd.gradcheck(lambda z: kernel(z, y).to_dense(), (x,))
 
 
+@pytest.mark.exhaustive
 def test_rows_of_a_batch_have_scales_and_points_of_their_own():
     x, packing = features(90, 100), Packing(100)
     points = torch.from_numpy(x[:10]).double().reshape(2, 5, 100)

@@ -261,6 +261,7 @@ def test_a_function_with_a_generator_is_drawn_anew_in_each_repetition(lab: Path)
     assert torch.equal(one.arms, build_environment(config, 0).arms)
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("name", ["measured", "streamed"])
 def test_an_environment_without_a_known_optimum_runs(lab: Path, name: str):
     result = run(lab, environment={"name": f"my_laboratory:{name}"})
@@ -502,6 +503,7 @@ def test_a_policy_that_is_refused_in_a_line(lab: Path, policies: list[dict[str, 
     assert said in refused.stderr
 
 
+@pytest.mark.exhaustive
 def test_a_policy_may_be_made_by_a_function(lab: Path):
     mine = {"name": "my_laboratory:cautious", "options": {"noise_std": "environment"}}
     theirs = {"name": "gp_ucb", "options": {"noise_std": "environment", "width": 1.0}}
@@ -557,6 +559,7 @@ def test_resuming_makes_again_only_the_runs_whose_settings_changed(lab: Path):
     assert "2 earlier runs in out/records will be replaced; --resume keeps those" in run(lab, horizon=11).stderr
 
 
+@pytest.mark.exhaustive
 def test_records_with_the_hash_of_all_policies_are_still_found(lab: Path):
     assert run(lab, "--quiet").exit_code == 0
     config, records = load_records(lab / "out")
@@ -566,6 +569,7 @@ def test_records_with_the_hash_of_all_policies_are_still_found(lab: Path):
     assert len(load_records(lab / "out")[1]) == len(records)
 
 
+@pytest.mark.exhaustive
 def test_a_copied_record_of_another_seed_is_made_again(lab: Path):
     assert run(lab, "--quiet").exit_code == 0
     folder = lab / "out" / "records" / "uniform"
@@ -660,6 +664,7 @@ def test_an_infinite_option_survives_the_file_and_has_a_hash_of_its_own():
     assert infinite.fingerprint_of(0) != config(None).fingerprint_of(0)
 
 
+@pytest.mark.exhaustive
 def test_what_is_said_of_a_run_is_one_line_in_a_file(lab: Path):
     label = "a label of many words " * 6 + "that is longer than a line of a terminal"
     policies = [POLICIES[0] | {"label": label}]
@@ -676,6 +681,7 @@ def test_what_is_said_of_a_run_is_one_line_in_a_file(lab: Path):
     assert again[0].startswith("run again: ")
 
 
+@pytest.mark.exhaustive
 def test_a_configuration_of_your_own_is_not_overwritten_by_the_resolved_one(lab: Path):
     (lab / "out").mkdir()
     written = lab / "out" / "config.yaml"

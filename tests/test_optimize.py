@@ -37,7 +37,7 @@ def unit(dim: int) -> Tensor:
     return torch.stack([torch.zeros(dim), torch.ones(dim)]).double()
 
 
-@pytest.mark.sweep
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("acquisition", ["ucb", "ei", "pi"])
 @pytest.mark.parametrize("kernel", ["rbf", "matern52", "matern12"])
 @pytest.mark.parametrize("dim", [1, 2])
@@ -143,6 +143,7 @@ def test_the_scale_of_score_and_box_does_not_matter():
         assert float((other / size - x).abs().max()) < 1e-4
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("acquisition", ["ucb", "ei"])
 def test_a_row_is_the_same_whatever_the_others_hold(acquisition: str):
     """Rows have separate boxes, posteriors and generators. The result of a row is bit-identical with other rows of the same

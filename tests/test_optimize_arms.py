@@ -67,7 +67,7 @@ def acquisitions(model: BanditModel, pending: Tensor | None) -> dict[str, Any]:
     return own | theirs | {"draws": PolicyAcquisition(model, drawing(), pending)}
 
 
-@pytest.mark.sweep(6)
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("dictionary", ["all", "leverage"])
 @pytest.mark.parametrize("unique", [False, True])
 @pytest.mark.parametrize("name", [*SCORES, "q_ucb", "q_log_ei", "q_log_nei", "draws"])
@@ -103,6 +103,7 @@ def test_picks_are_those_of_botorch(score, noise_std, q):
             assert best.shape == index.shape == (q,)
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("width", [0.0, 2.0, 1000.0])
 def test_lazy_picks_when_few_or_all_arms_compete(width):
     arms = torch.cat([ARMS, ARMS + 1e-9, ARMS[:50]])  # nearly equal and equal ones

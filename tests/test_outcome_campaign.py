@@ -132,6 +132,7 @@ def test_values_in_the_table_are_history_of_each_outcome():
         campaign(whole)
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("closed", [True, False])
 def test_a_campaign_goes_on_where_it_was(tmp_path: Path, closed: bool):
     c = played(campaign(journal=tmp_path / "lab"))
@@ -179,6 +180,7 @@ def test_failed_rows_conditions_and_constraints():
     assert c.explain().words.attempt == "evaluation"
 
 
+@pytest.mark.exhaustive
 def test_failures_are_evaluations_and_rules_count_measurements(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(outcome_campaign, "auto", tb.auto)
     c = played(campaign(), 1)
@@ -329,6 +331,7 @@ def test_fitted_models_find_the_trade_offs(options: dict[str, Any], every: int, 
     assert (c.bandit.policy.engine.from_data is None) == bool(options)
 
 
+@pytest.mark.exhaustive
 def test_the_page_shows_trade_offs_and_progress(tmp_path: Path):
     c = played(campaign())
     page = c.report(tmp_path / "page.html").read_text()
@@ -635,6 +638,7 @@ def test_explain_without_lengthscales():
 # ---------------------------------------------------------------------- commands
 
 
+@pytest.mark.exhaustive
 def test_commands_from_the_table_to_the_front(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
     frame().to_csv("candidates.csv", index=False)

@@ -305,7 +305,7 @@ ORACLES = ["constrained", "optimistic", "improvement", "chebyshev", "growth", "g
 ORACLES += ["safe", "staged"]
 
 
-@pytest.mark.sweep(3)
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("name", ORACLES)
 def test_picks_are_those_of_the_dense_oracle(name):
     twin = generator(5)
@@ -355,6 +355,7 @@ def gain_per_cost(name: str, play: Play, pending: list[int], draws: Callable[[],
     return np.where(allowed, np.where(gain >= 0, gain / PRICES**power, gain * PRICES**power), -np.inf)
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize(
     "name", [one if one in ("constrained", "growth") else pytest.param(one, marks=pytest.mark.exhaustive) for one in PRICED]
 )
@@ -423,7 +424,7 @@ def test_draws_are_those_of_every_posterior(name):
         play.tell(selection)
 
 
-@pytest.mark.sweep(2)
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("name", ["drawn", "hypervolume", "growth", "epal", "safe", "staged"])
 def test_a_device_makes_the_same_picks(name):
     here = tb.OutcomeBandit(POLICIES[name](), PROBLEM.tensor, generator=generator(3))
@@ -586,6 +587,7 @@ def test_fronts_of_random_tables():
 # ------------------------------------------------------------------ rows, resuming, other arms
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("name", CASES)
 def test_batch_rows_are_runs_of_their_own(name):
     seeds = (11, 12, 13)
@@ -614,7 +616,7 @@ def test_batch_rows_are_runs_of_their_own(name):
                                together.pareto_set({"yield": 0.1, "cost": 0.1}).inside[row])  # fmt: skip
 
 
-@pytest.mark.sweep(3)
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("every", [1, 5, 1000], ids="a checkpoint every {}".format)
 @pytest.mark.parametrize("name", CASES)
 def test_a_journal_and_a_saved_state_resume_exactly(name, every: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -858,6 +860,7 @@ def unsafe_runs(width: tb.widths.Width, runs: int = 150, pulls: int = 20) -> tup
     return float(unsafe.double().mean()), float((bandit.counts > 0).any(dim=-2).sum(dim=-1).double().mean())
 
 
+@pytest.mark.exhaustive
 def test_unsafe_pulls_stay_within_delta():
     delta = 0.05  # for each outcome, so 0.1 of the runs may fail
     part, arms = unsafe_runs(tb.widths.Srinivas(delta))
@@ -1217,6 +1220,7 @@ def test_indicators_of_growing_fronts_are_the_dense_ones():
         history.r2({"yield": 4.0}, reference, minimize=["cost"])
 
 
+@pytest.mark.exhaustive
 def test_the_page_of_a_run_draws_its_trade_offs(tmp_path: Path):
     table = tb.environments.Table(PROBLEM.tensor.expand(2, -1, -1), torch.tensor(TRUTH.T.copy()), 0.1)
     history = tb.run(POLICIES["chebyshev"](), table, 6, journal=tmp_path / "run.journal")
@@ -1244,7 +1248,7 @@ def test_the_page_of_a_run_draws_its_trade_offs(tmp_path: Path):
     assert figures_of_run(history) == ()
 
 
-@pytest.mark.sweep(1)
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("name", ["chebyshev", "safe"])
 def test_less_is_better_in_tables_pictures_and_regret(name: str, tmp_path: Path):
     """Tests an objective that is minimised, and an outcome that has only an upper limit."""
@@ -1544,7 +1548,7 @@ def replicating(name: str, **options: Any) -> Any:
     return make({outcome: tb.auto(**options) for outcome in ("a", "b")}, **REPLICATING[name])
 
 
-@pytest.mark.sweep(3)
+@pytest.mark.sweep(1)
 @pytest.mark.filterwarnings("ignore::torchbandits.errors.DiagnosticWarning")
 @pytest.mark.parametrize(("step", "copies"), [(1, 1), (4, 1), (4, 3)])
 @pytest.mark.parametrize("name", REPLICATING)
@@ -1594,6 +1598,7 @@ def _copy_of(path: Path) -> Path:
     return to
 
 
+@pytest.mark.exhaustive
 @pytest.mark.filterwarnings("ignore::torchbandits.errors.DiagnosticWarning")
 def test_replicates_end_when_the_noise_of_every_outcome_is_known():
     arms, true = bowls()
@@ -1619,6 +1624,7 @@ def test_replicates_end_when_the_noise_of_every_outcome_is_known():
     assert rule.replicates_one_by_one(other.loop.state, 16) is None
 
 
+@pytest.mark.exhaustive
 def test_explanation_says_what_features_do_not_explain():
     rng = np.random.default_rng(5)
     x = rng.uniform(size=(300, 2))

@@ -218,6 +218,7 @@ def test_an_interval_is_shaded_from_ten_repetitions_on(repetitions: int, bands: 
     assert (len(axes.collections), len(axes.lines)) == (bands, lines)
 
 
+@pytest.mark.exhaustive
 def test_a_page_fits_a_phone_and_a_sheet_of_paper(experiment: Path):
     RUNNER.invoke(app, ["report", str(experiment)])
     text = (experiment / "report.html").read_text(encoding="utf-8")

@@ -117,7 +117,7 @@ def same(one: tb.History, other: tb.History) -> None:
 # ---------------------------------------------------------------------- the same picks
 
 
-@pytest.mark.sweep
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("name", sorted(policies()))
 @pytest.mark.parametrize("kind", ["table", "black box"])
 def test_an_executor_changes_no_pick_whatever_order_rewards_come_in(name: str, kind: str):
@@ -212,6 +212,7 @@ def dask_cluster(**options: Any) -> Iterator[Executor]:
         yield client.get_executor()
 
 
+@pytest.mark.exhaustive
 def test_a_dask_cluster():
     global COUNT
     environment = BlackBox(noisy, ARMS, 0.1, seeded=True)
@@ -357,7 +358,7 @@ class Fails:
         return {"nan": float("nan"), "none": None, "text": "a lot"}.get(self.how) if fails else noisy(point, seed)
 
 
-@pytest.mark.sweep
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("how", ["raise", "nan", "none", "text"])
 @pytest.mark.parametrize("parallel", [False, True])
 def test_what_fails_is_tried_again_and_the_run_is_the_same(how: str, parallel: bool):
@@ -694,6 +695,7 @@ def test_a_run_with_failures_leaves_its_journal_closed_so_that_it_can_be_made_lo
     assert second.pulls["reward"][: len(first)].tolist() == first.pulls["reward"].tolist()
 
 
+@pytest.mark.exhaustive
 def test_a_journal_of_an_asynchronous_run_keeps_what_was_told_and_evaluates_again_what_was_out(tmp_path: Path):
     bad, path = torch.arange(0, 60, 3), tmp_path / "run.journal"
 
@@ -768,6 +770,7 @@ def test_asynchronous_is_for_one_row():
         )
 
 
+@pytest.mark.exhaustive
 @pytest.mark.usefixtures("annotations_not_enforced")
 def test_bad_black_boxes_are_refused():
     for bad in ({"function": 3}, {"noise_std": -1.0}, {"noise_std": float("inf")}, {"costs": torch.zeros(60)}):

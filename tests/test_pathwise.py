@@ -37,7 +37,7 @@ def check_moments(model: BanditModel, x: torch.Tensor, calls: int = 4) -> None:
     torch.testing.assert_close(correlation, expected, rtol=0, atol=0.12)
 
 
-@pytest.mark.sweep(3)
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("dictionary", ["all", "leverage", "bless", "points"])
 @pytest.mark.parametrize("kernel", ["rbf", "matern52", "scaled"])
 def test_moments_are_those_of_the_posterior(kernel, dictionary):

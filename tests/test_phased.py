@@ -169,7 +169,7 @@ def test_near_duplicates_and_tiny_noise_leave_every_pick_a_largest_variance(seed
         bandit.tell(selection, problem.rewards(int(bandit.pulls), selection.index))
 
 
-@pytest.mark.sweep(1)
+@pytest.mark.exhaustive
 @OFF_SCALE
 @pytest.mark.parametrize("seed", range(3))
 def test_the_batch_does_not_depend_on_how_it_is_asked_and_told(seed: int):
@@ -414,6 +414,7 @@ def test_rows_in_different_batches_are_what_singles_are():
         torch.testing.assert_close(survivors.lower[row], own.lower, rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("name", ["bpe", "reds", "sup_kernel_ucb"])
 def test_saved_in_the_middle_of_a_batch_it_continues_alike(name: str):
     problem = Problem(seed=4, a=40)
@@ -533,6 +534,7 @@ def test_the_number_of_leaders_changes_no_pick(seed: int):
     assert all(p == picks[0] for p in picks)
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("rows", [None, 2])
 @pytest.mark.parametrize("most", [256, 7])
 def test_picks_among_many_arms_by_sweeps_are_those_of_leaders(monkeypatch: pytest.MonkeyPatch, rows: int | None, most: int):
@@ -588,7 +590,7 @@ def test_there_are_as_many_levels_as_can_be_reached():
 SUP = [(0, 0.01, 1.0, 90), (1, 1.0, 0.4, 60), (2, 0.1, 0.7, 90), (3, 0.01, None, 40), (4, 1e-4, 0.3, 120)]
 
 
-@pytest.mark.sweep
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("kernel_name", ["rbf", "matern32", "linear"])
 @pytest.mark.parametrize(("seed", "lam", "width", "T"), SUP)
 def test_sup_kernel_ucb_picks_what_the_oracle_picks(kernel_name: str, seed: int, lam: float, width: float | None, T: int):
@@ -632,6 +634,7 @@ def test_these_runs_go_down_the_levels_and_exploit():
     assert exploited > 50
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("seed", range(3))
 def test_several_picks_at_once_are_hallucinated_at_their_levels(seed: int):
     problem, T, width, lam = Problem(seed=seed, a=50), 100, 0.8, 0.01
@@ -707,6 +710,7 @@ def test_of_the_arms_on_offer_the_walk_is_the_oracle_s():
     assert t >= 10
 
 
+@pytest.mark.exhaustive
 def test_when_the_best_arms_are_gone_the_others_are_learned():
     T, arms = 200, torch.linspace(0, 1, 30, dtype=torch.float64).unsqueeze(-1)
     f = torch.exp(-((arms[:, 0] - 0.1) * 10).square()) + 0.5 * torch.exp(-((arms[:, 0] - 0.8) * 10).square())
@@ -722,6 +726,7 @@ def generator_permutation(n: int) -> list[int]:
     return torch.randperm(n, generator=generator(7)).tolist()
 
 
+@pytest.mark.exhaustive
 def test_the_bounds_of_the_levels_hold():
     """4 functions of known norm with the width of the theorem: the best value is within the bounds after every pull."""
     for seed in range(4):
@@ -796,6 +801,7 @@ def test_rows_of_reds_are_singles_and_its_batches_may_be_asked_in_parts():
         assert got == selection.index[0].tolist()
 
 
+@pytest.mark.exhaustive
 @OFF_SCALE
 def test_reds_never_discards_the_best_arm_and_discards_many():
     """20 functions of known norm with the width of the theorem; δ = 0.1 allows 2 failures."""

@@ -129,7 +129,7 @@ def cells_of(bandit: tb.Bandit) -> list[list[tuple[int, ...]]]:
 # ------------------------------------------------------------------------------------------- the oracle, pick for pick
 
 
-@pytest.mark.sweep(2)
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("case", CASES)
 def test_picks_bounds_cells_and_posterior_are_the_oracle_s(case):
     duel = Duel(case)

@@ -33,6 +33,7 @@ def policy() -> object:
     return tb.gp_ucb(gpytorch.kernels.RBFKernel().double(), noise_std=0.01, width=tb.widths.Constant(2.0))
 
 
+@pytest.mark.exhaustive
 def test_a_few_settings_find_what_the_whole_grid_finds():
     search = CandidateSearchCV(model(), ParameterGrid(GRID), n_iter=20, batch_size=4, cv=3).fit(X, Y)
     whole = GridSearchCV(model(), GRID, cv=3).fit(X, Y)

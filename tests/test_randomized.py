@@ -174,6 +174,7 @@ def test_the_believer_picks_given_drawn_rewards(acquisition):
         tell(bandit, selection.index, pulled, rewards)
 
 
+@pytest.mark.exhaustive
 def test_drawn_rewards_leave_the_posterior_as_it_is_on_average():
     """Mean and variance of f under drawn rewards of pending picks are those of the posterior: the law of total variance."""
     bandit = tb.Bandit(tb.kriging_believer(rbf(), **COMMON), PROBLEM.tensor, generator=generator(1))

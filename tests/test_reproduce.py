@@ -596,6 +596,7 @@ def test_rows_of_one_run_share_its_seconds_and_count_once() -> None:
         assert set(regret.values()) == {30.0}
 
 
+@pytest.mark.exhaustive
 def test_the_summary_of_what_has_ended_says_what_is_missing(tmp_path: Path) -> None:
     policies = [EXPERIMENT["policies"][0], EXPERIMENT["policies"][3] | {"repetitions": 1}, EXPERIMENT["policies"][4]]
     experiments = {"small": EXPERIMENT | {"policies": policies}, "other": EXPERIMENT | {"policies": policies[:1]}}

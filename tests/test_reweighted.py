@@ -85,6 +85,7 @@ def test_the_posterior_is_the_dense_one_with_these_weights(name):
     assert float(bandit.loop.state.log_det) == pytest.approx(expected, rel=1e-6)
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("name", MAKERS)
 def test_rows_are_singles_whatever_the_others_do(name):
     def policy() -> tb.policies.Policy:

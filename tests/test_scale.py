@@ -81,6 +81,7 @@ def test_the_spread_of_rewards_that_count_less_or_no_more_is_that_of_their_avera
     assert ["expect 1" in str(warning.message) for warning in said] == [True] * wild, [str(w.message) for w in said]
 
 
+@pytest.mark.exhaustive
 def test_auto_finds_the_scales_by_itself():
     said = told(tb.auto(), 5e3 * ARMS, lambda x: 90 + 5 * smooth(x / 5e3))
     assert [text for text in said if "of the last 40 pulls" not in text] == []

@@ -112,7 +112,7 @@ def test_the_same_arms_again_change_nothing(case: Case):
         assert proceed(bandit, 12) == proceed(twin, 12)
 
 
-@pytest.mark.sweep
+@pytest.mark.sweep(7)
 @movable
 @pytest.mark.parametrize("rows", [0, 2])
 def test_arms_go_and_come_back(case: Case, rows: int):

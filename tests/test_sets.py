@@ -156,7 +156,7 @@ def draws(rows: int, arms: int, seed: int) -> tuple[Tensor, Tensor, gpytorch.ker
     return torch.tensor(x), torch.tensor(rng.normal(size=(rows, arms)) @ root.T), kernel
 
 
-@pytest.mark.sweep(1)
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("what", ["top", "level"])
 def test_the_promise_of_the_rules_holds_over_draws_from_the_prior(what):
     rows, noise, delta, epsilon = 120, 0.2, 0.1, 1.0

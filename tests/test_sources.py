@@ -205,7 +205,7 @@ POLICIES = {
 }
 
 
-@pytest.mark.sweep
+@pytest.mark.sweep(4)
 @pytest.mark.parametrize("name", POLICIES)
 @pytest.mark.parametrize("kernel", ["matern12", "linear"])
 def test_every_policy_that_streams(name: str, kernel: str):
@@ -507,7 +507,7 @@ def _counted(chunk: Callable[..., Tensor], sizes: list[int], source: ArmSource, 
     return chunk(source, part)
 
 
-@pytest.mark.sweep
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("kind", [torch.float16, torch.bfloat16, torch.int8, torch.uint8], ids=str)
 @pytest.mark.parametrize("kernel", ["rbf", "linear", "matern52", "spherical linear"])
 def test_embeddings_of_few_bits_are_converted_a_chunk_at_a_time(kind: torch.dtype, kernel: str, tmp_path: Path, monkeypatch):

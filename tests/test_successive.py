@@ -92,7 +92,7 @@ def course(name: str, *, alike: bool = False, device: str = "cpu") -> list[list[
     return found
 
 
-@pytest.mark.sweep
+@pytest.mark.sweep(4)
 @pytest.mark.parametrize("alike", [False, True], ids=["copies", "nearly equal arms"])
 @pytest.mark.parametrize("name", POLICIES)
 def test_picks_are_those_of_all_scores(name: str, alike: bool, monkeypatch: pytest.MonkeyPatch):
@@ -106,7 +106,7 @@ def test_picks_are_those_of_all_scores(name: str, alike: bool, monkeypatch: pyte
         assert asked["leaders"] >= 10  # otherwise the test would show little
 
 
-@pytest.mark.sweep(1)
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("name", ["growth under a limit", "improvement under limits", "bounds per cost"])
 def test_picks_on_a_device(name: str, monkeypatch: pytest.MonkeyPatch):
     expected = course(name)

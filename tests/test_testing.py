@@ -539,6 +539,7 @@ def test_a_suite_without_its_factory_says_which_method_is_missing():
         Forgotten()
 
 
+@pytest.mark.exhaustive
 def test_pytest_is_not_needed():
     program = "import sys; import torchbandits.testing; assert 'pytest' not in sys.modules"
     subprocess.run([sys.executable, "-c", program], check=True)

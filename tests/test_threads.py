@@ -209,6 +209,7 @@ def test_points_that_cannot_be_packed_are_evaluated_by_gpytorch_in_one_thread(mo
     torch.testing.assert_close(table.mean(), bandit.posterior(x).mean, rtol=1e-8, atol=1e-10)
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("counts", [False, True], ids=["bits", "counts"])
 def test_sweeps_of_packed_arms_do_not_depend_on_the_number_of_threads(counts, monkeypatch):
     """Results are bit-identical, because each chunk is computed by a single thread."""
@@ -269,6 +270,7 @@ def test_threads_are_shared_by_several_callers_and_inside_a_part():
     assert not any(caller.is_alive() for caller in callers)
 
 
+@pytest.mark.exhaustive
 def test_a_thread_that_outlives_the_main_thread_does_all_parts_itself():
     """Python starts no further threads then: there would be an error."""
     program = (

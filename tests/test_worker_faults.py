@@ -219,6 +219,7 @@ one._store.transaction(lambda: (print("in", flush=True), time.sleep(3600)))
 """
 
 
+@pytest.mark.exhaustive
 def test_forks_of_a_killed_process_hold_nothing(tmp_path: Path):
     path = tmp_path / "run.db"
     code = PARENT.format(tests=str(Path(__file__).parent), path=str(path))

@@ -196,7 +196,7 @@ def done(result: Any) -> None:
         next(result)
 
 
-@pytest.mark.sweep(75)
+@pytest.mark.sweep(25)
 @pytest.mark.parametrize("name", [name for name in PUBLIC if name not in LEFT_OUT])
 def test_wrong_arguments_are_refused_by_name(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)

@@ -23,7 +23,7 @@ def run(policy, problem: Problem, pulls: int) -> tuple[list[int], tb.Bandit]:
     return [i for batch in problem.play(bandit, pulls) for i in batch], bandit
 
 
-@pytest.mark.sweep
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("policy", ["gp_ucb", "igp_ucb", "gp_bucb"])
 @pytest.mark.parametrize("near", [0, 10])
 def test_all_lanes_pick_the_same_arms(policy, near, monkeypatch):
@@ -97,7 +97,7 @@ def test_columns_of_the_last_batch_are_kept(monkeypatch: pytest.MonkeyPatch):
     torch.testing.assert_close(table.mean(), exact.mean, rtol=0, atol=1e-8)
 
 
-@pytest.mark.sweep(1)
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("rows", [1, 3])
 def test_columns_ahead_on_a_device_are_those_of_the_cpu(lane: Lane, rows: int, monkeypatch: pytest.MonkeyPatch):
     """Most pulls find the columns of their batch row, and where one does not, that row has a pass over its own T."""
@@ -136,7 +136,7 @@ def test_columns_ahead_on_a_device_are_those_of_the_cpu(lane: Lane, rows: int, m
     assert len(passes) >= 60
 
 
-@pytest.mark.sweep(1)
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("rows", [1, 3])
 def test_columns_ahead_of_unpredictable_pulls_are_not_evaluated(lane: Lane, rows: int, monkeypatch: pytest.MonkeyPatch):
     """Pulls that are not those of the policy, as of a user who tells results of other arms, cost one column each."""
@@ -161,6 +161,7 @@ def test_columns_ahead_of_unpredictable_pulls_are_not_evaluated(lane: Lane, rows
     assert sum(evaluated) < 200
 
 
+@pytest.mark.exhaustive
 def test_a_device_without_memory_for_columns_ahead_evaluates_fewer_and_fewer(lane: Lane, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(module, "_DENSE_ARMS", 0)
     monkeypatch.setattr(module, "_AHEAD_BYTES", 1)
@@ -189,6 +190,7 @@ def test_a_device_without_memory_for_columns_ahead_evaluates_fewer_and_fewer(lan
     assert 0 < len(refused) < 20
 
 
+@pytest.mark.exhaustive
 @OFF_SCALE
 def test_a_kept_covariance_survives_a_failed_tell_at_any_point_of_its_block(monkeypatch):
     """Directions are subtracted from the covariance in place: a rollback must not subtract them twice."""
@@ -215,7 +217,7 @@ def test_a_kept_covariance_survives_a_failed_tell_at_any_point_of_its_block(monk
     torch.testing.assert_close(table.mean(), other.mean(), rtol=0, atol=1e-9)
 
 
-@pytest.mark.sweep(1)
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("arms", [60, 1500])
 def test_a_state_saved_anywhere_in_a_block_continues_identically(arms):
     problem = Problem(seed=6, a=arms)
@@ -282,7 +284,7 @@ def test_a_large_t_exists_once_and_repeats_stay_within_the_budget(monkeypatch: p
     assert torch.equal(tight.ask().index, roomy.ask().index)
 
 
-@pytest.mark.sweep(1)
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("spare", [64, 0])
 def test_a_sweep_that_fails_after_it_overwrote_t_leaves_what_was_there(spare: int, monkeypatch: pytest.MonkeyPatch):
     """Without spare rows the storage is too small for the next sweep, and is given back before it."""
@@ -365,6 +367,7 @@ def test_a_loaded_state_gives_back_the_memory_of_t(monkeypatch: pytest.MonkeyPat
         assert block() is None
 
 
+@pytest.mark.exhaustive
 def test_a_bandit_that_is_sent_to_another_process_shares_no_rows_with_it(monkeypatch: pytest.MonkeyPatch):
     """Tensors that are sent to another process share their memory with it. Both may sweep and append afterwards. Spare rows are
     neither sent nor copied."""

@@ -63,7 +63,7 @@ CASES = {
 }
 
 
-@pytest.mark.sweep
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("outside", [False, True])
 @pytest.mark.parametrize("case", CASES)
 def test_draws_have_the_mean_and_covariance_of_the_posterior(case, outside, monkeypatch):

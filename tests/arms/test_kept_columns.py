@@ -64,7 +64,7 @@ def test_a_row_that_did_not_exist_is_not_remembered():
     assert (kept.slots(rows) >= 0).flatten().tolist() == [True, False]
 
 
-@pytest.mark.sweep(1)
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("kernel", ["matern32", "rbf"])
 def test_a_budget_of_a_few_columns_changes_no_pick(kernel: str):
     """Budgets below the number of columns used, one above the dictionary's size and one below it."""

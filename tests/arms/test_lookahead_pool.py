@@ -33,7 +33,7 @@ def picks(policy: tb.Policy, arms: Tensor, rows: int, **ask: Any) -> list[Tensor
     return found
 
 
-@pytest.mark.sweep
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("rows", [0, 2])
 @pytest.mark.parametrize("share", [400, 20, 3])
 @pytest.mark.parametrize("lengthscale", [0.02, 0.3])

@@ -104,7 +104,7 @@ def test_other_kernels_are_left_to_gpytorch() -> None:
         assert not StationaryBlocks.supports(kernel)
 
 
-@pytest.mark.sweep
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("pieces", [1 << 28, 4_000, 100], ids=["one piece", "pieces of arms", "pieces of both"])
 @pytest.mark.parametrize("shape", [(), (3,)], ids=["one", "rows"])
 @pytest.mark.parametrize("name", PROFILES)

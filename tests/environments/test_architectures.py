@@ -168,6 +168,7 @@ def test_the_originals(make, arms, optimum):
     assert bool(((environment.neighbors >= 0).sum(dim=1) >= 2).all())
 
 
+@pytest.mark.exhaustive
 @needs_originals
 def test_all_original_cells():
     environment = nas_bench_101("full", neighbors=False)

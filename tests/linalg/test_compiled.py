@@ -94,6 +94,7 @@ def test_uneven_weights_are_refused():
     assert not compiled.factorise(K, np.arange(3), np.array([1.0, 1e7, 1.0]), targets, 1.0, 0.0, 1e6)[0]
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("policy", ["bkb", "batch_bkb"])
 def test_a_run_is_the_same_without(policy: str, monkeypatch: pytest.MonkeyPatch):
     draw = torch.Generator().manual_seed(3)

@@ -102,7 +102,7 @@ def test_value_and_gradient_are_gpytorchs_on_the_pulls_written_out(name: str, se
         torch.testing.assert_close(own, slopes, rtol=1e-6, atol=1e-6)
 
 
-@pytest.mark.sweep(5)
+@pytest.mark.sweep(1)
 @torch.no_grad()
 @pytest.mark.parametrize("name", MAKERS)
 @pytest.mark.parametrize("prior_mean", [0.0, 0.6])

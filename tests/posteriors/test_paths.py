@@ -62,7 +62,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
-@pytest.mark.sweep
+@pytest.mark.sweep(3)
 @pytest.mark.parametrize("told", [True, False])
 @pytest.mark.parametrize("case", CASES)
 def test_paths_have_the_mean_and_covariance_of_the_posterior(case: str, told: bool):
@@ -75,6 +75,7 @@ def test_paths_have_the_mean_and_covariance_of_the_posterior(case: str, told: bo
     assert_moments(values, mean, covariance, most=8 if fourier else 5.5)  # a mixture of Gaussians has heavier tails
 
 
+@pytest.mark.exhaustive
 def test_exact_paths_have_the_moments_of_a_dense_posterior():
     """The oracle is a GP in NumPy with noise λ/n on averages."""
     theirs, ours = kernel_pair("matern52", 0.4)

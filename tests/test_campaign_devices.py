@@ -77,7 +77,7 @@ LAST: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.sweep(1)
+@pytest.mark.exhaustive
 @pytest.mark.usefixtures("_device")
 @pytest.mark.parametrize("last", LAST)
 @pytest.mark.parametrize("options", OPTIONS)

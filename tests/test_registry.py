@@ -35,7 +35,7 @@ def on_some(law: Callable[[PolicyContract], None]) -> Callable[[PolicyContract],
     return marked
 
 
-@pytest.mark.sweep(9)
+@pytest.mark.sweep(6)
 class TestEveryPolicy(PolicyContract):
     @pytest.fixture(autouse=True, params=MARKED, ids=identify)
     def of_case(self, request: pytest.FixtureRequest):

@@ -84,6 +84,7 @@ def test_draws_have_the_mean_and_covariance_of_the_posterior(case, outside, monk
     assert np.abs(z_covariance).max() < (8 if kind == "fourier" else 5.5)
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("embedding", ["exact", "nystrom"])
 def test_other_kernels_beyond_the_joint_draws_have_the_right_marginals(embedding, monkeypatch):
     monkeypatch.setattr(module, "_JOINT_ARMS", 0)

@@ -327,6 +327,10 @@ def test_bad_runs():
     for bad in (0, -5, 2.5):
         with pytest.raises(errors.ArgumentError, match="num_rounds"):
             tb.run(policy, environment, num_rounds=bad, generator=generator(0))
+    with pytest.raises(errors.ArgumentError, match=r"got function\. Pass BlackBox\(function, arms\)"):
+        tb.run(policy, lambda point: 0.0, num_rounds=3)
+    with pytest.raises(errors.ArgumentError, match=r"got int\.$"):
+        tb.run(policy, 3, num_rounds=3)
 
 
 def test_a_saved_state_with_a_number_for_its_rows_is_refused():

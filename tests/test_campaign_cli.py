@@ -55,6 +55,15 @@ def plate(text: str) -> pd.DataFrame:
     return pd.read_csv(io.StringIO(text), dtype={"id": str})
 
 
+def test_one_value_is_known(folder: Path):
+    new = ("new", "candidates.csv", "--objective", "yield", "--column", "dry=ignore")
+    run(*new)
+    rows = plate(run("ask", "-n", "1"))
+    rows.assign(**{"yield": 1.0}).to_csv("results.csv", index=False)
+    run("tell", "results.csv")
+    assert "1 value of yield is known." in run(*new)
+
+
 def test_a_campaign_from_the_table_to_the_report(folder: Path):
     said = run("new", "candidates.csv", "--objective", "yield", "--column", "dry=ignore", "--candidates", "temp < 110")
     assert "The campaign is in campaign." in said

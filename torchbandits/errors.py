@@ -120,10 +120,10 @@ def not_finite(rows: list[int], dtype: str) -> NumericalError:
     """The error of a posterior that is not finite in these batch rows, of arms of this dtype."""
     return NumericalError(
         f"the posterior is not finite in batch rows {rows}; nothing was learned. Check the size of the rewards and the kernel "
-        f"(its hyper-parameters, and whether it is a covariance), or use a larger λ.{in_double(dtype)}"
+        f"(its hyper-parameters, and whether it is a covariance), or use a larger λ.{rounding_remedy(dtype)}"
     )
 
 
-def in_double(dtype: str) -> str:
+def rounding_remedy(dtype: str) -> str:
     """The remedy for rounding errors of kernel values, or an empty text if these are float64 already."""
     return "" if dtype == "torch.float64" else f" The arms are {dtype}, whose kernel values are rounded: pass arms.double()."

@@ -16,7 +16,7 @@ from torchbandits.arms.strategies import FromColumns, FromDirections, FromFeatur
 from torchbandits.arms.ties import TIE
 from torchbandits.budget import budget_on
 from torchbandits.buffered import Buffered
-from torchbandits.errors import NumericalError, in_double, require
+from torchbandits.errors import NumericalError, require, rounding_remedy
 from torchbandits.kernels import kernel_diagonal
 from torchbandits.posteriors import Conditioning, GaussianProcess
 from torchbandits.sources.base import parts
@@ -353,7 +353,7 @@ class ArmTable(Buffered):
             not bool((lost & (rounding * apart > _MOVED * largest**0.5)).any()),
             f"regularization (λ, by default noise_std²) is {self.posterior.regularization:.1e}: beside k(x, x) = {largest:.1e} "
             "float64 can't resolve how far the rewards of an arm that was pulled before are from its mean. Give the "
-            f"noise_std of the rewards.{in_double(str(self.rows.source.dtype))}",
+            f"noise_std of the rewards.{rounding_remedy(str(self.rows.source.dtype))}",
             NumericalError,
         )
 

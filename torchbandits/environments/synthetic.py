@@ -43,8 +43,6 @@ ANY_DIM = {
     "rosenbrock": "Rosenbrock",
     "styblinski_tang": "StyblinskiTang",
 }
-# Those that are maximised as they are.
-_MAXIMISED = ("cosine8",)
 
 
 def synthetic(
@@ -58,7 +56,7 @@ def synthetic(
     noise: str = "uniform",
     seed: int = 0,
 ) -> Function:
-    """A standard test function to be maximised, which means negated unless it is `cosine8`, on arms of the unit cube.
+    """A standard test function on arms of the unit cube, negated if it is one to be minimised (all but `"cosine8"` are).
 
     Args:
         name: One of `FIXED_DIM` or `ANY_DIM`, such as `"branin"`.
@@ -86,7 +84,7 @@ def synthetic(
     else:
         arms = sobol_points(num_arms, features, seed)
 
-    sign = 1.0 if name in _MAXIMISED else -1.0
+    sign = -1.0 if problem.is_minimization_problem else 1.0
 
     def raw(points: Tensor) -> Tensor:
         return sign * problem.evaluate_true(lower + points * (upper - lower))

@@ -90,6 +90,21 @@ def test_a_lengthscale_a_feature_and_the_scale(wrong: float):
     assert bool(((found[0][:2] / torch.tensor([0.2, 0.6])).log().abs() < math.log(1.3)).all())
 
 
+@pytest.mark.parametrize("wrong", [0.01, 100.0])
+@pytest.mark.parametrize(("reward", "feature"), [(1e4, 1e5), (1e4, 1.0), (1e-4, 1e5), (1e2, 1e-3)])
+def test_a_fit_is_the_same_in_any_units(reward: float, feature: float, wrong: float):
+    x, y = drawn(0, [0.2, 0.6], u=80)
+    found = []
+    for a, b in ((1.0, 1.0), (reward, feature)):
+        posterior = posterior_of(ard([0.5 * b] * 2, wrong * a**2), b * x, a * y, regularization=a**2 * NOISE)
+        report = fit_kernel_(posterior)
+        fitted = torch.cat([lengthscale_of(posterior) / b, posterior.kernel.outputscale.reshape(1) / a**2])
+        found.append((fitted, report.after + 80 * math.log(a)))
+    # An ascent ends after thirty iterations.
+    torch.testing.assert_close(found[1][0], found[0][0], rtol=0.06, atol=0)
+    torch.testing.assert_close(found[1][1], found[0][1], rtol=0, atol=0.1)
+
+
 @pytest.mark.parametrize("wrong", [0.1, 1.0, 10.0])
 def test_what_no_smooth_function_explains_leaves_the_lengthscale_alone(wrong: float):
     """A smooth function plus an independent offset of each point, three times the noise."""

@@ -24,6 +24,8 @@ _LEAST_NOISE = 1e-8
 _RISE = 1e-9
 # Names that no parameter of a kernel can have.
 _NOISE, _MISFIT = "noise variance, log", "misfit variance, log"
+# A variance of rewards or a spread of a feature above this value is a unit of the ascent.
+_LARGE = 10.0
 # Objective value of a step whose factorisation failed.
 _WORSE = 1e10
 
@@ -239,10 +241,9 @@ class Climb:
             return -value, slopes
 
         floor = math.log(_LEAST_NOISE * float(kernel_diagonal(self.kernel, self.averages.points).detach().amax()))
-        bounds: dict[str, tuple[float | None, float | None]] = {
-            name: (min(floor, value.item()), None) for name, value in ((_NOISE, self._log_noise), (_MISFIT, self._log_misfit))
-        } | self._floors()
-        self.iterations += _minimize(closure, self._parameters, bounds, max_iterations)
+        variances = ((_NOISE, self._log_noise), (_MISFIT, self._log_misfit))
+        lowest = {name: min(floor, value.item()) for name, value in variances} | self._floors()
+        self.iterations += _minimize(closure, self._parameters, lowest, self._units(), max_iterations)
         self._restore(best[1])
         return best[0]
 
@@ -263,11 +264,11 @@ class Climb:
                 return value.detach(), nothing
             return value.detach(), torch.autograd.grad(-value, parameters, allow_unused=True, materialize_grads=True)
 
-    def _floors(self) -> dict[str, tuple[float | None, float | None]]:
+    def _floors(self) -> dict[str, float]:
         """Lower bounds of the lengthscales: a quarter of the median distance to the nearest point. Shorter lengthscales give
         the same fit."""
         least = nearest_distance(self.averages.points) / 4
-        floors: dict[str, tuple[float | None, float | None]] = {}
+        floors: dict[str, float] = {}
         for prefix, module in self.kernel.named_modules():
             name = f"{prefix}.raw_lengthscale".lstrip(".")
             if isinstance(module, gpytorch.kernels.Kernel) and module.has_lengthscale and name in self._parameters:
@@ -275,8 +276,28 @@ class Climb:
                 low, high = (float(torch.as_tensor(b).max()) for b in (constraint.lower_bound, constraint.upper_bound))
                 raw = constraint.inverse_transform(self._parameters[name].new_tensor(min(max(least, low), high)))
                 if math.isfinite(float(raw)):
-                    floors[name] = (float(raw), None)
+                    floors[name] = float(raw)
         return floors
+
+    def _units(self) -> dict[str, Tensor]:
+        """Units of output scales and lengthscales, where the variance of the rewards or the spread of a feature is large.
+
+        GPyTorch's own parameters of large values are proportional to them, so that an ascent in these would hardly move.
+        """
+        x, y = self.averages.points, self.averages.residuals
+        spread, variance = x.std(dim=-2, correction=0), y.square().mean()
+        units: dict[str, Tensor] = {}
+        for prefix, module in self.kernel.named_modules():
+            for own in ("raw_outputscale", "raw_lengthscale"):
+                name = f"{prefix}.{own}".lstrip(".")
+                if name not in self._parameters:
+                    continue
+                unit = variance
+                if own == "raw_lengthscale":
+                    unit = spread if module.active_dims is None else spread[module.active_dims]
+                    unit = unit if unit.shape[-1:] == module.raw_lengthscale.shape[-1:] else unit.mean()
+                units[name] = torch.where(unit > _LARGE, unit, 1.0).expand(self._parameters[name].shape)
+        return units
 
     def _values(self) -> dict[str, Tensor]:
         return {name: p.detach().clone() for name, p in self._all().items()}
@@ -316,27 +337,31 @@ def _log_normal(prior: gpytorch.priors.LogNormalPrior, at: Tensor) -> tuple[Tens
 def _minimize(
     closure: Callable[[], tuple[Tensor, Sequence[Tensor]]],
     parameters: dict[str, Tensor],
-    bounds: dict[str, tuple[float | None, float | None]],
+    lowest: dict[str, float],
+    units: dict[str, Tensor],
     max_iterations: int,
 ) -> int:
-    """Minimise a function of the parameters, given with its derivatives, by L-BFGS-B; return the number of iterations.
+    """Minimise a function of the parameters, given with its derivatives, by L-BFGS-B, above lower bounds and in units (1 by
+    default); return the number of iterations.
 
     BoTorch's function for that takes a second to load.
     """
     from scipy.optimize import minimize  # type: ignore[import-untyped] # noqa: PLC0415 - slow to load
 
     sizes = [p.numel() for p in parameters.values()]
+    unit = _flat(units.get(name, torch.ones_like(p)) for name, p in parameters.items())
 
     def at(x: np.ndarray) -> tuple[float, np.ndarray]:
         with torch.no_grad():
-            for p, part in zip(parameters.values(), torch.as_tensor(x).split(sizes), strict=True):
+            for p, part in zip(parameters.values(), torch.as_tensor(x * unit).split(sizes), strict=True):
                 p.copy_(part.reshape(p.shape))
         value, slopes = closure()
-        return value.item(), _flat(slopes)
+        return value.item(), _flat(slopes) * unit
 
-    limits = [bounds.get(name, (None, None)) for name, size in zip(parameters, sizes, strict=True) for _ in range(size)]
+    low = np.repeat([lowest.get(name, -np.inf) for name in parameters], sizes)
+    limits = np.stack([low / unit, np.full_like(low, np.inf)], axis=-1)
     options = {"maxiter": max_iterations}
-    result = minimize(at, _flat(parameters.values()), jac=True, method="L-BFGS-B", bounds=limits, options=options)
+    result = minimize(at, _flat(parameters.values()) / unit, jac=True, method="L-BFGS-B", bounds=limits, options=options)
     return int(result.nit)
 
 

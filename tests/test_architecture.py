@@ -70,6 +70,16 @@ def is_module(module: str) -> bool:
 
 
 @cache
+def tree_of(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
+
+
+@cache
+def nodes_of(path: Path) -> list[ast.AST]:
+    return list(ast.walk(tree_of(path)))
+
+
+@cache
 def imported_modules(path: Path) -> list[tuple[str, int]]:
     """Modules of the package that a file imports, anywhere in it, type-checking blocks included.
 
@@ -79,7 +89,7 @@ def imported_modules(path: Path) -> list[tuple[str, int]]:
     package = module_name(path).split(".")
     if path.name != "__init__.py" or path.parent == PACKAGE:
         package = package[:-1]
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in nodes_of(path):
         if isinstance(node, ast.Import):
             found += [(alias.name, node.lineno) for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
@@ -143,7 +153,7 @@ def test_no_import_cycles_within_a_room():
 def test_only_what_is_slow_to_load_is_imported_inside_functions():
     """Such imports count for the order of the rooms and for cycles like all others. Slow modules may be missing."""
     for path in FILES:
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in nodes_of(path):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
                 for inner in [n for n in ast.walk(node) if isinstance(n, ast.Import | ast.ImportFrom)]:
                     modules = [a.name for a in inner.names] if isinstance(inner, ast.Import) else [inner.module or ""]
@@ -161,7 +171,7 @@ def test_randomness_is_an_argument():
     for path in FILES:
         draws = {"rand", "randn", "randint", "randperm", "multinomial", "bernoulli", "normal"}
         in_place = {"uniform_", "normal_", "random_", "exponential_", "bernoulli_"}
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in nodes_of(path):
             if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)):
                 continue
             name, owner = node.func.attr, node.func.value
@@ -198,12 +208,11 @@ def own_attributes(tree: ast.Module) -> set[str]:
 def test_private_attributes_are_those_of_the_files_own_classes():
     """`x._name` is read of `self`, `cls` and `super()` only, or where a class of the file has an attribute of that name."""
     for path in FILES:
-        tree = ast.parse(path.read_text())
-        own = own_attributes(tree)
-        for node in ast.walk(tree):
+        own = own_attributes(tree_of(path))
+        for node in nodes_of(path):
             if isinstance(node, ast.Attribute) and node.attr.startswith("_") and not node.attr.startswith("__"):
                 name = node.value.id if isinstance(node.value, ast.Name) else ""
-                inherited = ast.unparse(node.value) == "super()"
+                inherited = isinstance(node.value, ast.Call) and ast.unparse(node.value) == "super()"
                 good = name in ("self", "cls") or inherited or (name and node.attr in own) or node.attr in NOT_OURS
                 assert good, f"{identify(path)}:{node.lineno} reads {ast.unparse(node)}"
 
@@ -265,7 +274,7 @@ def test_public_names_are_documented():
 
 def test_every_module_says_what_it_is_for():
     for path in FILES:
-        assert ast.get_docstring(ast.parse(path.read_text())), f"{identify(path)} has no docstring"
+        assert ast.get_docstring(tree_of(path)), f"{identify(path)} has no docstring"
 
 
 def test_the_oracles_share_no_code_with_the_package():

@@ -19,6 +19,7 @@ from torchbandits.fitting.degeneracy import signal_variance
 from torchbandits.kernels import kernel_diagonal, kernel_row
 from torchbandits.policies.base import Policy, State
 from torchbandits.policies.composed import Composed, noise_share
+from torchbandits.policies.from_data import FromData
 from torchbandits.policies.picking import upper_bounds
 from torchbandits.policies.repeats import (
     NOISE_ALONE,
@@ -127,6 +128,8 @@ class Explanation:
         repeats: Number of further pulls of the best arm that would lower its `uncertainty` to 0.5 if the means stayed the same.
         kernel_estimated, noise_estimated: Whether kernel and noise are estimated from the rewards, as by `auto`.
         noise_repeated, share_repeated: Whether `noise_std` and `noise_share` are those of repeated pulls.
+        two_values: Whether all rewards have one of two values, such as yes and no, and the policy is `auto`. The noise is then
+            the largest that they can have: `noise_std` is √(p(1 − p)) of their distance for a probability p of the higher one.
         elsewhere: Number of distinct points that are none of the arms, such as a history of other points.
         failed, avoided: Number of pulls that failed, and of arms that are left out because the model expects them to
             fail.
@@ -154,6 +157,7 @@ class Explanation:
     noise_estimated: bool = False
     noise_repeated: bool = False
     share_repeated: bool = False
+    two_values: bool = False
     elsewhere: int = 0
     failed: int = 0
     avoided: int = 0
@@ -227,15 +231,17 @@ class Explanation:
 
     def _noise(self) -> str:
         said = self.words
-        by = f"repeated {said.pull}s" if self.noise_repeated else "the model"
-        noise = f"Noise: by {by}, one more {said.given} of the best {said.arm} would be off by about {self.noise_std:.2g}"
+        by = "as large as two values allow" if self.two_values else "by the model"
+        by = f"by repeated {said.pull}s" if self.noise_repeated else by
+        noise = f"Noise: {by}, one more {said.given} of the best {said.arm} would be off by about {self.noise_std:.2g}"
         if self.distinct < 2:
             return f"{noise}."
         part = percent(self.noise_share)
         told = f"by repeated {said.pull}s " if self.share_repeated and not self.noise_repeated else ""
         share = f"{told}noise is {part} of the variance over the {said.arm}s {said.pulled}"
-        noise += f", and {share}{by_rank(self.noise_estimated and not self.share_repeated)}."
-        if self.noise_estimated and self.pulls == self.distinct and self.distinct >= FEW:
+        ranked = self.noise_estimated and not self.two_values
+        noise += f", and {share}{by_rank(ranked and not self.share_repeated)}."
+        if ranked and self.pulls == self.distinct and self.distinct >= FEW:
             noise += (
                 f" No {said.arm} was {said.pulled} twice yet, so that the noise may be larger than that; a second {said.pull} "
                 f"of the best {said.arm} would show it."
@@ -409,12 +415,16 @@ def explain(
     noise, lead = noise_of_repeats(state, place, arm), _lead(state, variance, place)
     # In noise alone the averages of few arms may differ by chance, so that the model has the last word.
     told = share_of_repeats(policy, state, place) if lead >= _CLEAR else None
+    values = two_values_of(policy.from_data, posterior, place)
+    if values is not None:
+        noise, told, upper = None, None, min(upper, values[1])
     share = share if told is None else told
+    by_model = noise_at(posterior, variance, place, float(pulled(state, place)[0].max()))
     fitted = posterior.units is not None or policy.refit_every is not None
     return Explanation(
         relevance=relevance_of(state, place, pulled=here),
         names=own,
-        noise_std=noise_at(posterior, variance, place, float(pulled(state, place)[0].max())) if noise is None else noise,
+        noise_std=(by_model if noise is None else noise) if values is None else noise_of_two(values, float(known.mean[0])),
         noise_share=share,
         best=known,
         upper=upper,
@@ -431,6 +441,7 @@ def explain(
         noise_estimated=posterior.units is not None,
         noise_repeated=noise is not None,
         share_repeated=told is not None,
+        two_values=values is not None,
         elsewhere=points_elsewhere(state, place),
         unexplained=unexplained_share(posterior, place),
     )
@@ -571,6 +582,19 @@ def share_of_repeats(policy: Composed, state: TableState, place: tuple[int, ...]
     noise = float(posterior.units.repeats(statistics)[1][place])
     apart = 1 - noise * float((1 / statistics.weights[place][told]).mean())
     return noise / (noise + max(0.0, apart))
+
+
+def two_values_of(recipe: FromData | None, posterior: GaussianProcess, place: tuple[int, ...]) -> tuple[float, float] | None:
+    """The lower and the higher value of the rewards, if they have two and their noise is taken to be the largest possible."""
+    if posterior.units is None or recipe is None or recipe.two_values is False:
+        return None
+    return posterior.units.two_values(posterior.statistics, place)
+
+
+def noise_of_two(values: tuple[float, float], mean: float) -> float:
+    """Standard deviation of rewards of two values around their mean."""
+    low, high = values
+    return math.sqrt(max(0.0, (mean - low) * (high - mean)))
 
 
 def noise_at(posterior: GaussianProcess, variance: float, place: tuple[int, ...], at: float) -> float:

@@ -20,7 +20,8 @@ from torchbandits.types import PickMask, Picks, Pulls
 
 # Predicted success below which an arm is left out, unless fewer evaluations have succeeded so far.
 _EVEN = 0.5
-# Whether an evaluation fails is less predictable than a reward: the median of the noise is a seventh of the variance.
+# Whether an evaluation fails is less predictable than a reward: the median of the noise is a seventh of the variance. It is
+# fitted, because regions in which all evaluations fail are common.
 _PRIORS = Priors(noise=(-2.0, 1.5))
 # Number of evaluations of an arm after which it is left out if all of them failed.
 _TWICE = 2
@@ -44,7 +45,7 @@ class Failures:
         default = auto(replicate_every=0)
         policy = default if memory_budget is None else auto(replicate_every=0, memory_budget=memory_budget)
         assert policy.from_data is not None
-        self._policy = replace(policy, from_data=replace(policy.from_data, priors=_PRIORS, effects=False))
+        self._policy = replace(policy, from_data=replace(policy.from_data, priors=_PRIORS, effects=False, two_values=False))
         generators = [torch.Generator().manual_seed(0) for _ in range(batch_shape.numel())]
         self._set_state(self._policy.init(arms, generators, batch_shape))
 

@@ -21,10 +21,12 @@ from torchbandits.explanation import (
     fastest,
     noise_at,
     noise_of_repeats,
+    noise_of_two,
     percent,
     points_elsewhere,
     pulled,
     relevance_of,
+    two_values_of,
     unexplained_in_words,
     unexplained_share,
     unsettled,
@@ -33,6 +35,7 @@ from torchbandits.policies.composed import noise_share
 from torchbandits.policies.joint import Joint
 from torchbandits.policies.repeats import share_of_noise
 from torchbandits.policies.state import TableState
+from torchbandits.posteriors import GaussianProcess
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -56,6 +59,7 @@ class OutcomeExplanation:
         num_arms: Number of arms.
         noise_estimated: Whether the noise is estimated from the rewards, as by `auto`.
         noise_repeated: For each outcome whether `noise_std` is that of repeated pulls.
+        two_values: For each outcome whether its rewards have two values, as in `Explanation.two_values`.
         unexplained: For each outcome the fraction of the variance between arms that the features do not explain, as in
             `Explanation`.
         failed, avoided: As in `Explanation`.
@@ -73,6 +77,7 @@ class OutcomeExplanation:
     num_arms: int
     noise_estimated: bool = False
     noise_repeated: tuple[bool, ...] = ()
+    two_values: tuple[bool, ...] = ()
     unexplained: tuple[float, ...] = ()
     failed: int = 0
     avoided: int = 0
@@ -104,13 +109,16 @@ class OutcomeExplanation:
         features = f"the model does not tell which {said.feature}s matter, because a part of its kernel has no lengthscales"
         if bool(relevance.isfinite().all()):
             features = f"it changes fastest with {fastest(relevance, self.names)}"
-        by = f"repeated {said.pull}s" if any(self.noise_repeated[place : place + 1]) else "the model"
+        two = any(self.two_values[place : place + 1])
+        by = "As large as two values allow" if two else "By the model"
+        by = f"By repeated {said.pull}s" if any(self.noise_repeated[place : place + 1]) else by
+        ranked = self.noise_estimated and not two
         noise = (
-            f"By {by}, one more {said.given} would be off by about {float(self.noise_std[place]):.2g}; noise is "
+            f"{by}, one more {said.given} would be off by about {float(self.noise_std[place]):.2g}; noise is "
             f"{percent(float(self.noise_share[place]))} of the variance over the {said.arm}s {said.pulled}"
-            f"{by_rank(self.noise_estimated)}."
+            f"{by_rank(ranked)}."
         )
-        if self.noise_estimated and pulls == distinct:
+        if ranked and pulls == distinct:
             noise += f" No {said.arm} was {said.pulled} twice yet, so that the noise may be larger than that."
         known = self.noise_estimated and bool(relevance.isfinite().all())
         order = unsettled(distinct, self.names, said) if known else ""
@@ -136,15 +144,18 @@ def explain_outcomes(
     posterior, place = state.posterior, (row,) if isinstance(row, int) else row
     own = checked_names(names, posterior.statistics.points.shape[-1])
     check_row(place, posterior.batch_shape[:-1])
-    told, relevance, stds, shares, distinct, repeated, rest = state.told[place].tolist(), [], [], [], [], [], []
+    told, relevance, stds, shares, distinct = state.told[place].tolist(), [], [], [], []
+    repeated, two, rest = [], [], []
     for j, (std, lam) in enumerate(zip(policy.noise_stds, policy.regularizations, strict=True)):
         at = (*place, j)
         # A reward of outcome j has the weight λ₀/λ_j.
         variance = noise_share(std, lam) * posterior.regularization * lam / policy.regularizations[0]
         mean, _ = pulled(state, at)
         relevance.append(relevance_of(state, at))
-        noise = noise_of_repeats(state, at)
-        repeated.append(noise is not None)
+        values = two_values_of(policy.engine.from_data, posterior, at)
+        noise = noise_of_repeats(state, at) if values is None else noise_of_two(values, _average(posterior, at))
+        two.append(values is not None)
+        repeated.append(noise is not None and values is None)
         model = noise_at(posterior, variance, at, float(mean.mean())) if len(mean) else float("nan")
         stds.append(model if noise is None else noise)
         shares.append(share_of_noise(posterior, variance, at))
@@ -162,5 +173,12 @@ def explain_outcomes(
         num_arms=state.rows.num_arms,
         noise_estimated=posterior.units is not None,
         noise_repeated=tuple(repeated),
+        two_values=tuple(two),
         unexplained=tuple(rest),
     )
+
+
+def _average(posterior: GaussianProcess, place: tuple[int, ...]) -> float:
+    """The average reward of a batch row whose model has units, reward units."""
+    assert posterior.units is not None
+    return float(posterior.units.totals[place][:, 0].sum() / posterior.statistics.weights[place].sum())

@@ -20,7 +20,7 @@ from torchbandits.errors import require
 from torchbandits.fitting.climb import Climb
 from torchbandits.kernels import kernel_row, stack_kernels
 from torchbandits.posteriors import GaussianProcess
-from torchbandits.posteriors.averages import FEWEST, Averages
+from torchbandits.posteriors.averages import FEWEST, Averages, pooled_noise
 from torchbandits.random_effects import RandomEffectKernel, smooth_part, with_effect
 from torchbandits.tanimoto import TanimotoKernel, tanimoto_scale
 from torchbandits.types import FitReport
@@ -98,7 +98,13 @@ def in_ranges(unit: gpytorch.kernels.ScaleKernel, ranges: Tensor) -> gpytorch.ke
 
 @torch.no_grad()
 def fit_standardized_(
-    posterior: GaussianProcess, priors: Priors, rows: Tensor, *, effects: bool = False, most: int = 500
+    posterior: GaussianProcess,
+    priors: Priors,
+    rows: Tensor,
+    *,
+    effects: bool = False,
+    two_values: bool = False,
+    most: int = 500,
 ) -> FitReport:
     """Fit units, kernel and noise of a posterior, in place, to the average rewards by maximising evidence times priors.
 
@@ -107,19 +113,22 @@ def fit_standardized_(
         priors: Priors of the hyper-parameters.
         rows: `batch_shape` booleans, the rows to fit.
         effects: Whether the kernel gets random effects (`RandomEffectKernel`) where repeated pulls tell the noise.
+        two_values: Whether rewards of two values, such as yes and no, have the largest noise that they can have, which is their
+            variance. Single rewards do not tell their noise, and those of a good arm differ less than others.
         most: Largest number of distinct points in the evidence. Of more points, this many are used, evenly spaced in the order
             of their average rewards.
 
     Returns:
         The report. A row with fewer than five points, or with equal rewards only, keeps its kernel and gets new units. A row
         whose averages tell no kernel keeps it too, but takes the noise of its repeated pulls, where there are enough of them.
+        A row with `two_values` has their noise in any case.
 
     Cost: O(min(u, `most`)³) per iteration and batch row.
     """
     units, statistics, shape = posterior.units, posterior.statistics, posterior.batch_shape
     assert units is not None
     lam = posterior.regularization
-    units.refit_(statistics, rows)
+    known = units.refit_(statistics, rows) & two_values
     scale, fits, kernels, told = units.scale.clone(), [], [], units.told(statistics)
     variances = torch.zeros(shape, dtype=torch.float64)
     for place in np.ndindex(*shape):
@@ -134,15 +143,18 @@ def fit_standardized_(
         least = priors.least_noise * (averages.weights - 1).clamp_min(0)
         averages = replace(averages, scatter=torch.maximum(averages.scatter, least))
         names = [name for name, parameter in own.named_parameters() if parameter.requires_grad]
+        # The variance of rewards of two values is 1 in these units.
+        noise_known = bool(known[place])
         climb = Climb(
             own,
             names,
             averages.thinned(most),
-            lam / c**2,
-            noise=True,
-            misfit=effects,
+            1.0 if noise_known else lam / c**2,
+            noise=not noise_known,
+            misfit=effects and (not noise_known or pooled_noise(averages) is not None),
             noise_prior=_log_normal(priors.noise, averages.points),
         )
+        fitted = False
         if not bool(rows[place]):
             climb.reason = "its fit was not requested"
         elif len(averages.weights) < FEWEST:
@@ -150,12 +162,14 @@ def fit_standardized_(
         elif float(averages.residuals.max() - averages.residuals.min()) <= _SAME:
             climb.reason = "the average rewards are all equal, and say nothing of a kernel"
         else:
+            fitted = True
             climb.run(most, most, (0.3, 1.0, 3.0), 30)
             # Where the averages tell no kernel, repeated pulls still tell the noise.
             if climb.degenerate and not climb.accepted and climb.pooled is not None:
                 climb.noise_variance = climb.pooled
             effect = climb.misfit if climb.accepted else effect
             climb.noise_variance = max(climb.noise_variance, priors.least_noise)
+        if fitted or noise_known:
             scale[place] = c = math.sqrt(lam / climb.noise_variance)
             kernel = in_ranges(own, ranges)
             kernel.outputscale = kernel.outputscale.detach() * c**2

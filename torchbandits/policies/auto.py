@@ -33,7 +33,8 @@ def auto(
     fitted under priors whenever the number of pulls has grown by half, and beyond 256 pulls by a factor of 2.25. If more than
     500 distinct arms were pulled, 500 of them are used for the fit. Once repeated pulls tell the noise, each arm has a random
     effect of a fitted variance as well: a deviation from the smooth function of its features that is the same at every pull.
-    (There is none on fingerprints.) The arm pulled is
+    (There is none on fingerprints.) Rewards of two values, such as yes and no, are not ranked, and their noise is not fitted:
+    it is their variance, the largest noise that they can have. The arm pulled is
 
     .. math:: x_{t+1} = \arg\max_x \mu_t(x) + w\,\sigma_t(x)
 

@@ -55,6 +55,8 @@ class FromData:
             arm again until the noise is known; 0 for never, 8 by default (None).
         effects: Whether arms have random effects, which features do not explain and repeated pulls tell from noise (by default,
             None or True). There are none among fingerprints.
+        two_values: Whether rewards of two values, such as yes and no, are taken to have the largest noise that they can have
+            (by default, None or True), because single rewards do not tell it.
     """
 
     priors: Priors = field(default_factory=Priors)
@@ -63,6 +65,7 @@ class FromData:
     own_width: bool | None = None
     replicate_every: int | None = None
     effects: bool | None = field(default=None, metadata=LATER)
+    two_values: bool | None = field(default=None, metadata=LATER)
 
     def __post_init__(self) -> None:
         require(isinstance(self.priors, Priors), f"priors must be ingredients.Priors, got {self.priors!r}.")
@@ -71,6 +74,7 @@ class FromData:
         check_flag("own_width", bool(self.own_width) if self.own_width is None else self.own_width)
         check_whole("replicate_every", self.replicate_every, 0, otherwise="for 8")
         check_flag("effects", True if self.effects is None else self.effects)
+        check_flag("two_values", True if self.two_values is None else self.two_values)
 
     def prior(self, arms: ArmSet, batch_shape: torch.Size) -> tuple[gpytorch.kernels.Kernel, Units]:
         """The kernel and the units before any data. There is one kernel for all batch rows unless the rows have different arms.
@@ -238,7 +242,8 @@ class FromData:
             # In a state of before `in_dtype_of_arms`, points may differ from arms in digits that the arms do not have.
             points = state.statistics.points
             effects = bool((points.to(dtype) == points).all())
-        report = fit_standardized_(state.posterior, self.priors, rows, effects=effects)
+        known = self.two_values is not False
+        report = fit_standardized_(state.posterior, self.priors, rows, effects=effects, two_values=known)
         learn_kernel(state, rows)
         return report
 

@@ -98,6 +98,7 @@ def test_scores_are_those_of_botorch_on_the_same_model(score, dictionary):
     torch.testing.assert_close(acqf(x), theirs(x), rtol=1e-6, atol=1e-8)
 
 
+@pytest.mark.sweep(3)
 @every_score
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_batch_shapes_are_those_of_botorch(score, dtype):
@@ -554,6 +555,7 @@ def test_a_mock_and_a_posterior_transform_give_the_formula():
     torch.testing.assert_close(found, torch.tensor([5.0, 6.0, 1.0], dtype=torch.float64))
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("name", ["SingleTaskGP", "transforms", "known noise", "batch"])
 def test_pending_points_shrink_the_deviations_of_other_models_alone(name: str):
     """Pending points reduce the variance as in the dense formula, one by one or together, and can be removed."""
@@ -648,6 +650,7 @@ SCORING = {
 FEATURES = {"cbrap", "soful", "rff_ucb"}  # policies whose posterior uses features that only their bandit has
 
 
+@pytest.mark.sweep(14)
 @pytest.mark.parametrize("name", registry)
 def test_every_policy_scores_or_says_that_it_does_not(name):
     factory, kernel = registry[name], rbf()

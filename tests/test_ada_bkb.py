@@ -396,6 +396,7 @@ def test_rows_of_a_batch_of_boxes_are_singles():
     assert float(batch.counts[few, 0]) == float(singles[few].counts[0]) + 1, "padding is arm 0"
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("rows", [0, 2])
 def test_a_saved_run_on_a_box_continues_as_the_undisturbed_one_does(rows: int):
     f = Member(oracles.rbf(0.4), 4, *BOX.numpy())

@@ -270,7 +270,7 @@ def test_the_posteriors_of_cells_are_those_of_the_oracle(kernel_name):
 # ------------------------------------------------------------------------- and the rest of the surface
 
 
-@pytest.mark.sweep(11)
+@pytest.mark.sweep(6)
 @pytest.mark.parametrize("kernel_name", KERNELS)
 @pytest.mark.parametrize("policy", ["gp_bucb", "batch_bkb", "thompson_sampling nystrom"])
 def test_large_histories_and_open_batches(policy, kernel_name):
@@ -300,6 +300,7 @@ def test_large_histories_and_open_batches(policy, kernel_name):
     assert_close(bandit.posterior(problem.tensor).variance, variance, F64, scale, what="hallucinated variance")
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("kernel_name", ["linear", "cubic", "tanimoto", "sum"])
 def test_draws_over_many_arms_need_no_spectrum(kernel_name):
     """More than 2,000 arms and a kernel without Fourier features: draws whose mean and spread are those of the posterior."""
@@ -329,7 +330,7 @@ def test_spectral_features_refuse_kernels_without_a_known_spectrum(kernel_name):
             tb.Bandit(make(kernel, **BOUNDED), arms, generator=generator(0))
 
 
-@pytest.mark.sweep(3)
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("kernel_name", ["matern12", "matern52", "ard", "linear", "cubic"])
 @pytest.mark.parametrize("policy", ["gp_ucb", "batch_bkb"])
 def test_single_precision(policy, kernel_name):
@@ -346,6 +347,7 @@ def test_single_precision(policy, kernel_name):
     assert_close(bandit.posterior(problem.tensor.float()).variance, expected.variance, Tolerance(0, 1e-4), scale)
 
 
+@pytest.mark.exhaustive
 def test_the_example_prints_a_table(capsys):
     example.NUM_MOLECULES, example.NUM_FAMILIES, example.PULLS, example.SEEDS = 60, 10, 12, 2
     example.main()
@@ -373,6 +375,7 @@ class Own(gpytorch.kernels.Kernel):
         return left.unsqueeze(-1) * (1 if self.mistake == "uneven" else right.unsqueeze(-2)) * decay
 
 
+@pytest.mark.sweep(4)
 @pytest.mark.parametrize(
     ("mistake", "says"),
     [("none", None), ("negative", "eigenvalue of −"), ("uneven", "differ by up to"), ("diagonal", "with diag=True differs")],

@@ -1225,6 +1225,7 @@ def test_an_explanation_where_every_batch_row_has_arms_of_its_own():
         np.testing.assert_allclose(bandit.explain(row=row).relevance, expected, rtol=1e-6)
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("rows", [None, 2])
 @pytest.mark.parametrize("estimated", [True, False])
 def test_arms_that_are_not_on_offer_are_not_hopeful(estimated: bool, rows: int | None):

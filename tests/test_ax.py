@@ -221,6 +221,7 @@ def test_a_box_is_searched_one_trial_at_a_time(objective, sign):
     assert min(map(bowl, played[5:])) < 0.05 < min(map(bowl, played[:5]))
 
 
+@pytest.mark.exhaustive
 def test_three_trials_at_a_time_know_of_each_other():
     client = client_on(BOX, ax_generation_strategy("gp_bucb", seed=0))
     play(client, 6, bowl)
@@ -237,6 +238,7 @@ def test_three_trials_at_a_time_know_of_each_other():
     torch.testing.assert_close(adapter_of(client).generator._acquisition.acqf.X_pending, points[:1])
 
 
+@pytest.mark.exhaustive
 def test_one_batch_of_three_is_the_same_as_three_pending_trials():
     """Compared on a grid, where no optimiser's randomness enters."""
     picks = []
@@ -311,6 +313,7 @@ def test_noisy_arms_are_pulled_again_and_every_pull_counts():
     assert set(generators_of(client)[3:]) == {"torchbandits"}
 
 
+@pytest.mark.exhaustive
 def test_an_arm_whose_trial_was_abandoned_is_not_tried_again_while_there_are_others():
     client = client_on(GRID, ax_generation_strategy("gp_bucb", beta=4.0, num_initial=3, seed=0), "loss")
     lost = []
@@ -342,6 +345,7 @@ def test_axs_own_optimisers_never_pull_an_arm_twice():
         client.get_next_trials(max_trials=1)
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("max_arms", [20_000, 14_640])
 def test_above_ten_thousand_arms_axs_search_is_local_and_ours_is_not(monkeypatch, max_arms):
     many = [RangeParameterConfig(name, (0, 10), "int") for name in "abcd"]  # 11⁴ = 14,641 combinations
@@ -383,6 +387,7 @@ def test_fixed_parameters_stay_fixed_on_a_grid():
     assert picked["y"] == [0.0, 0.5, 1.0, 2.0][int(torch.cat(values).argmax())]
 
 
+@pytest.mark.exhaustive
 def test_mixed_spaces_and_unordered_choices():
     mixed = [BOX[0], ChoiceParameterConfig("kind", ["low", "middle", "high"], "str", is_ordered=False)]
     client = client_on(mixed, ax_generation_strategy("gp_bucb", seed=0))
@@ -421,7 +426,7 @@ def custom_strategy(**configuration) -> GenerationStrategy:
     return GenerationStrategy(name="by hand", nodes=[initial, GenerationNode("torchbandits", [spec])])
 
 
-@pytest.mark.sweep(1)
+@pytest.mark.exhaustive
 @pytest.mark.filterwarnings("ignore::torchbandits.errors.DiagnosticWarning")  # warnings of fits to five rewards
 @pytest.mark.parametrize(
     "configuration",

@@ -112,6 +112,7 @@ def test_law_6_batches_that_the_rule_ends(make, ratio_threshold):
         bandit.tell(batch, PROBLEM.rewards(int(bandit.pulls), batch.index))
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("name", ["global", "product", "fixed", "capped"])
 def test_a_loop_until_the_rule_ends_builds_the_batch_of_ask(name):
     rule = {"fixed": {}, "capped": {"max_batch_size": 3}}.get(name, {})
@@ -136,7 +137,7 @@ def test_rules_that_look_at_all_arms_have_no_end_here():
         _ = acquisition(bandit).batch_ended
 
 
-@pytest.mark.sweep(4)
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("kernel", ["rbf", "matern32", "scaled", "linear"])
 @pytest.mark.parametrize("prior_mean", [0.7, "estimate"])
 @pytest.mark.parametrize("make", [tb.gp_ucb, tb.bkb])
@@ -273,6 +274,7 @@ def test_law_6_of_batch_rows(score):
         assert torch.equal(optimize_arms(acqf, given, 3, unique=False)[2], bandit.ask(more=3).index[:, 1:])
 
 
+@pytest.mark.exhaustive
 def test_law_6_on_other_arms_and_in_a_box():
     bandit = tb.Bandit(tb.bkb(rbf(), **BOUNDED), X_ARMS)
     proceed(bandit, 10)

@@ -102,13 +102,14 @@ def agree(make, reference, acquire: Acquire, X: Tensor, rtol: float = 1e-6, atol
     torch.testing.assert_close(found[0][1], found[1][1], rtol=100 * rtol, atol=100 * atol)
 
 
+@pytest.mark.sweep(6)
 @pairs
 @pytest.mark.parametrize("name", ANALYTIC)
 def test_analytic(make, reference, name):
     agree(make, reference, ANALYTIC[name], points(73, 8, 1))
 
 
-@pytest.mark.sweep(10)
+@pytest.mark.sweep(5)
 @pairs
 @pytest.mark.parametrize("pending", [False, True])
 @pytest.mark.parametrize("q", [1, 3])
@@ -134,7 +135,7 @@ def test_integrated_variance(make, reference, q):
     agree(make, reference, acquire, points(75, 4, q))
 
 
-@pytest.mark.sweep(4)
+@pytest.mark.sweep(2)
 @pairs
 @pytest.mark.parametrize("prune", [False, True])
 @pytest.mark.parametrize("cache_root", [False, True])
@@ -157,6 +158,7 @@ def test_pruning_keeps_the_same_points(make, reference):
     assert len(kept[0]) < len(X)
 
 
+@pytest.mark.sweep(6)
 @pairs
 @pytest.mark.parametrize("pending", [False, True])
 @pytest.mark.parametrize("name", ENTROPIES)
@@ -252,6 +254,7 @@ def optimize(acquisition: acq.AcquisitionFunction, q: int, sequential: bool = Fa
     return optimize_acqf(acquisition, BOUNDS, q, num_restarts=2, raw_samples=32, options=options, sequential=sequential)
 
 
+@pytest.mark.sweep(2)
 @pairs
 @pytest.mark.parametrize("name", ["UpperConfidenceBound", "LogExpectedImprovement"])
 def test_optimize_one_point(make, reference, name):
@@ -286,6 +289,7 @@ def test_optimize_the_knowledge_gradient(make, reference):
     torch.testing.assert_close(*values, rtol=2e-2, atol=1e-3)
 
 
+@pytest.mark.sweep(2)
 @pairs
 @pytest.mark.filterwarnings("ignore:A not p.d., added jitter")  # a pick whose copy is pending
 @pytest.mark.parametrize("unique", [False, True])

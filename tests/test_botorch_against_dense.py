@@ -50,6 +50,7 @@ def both(pair, *arguments, **options) -> tuple[Model, Model]:
     return tuple(make(*arguments, **{name: each() for name, each in options.items()}) for make in pair)
 
 
+@pytest.mark.sweep(6)
 @pairs
 @pytest.mark.parametrize("batch_shape", [(), (2, 3)])
 @pytest.mark.parametrize("known", [False, True], ids=["inferred", "known"])
@@ -89,6 +90,7 @@ def test_after_rounds_of_conditioning(make, reference, known, batch_shape):
     assert torch.equal(model.train_targets, expected.train_targets)
 
 
+@pytest.mark.sweep(3)
 @pairs
 @pytest.mark.parametrize("known", [False, True], ids=["inferred", "known"])
 def test_after_fantasies(make, reference, known):
@@ -137,6 +139,7 @@ TRANSFORMS = {
 }
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("name", TRANSFORMS)
 @pytest.mark.parametrize(("make", "reference"), [pair for pair in PAIRS if pair.id == "exact"])
 def test_through_transforms(make, reference, name):

@@ -88,7 +88,7 @@ def test_what_it_is(make: Make):
     assert {"train_X", "train_Y", "train_Yvar", "input_transform", "outcome_transform"} <= set(arguments)
 
 
-@pytest.mark.sweep(6)
+@pytest.mark.sweep(3)
 @models
 @pytest.mark.parametrize("model_batch", [(), (3,), (2, 1)])
 @pytest.mark.parametrize("test_batch", [(), (3,), (4, 1, 3), (2, 3)])
@@ -210,6 +210,7 @@ def test_known_noise_is_averaged(make: Make):
     close(added, Yvar.mean().expand(4, 1), rtol=1e-6, atol=1e-9)
 
 
+@pytest.mark.sweep(3)
 @models
 @pytest.mark.parametrize("batch_shape", [(), (3,)])
 def test_known_noise_goes_with_the_data(make: Make, batch_shape):
@@ -262,7 +263,7 @@ def test_a_scalarized_posterior(make: Make):
 # ------------------------------------------------------------------------- conditioning
 
 
-@pytest.mark.sweep(6)
+@pytest.mark.sweep(3)
 @models
 @pytest.mark.parametrize("batch_shape", [(), (3,)])
 @pytest.mark.parametrize("outcome", [None, Standardize], ids=["plain", "standardized"])
@@ -507,7 +508,7 @@ def saved(model: Model) -> Model:
     return torch.load(file, weights_only=False)
 
 
-@pytest.mark.sweep(5)
+@pytest.mark.sweep(3)
 @models
 @pytest.mark.parametrize("copied", [copy.deepcopy, pickled, saved], ids=["deepcopy", "pickle", "torch.save"])
 @pytest.mark.parametrize("outcome", [None, Standardize], ids=["plain", "standardized"])
@@ -630,6 +631,7 @@ def test_fitting_a_list(make: Make):
     assert all(model.covar_module.outputscale.item() != old for model, old in zip(both.models, before, strict=True))
 
 
+@pytest.mark.sweep(3)
 @models
 @pytest.mark.parametrize("kind", [ModelList, ModelListGP])
 def test_in_a_list_of_models(make: Make, kind):
@@ -708,7 +710,7 @@ OUTCOMES = {
 }
 
 
-@pytest.mark.sweep(8)
+@pytest.mark.sweep(4)
 @ours
 @pytest.mark.parametrize("outcome", OUTCOMES)
 @pytest.mark.parametrize("transform", INPUTS)

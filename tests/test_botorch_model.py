@@ -60,7 +60,7 @@ def assert_posterior(model: BanditModel, expected, T: Tensor, atol: float = 1e-8
     np.testing.assert_allclose(model.joint(T[:3], T).numpy(), covariance[:3], atol=atol)
 
 
-@pytest.mark.sweep(6)
+@pytest.mark.sweep(3)
 @pytest.mark.parametrize("name", KERNELS)
 @pytest.mark.parametrize("sparse", [False, True])
 @pytest.mark.parametrize("noise_std", [0.1, 1e-3])
@@ -104,6 +104,7 @@ def test_hallucinations_keep_the_mean_and_shrink_the_variance_as_observations_wo
     assert bool((told.marginals(T).variance <= pending.marginals(T).variance + 1e-12).all())
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("dictionary", ["all", "leverage", "bless"])
 def test_batch_rows_are_models_of_their_own(dictionary):
     kernel, _ = kernel_pair("rbf")

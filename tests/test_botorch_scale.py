@@ -63,7 +63,7 @@ def transforms() -> dict[str, Any]:
     return {"outcome_transform": Standardize(m=1), "input_transform": Normalize(d=DIM)}
 
 
-@pytest.mark.sweep(5)
+@pytest.mark.sweep(3)
 @pytest.mark.parametrize("fit", [False, True])
 @pytest.mark.parametrize("n", [10, 40, 200])
 @pytest.mark.parametrize("options", [{}, {"dictionary": "leverage"}, {"kernel": scaled()}], ids=["default", "sparse", "scaled"])
@@ -233,6 +233,7 @@ def test_batch_rows_are_named():
     assert texts[0].startswith("batch row 1: ")
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("given", [{}, {"noise_std": 0.1}])
 def test_the_noise_that_batch_rows_share_is_not_fitted_and_that_is_said(given):
     X, Y = data()

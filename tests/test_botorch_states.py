@@ -51,6 +51,7 @@ def test_training_mode_leaves_the_transforms_as_they_are():
         assert torch.equal(one.posterior(T).mean, mean)
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("sparse", [False, True])
 @pytest.mark.parametrize("prior_mean", [0.0, "estimate"])
 def test_observations_told_after_hallucinations_move_the_mean_as_if_there_were_none(sparse, prior_mean):
@@ -71,6 +72,7 @@ def test_observations_told_after_hallucinations_move_the_mean_as_if_there_were_n
     torch.testing.assert_close(again.posterior(T).mean, twice.posterior(T).mean, atol=1e-9, rtol=0)
 
 
+@pytest.mark.sweep(6)
 @pytest.mark.parametrize("dictionary", ["all", "leverage", "bless"])
 @pytest.mark.parametrize("shape", [(), (3,)])
 @pytest.mark.parametrize("prior_mean", [1.5, "estimate"])
@@ -184,7 +186,7 @@ def test_dictionaries_and_prior_means_that_cannot_be_are_refused():
             BanditModel(X, Y, prior_mean=prior_mean, **options)
 
 
-@pytest.mark.sweep(10)
+@pytest.mark.sweep(5)
 @pytest.mark.parametrize("noise_std", [1e-3, 1e-5, 1e-6, 1e-7, 1e-8])
 @pytest.mark.parametrize("lengthscale", [0.5, 1.0])
 @pytest.mark.parametrize("seed", range(4))

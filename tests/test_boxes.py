@@ -242,6 +242,7 @@ def test_a_thompson_pick_is_the_maximum_of_its_path(name: str):
     assert len({tuple(x) for x in picks.tolist()}) == 3
 
 
+@pytest.mark.exhaustive
 def test_one_point_again_and_again_where_the_rule_says_so():
     """mini-GP-UCB: ⌊(C² − 1)/lev⌋ pulls of the maximiser, at least one."""
     bandit = tb.Bandit(tb.mini_gp_ucb(rbf(0.4), ratio_threshold=150.0, **WIDE), bounds=BOX, generator=generator(0))
@@ -353,7 +354,7 @@ def test_asking_and_telling(name: str):
         assert bandit.posterior(bandit.arms).mean.shape == (len(bandit.arms),)
 
 
-@pytest.mark.sweep(2)
+@pytest.mark.sweep(1)
 @quickly
 @pytest.mark.parametrize(("name", "opened"), [*((name, True) for name in MAKERS), ("gp_ucb", False), ("batch_bkb", False)])
 def test_a_saved_state_continues_as_the_undisturbed_bandit_does(name: str, opened: bool):
@@ -385,7 +386,7 @@ def test_deep_copies_have_a_life_of_their_own(name: str):
     assert differences(before, everything(bandit)) == []
 
 
-@pytest.mark.sweep(2)
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("name", ["gp_bucb", "batch_bkb", "ts, three", "lin_ucb", "uniform", "gp_ucb, start"])
 def test_rows_of_a_batch_are_singles(name: str):
     """Rows with their own boxes and generators, whose batches have different lengths, equal single runs."""
@@ -600,6 +601,7 @@ def test_a_kernel_is_fitted_in_a_box():
     assert play(resumed, 2) == play(bandit, 2)
 
 
+@pytest.mark.exhaustive
 @quickly
 def test_the_state_grows_with_distinct_points_only():
     """A linear reward is always best in the same corner: it stays one arm, and nothing grows."""

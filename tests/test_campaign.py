@@ -644,6 +644,7 @@ def test_ids_may_be_numbers_an_index_or_the_number_of_the_row(tmp_path: Path):
     assert c.tell(plate.assign(**{"yield": 1.0})).measured == 2
 
 
+@pytest.mark.sweep(3)
 @pytest.mark.parametrize(
     "ids",
     [
@@ -668,6 +669,7 @@ def test_ids_of_any_type_come_back(ids: Any, tmp_path: Path):
     assert c.open == []
 
 
+@pytest.mark.exhaustive
 def test_large_features_are_in_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     own = campaign().bandit.arms
     monkeypatch.setattr("torchbandits.tabular.encoding.IN_MEMORY", 100)
@@ -1130,6 +1132,7 @@ def test_changed_costs_are_named(tmp_path: Path):
     refused(lambda: campaign(table.assign(price=2.0), **options), "has changed", "column 'price'", error=StateError)
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("name", ["expected", "rank", "measured", "times"])
 def test_an_objective_may_have_the_name_of_an_added_column(name: str):
     c = tb.Campaign(frame(), name, policy=policy())

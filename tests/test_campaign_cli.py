@@ -331,6 +331,7 @@ def test_plates_open_in_the_program_that_wrote_the_table(fractions: bool, decima
     assert "4.25 measured" in run("tell", "plate.csv")
 
 
+@pytest.mark.exhaustive
 def test_tabs_with_decimal_commas_are_answered_with_semicolons(folder: Path):
     frame().to_csv("tabs.txt", sep="\t", decimal=",", index=False)
     run("new", "tabs.txt", "--objective", "yield")
@@ -481,6 +482,7 @@ def test_the_tutorial_is_a_session_that_works(folder: Path):
     assert "Report: campaign/report.html" in report
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("text", ["size=S<M<L", "size= S < M < L ", "a=b=category"])
 def test_kinds_of_columns_are_read(text: str):
     table = frame().rename(columns={"temp": "a=b"}).assign(size=["S", "M", "L"] * 20)
@@ -519,6 +521,7 @@ def test_plates_noise_and_when_to_stop(folder: Path, monkeypatch: pytest.MonkeyP
     assert rows["temp"].sum() <= 1.2 * least
 
 
+@pytest.mark.exhaustive
 def test_a_plate_has_the_cheapest_of_equal_rows(folder: Path):
     table = frame().head(10)
     parts = [table.assign(id=lambda t, name=name: name + t["id"], supplier=name, price=p) for name, p in (("a", 9), ("b", 5))]

@@ -254,6 +254,7 @@ def test_what_cannot_be_corrected_leaves_the_campaign_as_it_was(tmp_path: Path):
         c.correct(name, 1.0)
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("error", [NumericalError("broken"), KeyboardInterrupt()], ids=["error", "interrupt"])
 def test_a_correction_that_fails_half_way_is_undone(error: BaseException, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     c = campaign(journal=tmp_path / "lab")

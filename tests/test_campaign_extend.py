@@ -155,7 +155,7 @@ def changed(**cells: Any) -> pd.DataFrame:
     return NEW.assign(**{name: [NEW[name][0], value, *NEW[name][2:]] for name, value in cells.items()})
 
 
-@pytest.mark.sweep(5)
+@pytest.mark.sweep(3)
 @pytest.mark.parametrize(
     ("table", "said"),
     [
@@ -205,6 +205,7 @@ def test_policies_and_tables_that_keep_to_their_rows_say_so(tmp_path: Path, monk
         large.extend(NEW)
 
 
+@pytest.mark.exhaustive
 def test_an_interrupted_extension_leaves_the_campaign_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     path, added = tmp_path / "lab", tmp_path / "lab.added.parquet"
     c = begun(path)
@@ -270,7 +271,7 @@ def test_on_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         tb.Campaign(Path("campaign/candidates.parquet"), journal="campaign/journal", policy=policy()).extend("more.csv")
 
 
-@pytest.mark.sweep(4)
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("later", ["pandas", "csv", "parquet", "numbers"])
 @pytest.mark.parametrize("first", ["pandas", "csv", "parquet", "numbers"])
 def test_dates_and_booleans_may_come_from_another_kind_of_file(first: str, later: str, tmp_path: Path):

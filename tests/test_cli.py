@@ -126,6 +126,7 @@ def test_a_config_that_is_not_there(tmp_path: Path) -> None:
     assert "nowhere.yaml" in refused("run", str(tmp_path / "nowhere.yaml"))
 
 
+@pytest.mark.sweep(6)
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
@@ -200,7 +201,7 @@ def test_the_policies_are_listed() -> None:
         assert header in words
 
 
-@pytest.mark.sweep(7)
+@pytest.mark.sweep(4)
 @pytest.mark.parametrize("entry", CATALOGUE, ids=lambda entry: entry.name)
 def test_a_policy_shows_its_options(entry: Entry) -> None:
     """Every option is shown with its default and its documentation."""

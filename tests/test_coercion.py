@@ -65,6 +65,7 @@ KINDS = {
 }
 
 
+@pytest.mark.sweep(4)
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_run_on_arrays_lists_and_tables_is_the_run_on_tensors(kind: str):
     """Picks are the same if arms, indices, rewards, points, counts and costs are arrays, lists or tables."""

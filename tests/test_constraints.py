@@ -85,6 +85,7 @@ CASES_WITHIN: dict[str, tuple[int, list[Constraint], Any]] = {
 }
 
 
+@pytest.mark.sweep(3)
 @pytest.mark.parametrize("name", CASES_WITHIN)
 def test_picks_are_those_of_a_dense_greedy_loop(name):
     count, within, fits = CASES_WITHIN[name]
@@ -101,7 +102,7 @@ def test_picks_are_those_of_a_dense_greedy_loop(name):
         pulled, rewards = pulled + expected, rewards + y
 
 
-@pytest.mark.sweep(7)
+@pytest.mark.sweep(4)
 @pytest.mark.filterwarnings("ignore:exactly=:torchbandits.errors.DiagnosticWarning")
 @pytest.mark.parametrize("case", [case for case in CASES if not case.mode], ids=lambda case: case.name)
 def test_every_policy_keeps_constraints(case: Case):
@@ -204,6 +205,7 @@ def brute(count: int, plates: list[Tensor], limits: list[tuple[Tensor, int]]) ->
     return found
 
 
+@pytest.mark.sweep(3)
 @pytest.mark.parametrize("seed", range(6))
 def test_a_value_that_leaves_too_few_arms_gives_way_to_another(seed: int) -> None:
     generators = torch.Generator().manual_seed(seed)
@@ -364,6 +366,7 @@ def test_a_constraint_of_one_s_own():
     assert float(torch.pdist(selection.points).min()) > 0.2
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("name", ["gp_ucb", "thompson_sampling", "batch_bkb"])
 @pytest.mark.filterwarnings("ignore:exactly=:torchbandits.errors.DiagnosticWarning")
 def test_a_journal_repeats_them(name, tmp_path: Path):
@@ -459,6 +462,7 @@ STARTS = {
 }
 
 
+@pytest.mark.sweep(3)
 @pytest.mark.filterwarnings("ignore:exactly=:torchbandits.errors.DiagnosticWarning")
 @pytest.mark.parametrize("name", STARTS)
 def test_first_picks_are_followed_by_the_policy_s_own(name: str, tmp_path: Path) -> None:

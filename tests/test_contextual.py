@@ -127,6 +127,7 @@ def test_picks_open_at_several_contexts_wait_for_each_other():
     assert bool((shrunk <= 1).all())
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("policy", [tb.gp_ucb(rbf(), noise_std=0.1), tb.auto()], ids=["gp_ucb", "auto"])
 def test_batches_of_a_given_size(policy: tb.Policy, tmp_path: Path):
     def started() -> tb.ContextualBandit:
@@ -957,6 +958,7 @@ WITHIN = {
 }
 
 
+@pytest.mark.sweep(3)
 @pytest.mark.parametrize("name", WITHIN)
 def test_constraints_at_a_context_are_those_of_the_plain_bandit_on_its_pairs(name: str):
     """Picks that are open at other contexts do not count for the constraints, and are pending."""

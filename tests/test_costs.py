@@ -50,6 +50,7 @@ def oracle_picks(
     return picks
 
 
+@pytest.mark.sweep(6)
 @pytest.mark.parametrize(
     ("acquisition", "exponent", "baseline"), [("ucb", 1.0, 0.0), ("ucb", 0.5, 3.0), ("ucb", 2.0, -1.0), ("ei", 1.0, 0.0)]
 )
@@ -189,6 +190,7 @@ def environment(seed: int = 0, costs: torch.Tensor | None = None) -> tb.environm
     )
 
 
+@pytest.mark.sweep(6)
 @pytest.mark.parametrize("name", ["batch_bkb", "gp_bucb", "mini_gp_ucb", "thompson_sampling", "uniform", "pi_gp_ucb"])
 @pytest.mark.parametrize("rows", [1, 3])
 def test_a_budget_is_spent_and_never_exceeded(name: str, rows: int):

@@ -183,7 +183,7 @@ SOURCES: dict[str, Callable[[Tensor], Any]] = {
 }
 
 
-@pytest.mark.sweep(3)
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("name", SOURCES)
 @pytest.mark.parametrize("policy", [tb.bkb, tb.batch_bkb, tb.gp_ucb], ids=lambda policy: policy.__name__)
 def test_sources_are_the_same(name, policy):

@@ -244,7 +244,7 @@ def replicates(policy, rows: int, lengthscale: float, noise_std: float, pulls: i
 MOST_ALARMS = 6
 
 
-@pytest.mark.sweep(2)
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize(
     ("make", "options", "rows", "lengthscale", "noise_std", "pulls"),
     [

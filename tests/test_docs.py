@@ -142,7 +142,7 @@ def commands() -> list[str]:
     return sorted(set(found))
 
 
-@pytest.mark.sweep(17)
+@pytest.mark.sweep(9)
 @pytest.mark.parametrize("line", commands())
 def test_every_command_exists_with_its_options(line: str) -> None:
     command: Any = typer.main.get_command(app)

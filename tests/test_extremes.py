@@ -82,7 +82,7 @@ EXTREMES: dict[str, tuple[torch.Tensor, float, float, float, int, float, float]]
 REFUSED = ("a lengthscale of 1e8 and little noise", "batch_bkb")
 
 
-@pytest.mark.sweep(6)
+@pytest.mark.sweep(3)
 @pytest.mark.parametrize(("name", "policy"), [(n, p) for n in EXTREMES for p in POLICIES if (n, p) != REFUSED])
 def test_posteriors_agree_with_120_digits(policy: str, name: str):
     arms, lengthscale, noise, scale, repeats, mean_tolerance, variance_tolerance = EXTREMES[name]
@@ -195,6 +195,7 @@ def test_the_long_soak():
     assert soak().main([]) == 0
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("policy", ["bkb", "batch_bkb"])
 def test_a_dictionary_of_float32_arms_keeps_what_was_pulled(policy: str):
     """A leverage of a pulled arm that float32 rounds to 0 dropped its point: of 36 points one was left."""
@@ -213,7 +214,7 @@ def test_a_dictionary_of_float32_arms_keeps_what_was_pulled(policy: str):
     assert float(f.max() - f[bandit.best_arm()]) < 0.01
 
 
-@pytest.mark.sweep(4)
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("matern", [False, True], ids=["rbf", "matern"])
 @pytest.mark.parametrize("policy", ["gp_ucb", "gp_bucb", "bkb", "batch_bkb"])
 @pytest.mark.parametrize("case", ["far from 0", "one arm far away"])

@@ -148,6 +148,7 @@ def test_a_batch_of_the_policys_size_is_whole_even_if_few_arms_are_likely_to_suc
     assert len(bandit.ask(limit=2)) == 2
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("copies", [False, True])
 def test_arms_with_equal_features_count_once_in_a_batch(copies):
     """Also if the first one of equal arms is not on offer."""
@@ -162,7 +163,7 @@ def test_arms_with_equal_features_count_once_in_a_batch(copies):
     assert bool(available[selection.index].all())
 
 
-@pytest.mark.sweep(1)
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("several", [False, True])
 def test_the_model_of_success_respects_the_memory_budget(several):
     """Beyond 16 distinct arms, both models keep a dictionary."""

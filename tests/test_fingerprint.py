@@ -58,6 +58,7 @@ OTHERS: dict[str, tuple[Callable[[], Policy], Callable[[], Policy], str]] = {
 }
 
 
+@pytest.mark.sweep(3)
 @pytest.mark.parametrize("name", OTHERS)
 def test_a_state_of_another_policy_or_of_other_hyperparameters_is_refused(name: str):
     own, other, said = OTHERS[name]

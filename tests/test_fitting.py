@@ -59,7 +59,7 @@ def lengthscale_of(posterior: GaussianProcess) -> torch.Tensor:
 # ------------------------------------------------------------------------- getting home
 
 
-@pytest.mark.sweep(8)
+@pytest.mark.sweep(4)
 @pytest.mark.parametrize("misfit", [False, True])
 @pytest.mark.parametrize("wrong", [0.1, 0.2, 1.0, 5.0, 10.0])
 @pytest.mark.parametrize("seed", range(3))
@@ -574,7 +574,7 @@ def test_a_fit_that_fails_leaves_no_trace(name: str):
 # ------------------------------------------------------------------------- refit_every
 
 
-@pytest.mark.sweep(2)
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("name", ["gp_ucb", "igp_ucb", "gp_bucb", "bkb", "batch_bkb", "compressed_gp"])
 def test_refitting_every_so_often_is_fitting_by_hand(name: str):
     """Fits happen after the tell in which a row's pulls pass a multiple of `refit_every`."""

@@ -88,7 +88,7 @@ def test_a_card_with_little_shared_memory_has_small_blocks(monkeypatch):
     fused._shared.cache_clear()
 
 
-@pytest.mark.sweep(2)
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("rows", [None, 3])
 @pytest.mark.parametrize(
     ("asked", "compiles", "near"), [(False, True, True), (True, True, True), (True, True, False), (True, False, True)]

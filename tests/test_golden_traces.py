@@ -32,7 +32,7 @@ RUNS = [
 ]
 
 
-@pytest.mark.sweep(16)
+@pytest.mark.sweep(12)
 @pytest.mark.parametrize(("case", "variant"), RUNS, ids=itertools.starmap(golden.name_of, golden.runs()))
 def test_a_run_is_the_recorded_one(player: ProcessPoolExecutor, case: Case, variant: str):
     name = golden.name_of(case, variant)
@@ -84,6 +84,7 @@ def test_a_difference_is_said_with_its_place_and_what_was_expected():
     assert said == f"batch_bkb, rows: the saved state lacks {trace['names'][:1]} and has new ['state.other']."
 
 
+@pytest.mark.exhaustive
 def test_points_of_a_box_are_compared_within_a_tolerance():
     name = "gp_ucb, box"
     x, y = map(float, TRACES[name]["picks"][0].split()[4].split(","))

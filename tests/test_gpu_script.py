@@ -227,6 +227,7 @@ def lane(monkeypatch: pytest.MonkeyPatch):
     return module
 
 
+@pytest.mark.exhaustive
 def test_a_part_of_the_lane_writes_each_line_and_says_what_it_left_out(lane, tmp_path, monkeypatch):
     done = lane.measure("long", tmp_path, "cpu", 3600.0, small=True)
     assert [line["pulls of each"] for line in done] == [50.0, 50.0]

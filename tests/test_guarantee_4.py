@@ -117,7 +117,7 @@ def test_guarantee_4_f_lies_inside_the_bounds(name, problem, lam):
     assert inside.mean() >= 1 - DELTA
 
 
-@pytest.mark.sweep(1)
+@pytest.mark.exhaustive
 @OFF_SCALE
 @pytest.mark.parametrize("problem", PROBLEMS)
 def test_guarantee_4_is_not_vacuous(problem):

@@ -84,6 +84,7 @@ def test_whole_runs_equal_the_naive_loop(acquisition, kernel_name, leverage):
     assert 0 < len(naive.kept) < 80, "nothing was tested: all kept, or none"
 
 
+@pytest.mark.sweep(3)
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("leverage", [0.3, 3.0])
 def test_a_batch_is_learned_one_pull_after_the_other(leverage, seed):
@@ -104,6 +105,7 @@ def test_a_batch_is_learned_one_pull_after_the_other(leverage, seed):
     assert 25 < len(naive.kept) < 80 or leverage == 3.0
 
 
+@pytest.mark.sweep(3)
 @pytest.mark.parametrize("outside", [False, True], ids=["arms", "points"])
 @pytest.mark.parametrize("leverage", [0.031, 0.7, 11.3])
 def test_history_is_learned_as_that_many_pulls(leverage, outside):
@@ -224,6 +226,7 @@ def test_guarantee_7_the_dictionary_stops_growing(acquisition, leverage, horizon
     assert kept * math.log1p(leverage) <= 2 * float(report.information_gain) * (1 + 1e-9)
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("leverage", [10.0, 0.3])
 def test_guarantee_7_whatever_is_pulled(leverage):
     """Pulls from everywhere, in tells of a hundred: once no arm's leverage is above τ, nothing is ever kept again."""

@@ -226,6 +226,7 @@ def batch_growth(arms: torch.Tensor, rewards: torch.Tensor, horizon: int, length
     assert sizes.max() >= horizon / 10
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("seed", range(3))
 def test_guarantee_6_batches_grow_on_synthetic_arms(seed):
     """Abalone's shape without its data: 4,000 standardised arms in 8 dimensions, correlated, a smooth reward."""

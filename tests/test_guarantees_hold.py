@@ -43,6 +43,7 @@ def linear_regret(seed: int, pulls: int) -> tuple[int, np.ndarray]:
     return int((bandit.dictionary >= 0).sum()), np.array(regrets)
 
 
+@pytest.mark.exhaustive
 @OFF_SCALE
 def test_cub_with_the_printed_numbers_can_learn_nothing_and_have_linear_regret():
     """The first picks are random; then the same arm is pulled forever, and the regret per step is constant."""

@@ -53,6 +53,7 @@ def test_a_headline_decides_no_number_and_needs_uniform() -> None:
         parse_config(values, "small")
 
 
+@pytest.mark.exhaustive
 def test_where_all_arms_are_the_same_there_is_no_headline(tmp_path: Path) -> None:
     """If all arms are equal, there is no gap between the average and the best arm, and the usual figures are drawn."""
     values = quickstart() | {"horizon": 5, "repetitions": 1, "policies": [{"name": "uniform"}]}

@@ -144,6 +144,7 @@ def test_a_hostile_title_and_label_can_be_drawn_as_a_reproduction():
     assert figure.legends[0].get_texts()[0].get_text() == literal(LABEL)
 
 
+@pytest.mark.sweep(5)
 @pytest.mark.parametrize("name", ["../../outside", "..", ".", "", "/etc/x", "a/b", "a\\b", "C:x", "x\x1b[31m", "n" * 5000])
 def test_a_name_stays_inside_the_output_folder(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
@@ -196,7 +197,7 @@ NOT_YAML = {
 }
 
 
-@pytest.mark.sweep(6)
+@pytest.mark.sweep(3)
 @pytest.mark.parametrize("content", NOT_YAML)
 def test_a_file_that_is_no_configuration_is_refused(content: str, tmp_path: Path):
     text, words = NOT_YAML[content]
@@ -271,7 +272,7 @@ KINDS = [
 COMMANDS = (["run"], ["reproduce"], ["bench"], ["plot"], ["report"], ["watch"], ["watch", "--once"])
 
 
-@pytest.mark.sweep(4)
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_path_that_cannot_be_used_is_one_line(kind: str, paths: dict[str, str]):
     for command in COMMANDS:
@@ -374,6 +375,7 @@ LAST = {
 }
 
 
+@pytest.mark.sweep(5)
 @pytest.mark.parametrize("damage", LAST)
 def test_a_tell_that_does_not_fit_is_one_line(damage: str, played: Path, tmp_path: Path):
     records = records_of(played)
@@ -392,6 +394,7 @@ def test_a_run_of_no_length_is_one_line(seeds: dict, played: Path, tmp_path: Pat
         refused(*command, str(path))
 
 
+@pytest.mark.exhaustive
 def test_an_arm_that_is_not_there_is_shown_and_not_learned(tmp_path: Path):
     """Read-only views have no arms to compare with. A bandit that resumes refuses the arm, in any record."""
     path, policy = tmp_path / "run.journal", tb.gp_ucb(rbf(), **COMMON)

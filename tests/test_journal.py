@@ -425,6 +425,7 @@ def test_a_failed_call_leaves_no_record(tmp_path: Path):
     assert path.read_bytes() == before
 
 
+@pytest.mark.sweep(3)
 @pytest.mark.parametrize("damage", ["cut", "changed", "foreign", "pickle", "directory"])
 def test_a_checkpoint_that_can_not_be_read_is_left_aside(tmp_path: Path, damage: str):
     path, case = tmp_path / "run.journal", Case("bkb", "")
@@ -529,7 +530,7 @@ def test_slow_calls_are_in_a_checkpoint_however_few_they_are(tmp_path: Path, mon
     assert int(begun().pulls) == 2
 
 
-@pytest.mark.sweep(1)
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("policy", [lambda: tb.gp_ucb(rbf(0.3), noise_std=0.1), tb.auto], ids=["gp_ucb", "auto"])
 def test_a_checkpoint_leaves_out_large_directions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, policy: Any):
     arms = torch.rand(3_000, 2, generator=generator(0), dtype=torch.float64)

@@ -123,6 +123,7 @@ def test_first_picks_ask_no_more_of_a_device_than_others(start: tb.starts.Start 
     assert max(waits for _, waits, _ in found) <= LIMITS["compressed_gp"].waits
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize(("name", "copies"), [("gp_ucb", 6), ("lin_ucb", 6), ("bkb", 12)])
 def test_a_step_of_one_pick_copies_a_few_times(name: str, copies: int, monkeypatch: pytest.MonkeyPatch):
     moved, together = [], transfers._together
@@ -435,7 +436,7 @@ def test_pure_exploration_picks_on_a_device_what_it_picks_on_the_host(
     assert there == picked("cpu")
 
 
-@pytest.mark.sweep(2)
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize(("kernel", "launches"), [("rbf", 6), ("matern32", 11)])
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 @pytest.mark.parametrize("scattered", [False, True])

@@ -85,6 +85,7 @@ def same(a: Any, b: Any) -> bool:
 # ------------------------------------------------------------------------- law 1: Nyström, exact and oracle agree
 
 
+@pytest.mark.sweep(9)
 @pytest.mark.parametrize("kernel_name", KERNELS)
 @pytest.mark.parametrize("lam", [1.0, 1e-2, 1e-4])
 def test_law_1_everything_in_the_dictionary_is_exact(kernel_name, lam):
@@ -130,6 +131,7 @@ def sums_of(problem: Problem, picks: list[int]) -> tuple[np.ndarray, np.ndarray,
     return u, np.array([float(picks.count(i)) for i in u]), np.array([y[np.array(picks) == i].sum() for i in u])
 
 
+@pytest.mark.sweep(9)
 @pytest.mark.parametrize("kernel_name", KERNELS)
 @pytest.mark.parametrize("lam", [1.0, 1e-2, 1e-4])
 def test_law_1_with_duplicates_and_near_duplicates(kernel_name, lam):
@@ -171,6 +173,7 @@ def test_law_1_after_a_run_of_one_step_updates(name, kernel_name):
     np.testing.assert_array_equal(bandit.counts.numpy(), np.bincount(picks, minlength=problem.a))
 
 
+@pytest.mark.sweep(3)
 @pytest.mark.parametrize("name", WITH_POSTERIOR)
 def test_law_1_in_single_precision(name):
     """float32 arms, λ = 1e-2·k ≥ 1e-4·k: variances differ from the float64 oracle by at most 1e-4·k and are float32."""
@@ -202,6 +205,7 @@ def test_law_1_the_posterior_differentiates_in_the_points(name):
     assert torch.autograd.gradcheck(lambda x: (bandit.posterior(x).mean, bandit.posterior(x).variance), (points,), atol=1e-5)
 
 
+@pytest.mark.sweep(3)
 @pytest.mark.parametrize("name", WITH_POSTERIOR)
 def test_law_1_with_history_from_outside_the_arms(name):
     """History at points that are not arms, with weights that are not integers, after which the run continues."""
@@ -244,6 +248,7 @@ def _play_on(problem: Problem, bandit: tb.Bandit, told: int, pulls: int) -> list
     return picks
 
 
+@pytest.mark.sweep(5)
 @pytest.mark.parametrize("name", WITH_POSTERIOR)
 @pytest.mark.parametrize("prior_mean", [0.7, "estimate"])
 def test_law_1_rewards_centred_by_a_prior_mean(name, prior_mean):
@@ -306,6 +311,7 @@ def test_law_2_one_update_with_k_pulls_equals_k_updates_in_any_order(seed, lam, 
 # ------------------------------------------------------------------------- law 3: hallucination
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("name", ["gp_bucb", "batch_bkb"])
 @pytest.mark.parametrize("kernel_name", ["rbf", "matern32"])
 def test_law_3_hallucination_and_its_undo(name, kernel_name):
@@ -345,6 +351,7 @@ def statistics_only(state: dict[str, Any]) -> dict[str, Any]:
     return {k: v for k, v in state["state"].items() if isinstance(v, torch.Tensor) and "pending" not in k}
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("kernel_name", ["rbf", "matern12"])
 def test_law_3_the_hallucinated_variance_is_the_oracle_s(kernel_name):
     problem = Problem(seed=15)
@@ -483,7 +490,7 @@ def test_law_4_with_near_duplicates_every_pick_is_a_best_arm(embedding, rule, se
     assert (statistic[ends[:-1]] > 2.0 * (1 - 1e-6)).all()
 
 
-@pytest.mark.sweep(1)
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("rule", "horizon"),
     [("global", 1000), ("global_then_local", 1000), pytest.param("product", 450, marks=pytest.mark.exhaustive)],
@@ -745,6 +752,7 @@ def test_law_5_limits_may_differ_by_row():
 # ------------------------------------------------------------------------- law 7: asking again, extending, resuming
 
 
+@pytest.mark.sweep(3)
 @pytest.mark.parametrize("name", POLICIES)
 def test_law_7_asking_again_returns_the_open_selection(name):
     problem = Problem(seed=80)
@@ -786,6 +794,7 @@ def test_law_7_state_saved_mid_batch_continues_identically(name):
     assert differences(bandit.state_dict(), resumed.state_dict()) == []
 
 
+@pytest.mark.sweep(3)
 @pytest.mark.parametrize("name", POLICIES)
 def test_law_7_a_deep_copy_is_independent(name):
     problem = Problem(seed=84)
@@ -798,6 +807,7 @@ def test_law_7_a_deep_copy_is_independent(name):
     assert problem.play(bandit, 20) == ahead
 
 
+@pytest.mark.sweep(3)
 @pytest.mark.parametrize("name", WITH_POSTERIOR)
 def test_law_7_answers_may_come_one_by_one_in_any_order(name):
     """If told in parts, last pick first, the pulls and their sums are those of a single tell."""
@@ -829,6 +839,7 @@ def test_law_7_asking_for_nothing_and_telling_nothing_change_nothing(name):
     assert int(report.batch_size) == 0
 
 
+@pytest.mark.sweep(3)
 @pytest.mark.parametrize("name", POLICIES)
 def test_the_global_generator_is_never_used(name):
     problem = Problem(seed=88)
@@ -838,6 +849,7 @@ def test_the_global_generator_is_never_used(name):
     assert torch.equal(before, torch.random.get_rng_state())
 
 
+@pytest.mark.sweep(3)
 @pytest.mark.parametrize("name", POLICIES)
 def test_the_policy_s_kernel_is_copied(name):
     """Later changes of the kernel by the caller have no effect."""

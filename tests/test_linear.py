@@ -113,6 +113,7 @@ def test_lin_ucb_picks_what_dense_oful_picks(seed: int, lam: float, prior_mean: 
     assert_same_posterior(bandit, dense, problem)
 
 
+@pytest.mark.sweep(5)
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("m", [2, 4, 9])
 def test_cbrap_picks_what_dense_oful_picks_on_the_projection(seed: int, m: int):
@@ -402,6 +403,7 @@ MAKERS = {
 every = pytest.mark.parametrize("name", MAKERS)
 
 
+@pytest.mark.sweep(3)
 @every
 @pytest.mark.parametrize("lam", [1.0, 1e-3])
 def test_float32_arms_have_a_float64_posterior(name: str, lam: float):

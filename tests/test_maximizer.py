@@ -62,6 +62,7 @@ def test_the_score_is_that_of_the_arms_and_differentiable():
         assert bool(torch.autograd.grad(score.sum(), points)[0].isfinite().all())
 
 
+@pytest.mark.exhaustive
 def test_further_points_are_pending_for_each_other():
     bandit = tb.Bandit(tb.gp_ucb(rbf(0.2), noise_std=0.01, width=tb.widths.Constant(2.0)), START)
     selection = bandit.ask(more=4, maximizer=ascend)

@@ -66,6 +66,7 @@ def test_the_number_of_switches_is_bounded_by_what_was_learned(seed: int, thresh
     assert switches < 1000
 
 
+@pytest.mark.exhaustive
 def test_a_larger_ratio_switches_less():
     few, more, most = (switches_and_bound(c, 0)[0] for c in (10.0, 2.0, 1.1))
     assert few < more < most
@@ -101,6 +102,7 @@ def test_picks_stay_bounded_where_nothing_is_left_to_learn():
     assert bandit.ask().index.tolist() == [0] * 500
 
 
+@pytest.mark.exhaustive
 def test_one_switch_costs_the_same_whatever_the_number_of_pulls():
     problem = Problem(seed=0, a=30)
     policy = tb.mini_gp_ucb(kernel_pair("rbf")[0], noise_std=NOISE_STD, ratio_threshold=1.1)

@@ -166,6 +166,7 @@ def test_the_command_line_takes_molecules(tmp_path: Path, monkeypatch: pytest.Mo
     assert plate["smiles"].isin(SMILES).all()
 
 
+@pytest.mark.exhaustive
 def test_more_molecules_need_another_campaign_which_the_message_tells_how_to_begin(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

@@ -343,6 +343,7 @@ def test_a_posterior_is_that_of_the_dense_oracle():
     np.testing.assert_allclose(table.leverage * 0.01, variance, rtol=1e-8, atol=1e-12)
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("counts", [False, True])
 def test_auto_compares_fingerprints_by_a_fitted_tanimoto_kernel(counts: bool):
     """The posterior at a fit is that of a dense Gaussian process on normal scores."""

@@ -218,6 +218,7 @@ def test_worker_processes_read_the_table_and_import_the_function(lab: Path):
     assert len(load_records(lab / "out")[1]) == 2
 
 
+@pytest.mark.sweep(5)
 @pytest.mark.parametrize(
     ("name", "said"),
     [
@@ -520,6 +521,7 @@ def test_a_policy_may_be_made_by_a_function(lab: Path):
         assert arms[:2] == arms[2:]
 
 
+@pytest.mark.sweep(5)
 @pytest.mark.parametrize(
     ("policy", "said"),
     [
@@ -613,6 +615,7 @@ PAGE = Path(__file__).parents[1] / "docs" / "experiments.md"
 BLOCKS = re.findall(r"^```yaml\n(.*?)^```", PAGE.read_text(), re.DOTALL | re.MULTILINE)
 
 
+@pytest.mark.sweep(3)
 @pytest.mark.parametrize("block", BLOCKS, ids=range(len(BLOCKS)))
 def test_the_files_of_the_page_run(lab: Path, block: str):
     frame().rename(columns={"price": "operator"}).drop(columns="second").to_csv("screen.csv", index=False)
@@ -704,6 +707,7 @@ def test_a_resolved_file_is_told_from_one_written_by_hand(path: Path, tmp_path: 
     assert not is_dumped(path)
 
 
+@pytest.mark.exhaustive
 def test_pulls_that_were_observed_before_are_counted_in_words(lab: Path):
     done = run(lab, headline=True, history=3)
     said = " ".join(done.stdout.split())

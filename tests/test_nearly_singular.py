@@ -37,7 +37,7 @@ def dense_mean(x: np.ndarray, S: list[int], u: list[int], n: list[float], s: lis
         return np.array([float(v) for v in kernel(S, list(range(len(x)))).T * a])
 
 
-@pytest.mark.sweep(2)
+@pytest.mark.sweep(1)
 @OFF_SCALE
 @pytest.mark.parametrize(
     ("seed", "d", "oversampling", "noise_std", "refused"),

@@ -169,6 +169,7 @@ def test_a_saved_state_remembers_that_the_noise_is_relative():
     assert bool(again.fit_kernel_(misfit=False).before.isfinite())
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("many", [False, True], ids=["one by one", "together"])
 @pytest.mark.parametrize("name", ["gp_ucb", "batch_bkb"])
 def test_a_journal_repeats_them(name, many, tmp_path: Path, monkeypatch):

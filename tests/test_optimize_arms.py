@@ -67,7 +67,7 @@ def acquisitions(model: BanditModel, pending: Tensor | None) -> dict[str, Any]:
     return own | theirs | {"draws": PolicyAcquisition(model, drawing(), pending)}
 
 
-@pytest.mark.sweep(2)
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("dictionary", ["all", "leverage"])
 @pytest.mark.parametrize("unique", [False, True])
 @pytest.mark.parametrize("name", [*SCORES, "q_ucb", "q_log_ei", "q_log_nei", "draws"])
@@ -85,7 +85,7 @@ def test_picks_are_those_of_a_naive_scan(name, unique, dictionary):
         torch.testing.assert_close(acqf(arms.unsqueeze(-2)), before, rtol=1e-9, atol=1e-9)
 
 
-@pytest.mark.sweep(5)
+@pytest.mark.sweep(3)
 @pytest.mark.parametrize("score", SCORES)
 @pytest.mark.parametrize("noise_std", [0.1, 1e-3])
 @pytest.mark.parametrize("q", [1, 2, 12])

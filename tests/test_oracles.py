@@ -247,6 +247,7 @@ def test_batches_of_ratio_one_are_single_pulls():
     assert igp.picks == bucb.picks
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("rule", ["global", "local", "global_then_local", "exact_ratio"])
 def test_every_rule_bounds_the_true_ratio(rule):
     """Before the pick that breaks the rule the ratio is below the threshold; the sum is never below the true ratio."""

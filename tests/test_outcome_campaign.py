@@ -195,6 +195,7 @@ def test_failures_are_evaluations_and_rules_count_measurements(monkeypatch: pyte
         c.should_stop(tb.stopping.ProbableRegret(1.0))
 
 
+@pytest.mark.exhaustive
 def test_costs_are_heeded_and_held(tmp_path: Path):
     table = frame()
     price = np.where(np.arange(len(table)) % 2, 1.0, 50.0)

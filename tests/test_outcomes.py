@@ -564,6 +564,7 @@ def test_a_smaller_front_of_a_batch_row_is_not_compared_with_arms_that_break_the
     assert float(front.probability[1, 1]) == 0.0
 
 
+@pytest.mark.exhaustive
 def test_fronts_of_random_tables():
     g = generator(0)
     for k in (1, 2, 3, 4):
@@ -931,6 +932,7 @@ def test_botorch_finds_the_best_arm_of_its_hypervolume_improvement(name):
     assert optimize_arms(noisy, PROBLEM.tensor[:8], 2)[2].unique().numel() == 2
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("name", ["chebyshev", "constrained", "improvement", "growth"])
 def test_leaders_are_the_first_of_each_trade_off_then_the_second(name: str):
     bandit = tb.OutcomeBandit(POLICIES[name](), PROBLEM.tensor, generator=generator(2))

@@ -94,6 +94,7 @@ def test_the_page_of_an_experiment_is_whole_and_right(experiment: Path):
     assert [str(best), str(len(means[best])), expected] == read.cells[-15:-12]
 
 
+@pytest.mark.exhaustive
 def test_the_page_of_a_run_with_rows_and_without_known_regret(tmp_path: Path):
     arms = torch.linspace(0, 1, 30, dtype=torch.float64).unsqueeze(-1)
     kernel = gpytorch.kernels.RBFKernel().double()

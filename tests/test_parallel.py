@@ -561,6 +561,7 @@ def test_a_table_that_breaks_ends_a_plain_run_with_what_was_learned():
     assert len(caught.value.history) == 5
 
 
+@pytest.mark.exhaustive
 def test_late_evaluations_fail_and_hold_their_worker():
     """Two of four workers are occupied during both runs, which shows that the runs do not wait for them."""
     picks = tb.run(tb.uniform(batch_size=8), BlackBox(noisy, ARMS, seeded=True), 16, generator=generator(0)).pulls["arm"]

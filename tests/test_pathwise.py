@@ -45,12 +45,14 @@ def test_moments_are_those_of_the_posterior(kernel, dictionary):
     check_moments(BanditModel(*data(), dictionary=of_dictionary(dictionary), **options), points(6, seed=2))
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("prior_mean", [0.7, "estimate"])
 def test_moments_with_a_prior_mean(prior_mean):
     X, Y = data()
     check_moments(BanditModel(X, Y + 3, kernel=rbf(0.15), noise_std=NOISE_STD, prior_mean=prior_mean), points(6, seed=2))
 
 
+@pytest.mark.exhaustive
 def test_moments_with_known_variances_and_after_conditioning():
     X, Y = data()
     Yvar = 0.01 + 0.1 * torch.rand(Y.shape, generator=generator(1), dtype=torch.float64)

@@ -187,6 +187,7 @@ def test_the_page_shows_ranks_losses_and_what_is_missing(tmp_path: Path) -> None
     assert "| `baybe` | -0.100 (-0.100 to -0.100) | 9 | 0 of 3 | none |" in words, "against it, all runs that both have"
 
 
+@pytest.mark.exhaustive
 def test_a_run_is_stopped_after_its_limit_and_shown_apart(tmp_path: Path) -> None:
     outcome = play(Fixed(), LINE, Budget(8, 2), seed=0, started=5.0, limit=5.0)
     assert outcome.evaluations == 2, "the limit is compared after each batch"

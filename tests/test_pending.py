@@ -188,6 +188,7 @@ def test_batch_rows_are_singles(name):
             bandit.tell(selection[:4], rewards)
 
 
+@pytest.mark.sweep(6)
 @every_sparse
 @pytest.mark.parametrize("kind", ["float32", "source", "recomputed"])
 def test_other_arms_pick_the_same(name, kind):

@@ -94,7 +94,7 @@ def test_batch_lengths_are_the_formula_s_and_few():
 # ------------------------------------------------------------------------------------------ BPE: against the oracle
 
 
-@pytest.mark.sweep(4)
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("kernel_name", ["rbf", "matern32", "linear", "scaled"])
 @pytest.mark.parametrize(("seed", "lam", "width"), [(0, 0.01, 2.0), (1, 1.0, 0.3), (2, 0.1, 1.0), (3, 1e-4, None)])
 def test_bpe_picks_what_the_oracle_picks(kernel_name: str, seed: int, lam: float, width: float | None):
@@ -518,6 +518,7 @@ def test_narrow_arms_leave_every_pick_a_largest_variance(seed: int):
         bandit.tell(bandit.ask(), problem.rewards(int(bandit.pulls), torch.tensor(picks)))
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("seed", range(4))
 def test_the_number_of_leaders_changes_no_pick(seed: int):
     problem = Problem(seed=seed, a=80)
@@ -754,6 +755,7 @@ def test_random_batches_double_and_add_up_to_the_horizon():
         assert len(lengths) <= math.ceil(math.log2(math.sqrt(horizon) + 1)) + 1
 
 
+@pytest.mark.sweep(5)
 @pytest.mark.parametrize("kernel_name", ["rbf", "matern32", "linear"])
 @pytest.mark.parametrize(("seed", "lam", "width"), [(0, 0.01, 2.0), (1, 1.0, 0.3), (3, 1e-4, None)])
 def test_reds_draws_from_the_survivors_of_the_oracle(kernel_name: str, seed: int, lam: float, width: float | None):

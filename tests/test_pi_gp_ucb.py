@@ -532,6 +532,7 @@ def test_law_5_rows_may_wait_and_differ_in_what_is_on_offer():
 # ------------------------------------------------------------------------------------------- law 7: saved and resumed
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("batched", [False, True])
 def test_law_7_state_saved_mid_batch_continues_identically(batched):
     duel = Duel()

@@ -104,7 +104,7 @@ def random_bandit(rng: np.random.Generator) -> tuple[Any, int, tuple[int, ...], 
     return make, a, (rows,) if rows > 1 else (), oracles.matern(nu, lengthscale)
 
 
-@pytest.mark.sweep(4)
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("seed", range(16))
 def test_every_number_of_the_pool_is_that_of_a_dense_fit(seed):
     rng = np.random.default_rng(seed)

@@ -99,6 +99,7 @@ def test_quadrature_features_beyond_the_memory_budget():
     refused(lambda: bandit(tb.thompson_sampling(rbf(), embedding="qff", memory_budget=needed - 1, **BOUNDED)))
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize(("lengthscale", "dim", "limit"), [(0.2, 2, 100), (0.05, 2, 500), (0.3, 3, 300), (0.5, 4, 200)])
 def test_quadrature_features_beyond_the_limit(lengthscale: float, dim: int, limit: int):
     arms = Problem(seed=4, a=60, d=dim).tensor
@@ -116,6 +117,7 @@ def test_quadrature_features_beyond_the_limit(lengthscale: float, dim: int, limi
     attempt(embedding="rff").ask()
 
 
+@pytest.mark.exhaustive
 def test_quadrature_features_of_arms_that_span_too_much():
     def attempt(times: float = 1.0, embedding: str = "qff") -> tb.Bandit:
         kernel = rbf(0.005 * times)
@@ -162,6 +164,7 @@ def test_a_population_larger_than_the_arm_set():
     attempt(int(number(r"population=(\d+) would do", message))).ask()
 
 
+@pytest.mark.sweep(6)
 @pytest.mark.parametrize("max_pulls", [3, 10, 50])
 @pytest.mark.parametrize("seed", range(4))
 def test_a_start_that_needs_too_many_pulls(max_pulls: int, seed: int):
@@ -237,6 +240,7 @@ def test_options_out_of_range_name_the_option_and_what_came(
 OF_THREE_ROWS = {"noise_std": 0.1, "norm_bound": torch.tensor([1.0, 2.0, 3.0], dtype=torch.float64)}
 
 
+@pytest.mark.sweep(5)
 @pytest.mark.parametrize(
     "make",
     [

@@ -52,7 +52,7 @@ def alive(parts: list[weakref.ref[Any]]) -> set[str]:
     }
 
 
-@pytest.mark.sweep(7)
+@pytest.mark.sweep(4)
 @pytest.mark.parametrize("case", MARKED, ids=identify)
 def test_a_bandit_without_references_is_freed(case: Case):
     def left() -> set[str]:

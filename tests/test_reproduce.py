@@ -284,6 +284,7 @@ def test_the_command_lists_runs_and_explains(tmp_path: Path) -> None:
     assert "Did you mean 'bbkb-fig" in unknown.stderr
 
 
+@pytest.mark.sweep(7)
 @pytest.mark.parametrize("name", catalogue())
 def test_every_figure_has_a_reduced_form_and_says_where_it_is_from(name: str) -> None:
     reproduction = find_reproduction(name)

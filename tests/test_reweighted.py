@@ -74,6 +74,7 @@ def play(bandit: tb.Bandit, batches: range, check: Weights | None = None) -> lis
     return picks
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("name", MAKERS)
 def test_the_posterior_is_the_dense_one_with_these_weights(name):
     bandit, weights = tb.Bandit(MAKERS[name](), PROBLEM.tensor), Weights(name)
@@ -133,6 +134,7 @@ def test_a_restart_counts_weights(noise_var: float, held: list[int]):
     assert sums[first : first + 3] == pytest.approx(held)
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("name", MAKERS)
 def test_other_arms_keep_what_was_learned(name):
     bandit, weights = tb.Bandit(MAKERS[name](), PROBLEM.tensor), Weights(name)

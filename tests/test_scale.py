@@ -67,6 +67,7 @@ WEIGHED = {
 }
 
 
+@pytest.mark.sweep(4)
 @pytest.mark.parametrize(("size", "wild"), [(1.0, False), (30.0, True)])
 @pytest.mark.parametrize(("weigh", "variances"), [(w, name == "noise_var") for name, w in WEIGHED.items()], ids=WEIGHED)
 def test_the_spread_of_rewards_that_count_less_or_no_more_is_that_of_their_averages(weigh, variances, size, wild):
@@ -112,7 +113,7 @@ OFF = {
 }
 
 
-@pytest.mark.sweep(3)
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS)
 @pytest.mark.parametrize(("run", "options", "lengthscale", "fix"), OFF.values(), ids=OFF)
 def test_a_scale_that_is_far_off_is_named_once_with_its_fix(make, run, options, lengthscale, fix):

@@ -55,6 +55,7 @@ def test_margins_out_of_range(make, word):
         make()
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("rule", [Global(ratio_threshold=2.0), Product(ratio_threshold=3.0)])
 def test_batches_of_expected_improvement_end_when_their_rule_says(rule):
     """Each pick is compared with a dense posterior in which earlier picks of the batch are hallucinated, and each end of a

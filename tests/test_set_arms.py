@@ -407,7 +407,7 @@ def test_arms_that_may_be_better_than_a_removed_one_are_counted_by_its_lower_bou
     assert without.rivals == with_it.rivals
 
 
-@pytest.mark.sweep(1)
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("failing", [False, True])
 def test_auto_with_a_dictionary_is_saved_and_loaded_after_its_arms_changed(failing: bool):
     """Its posterior was exact at first, as that of the bandit which loads the state is; so is the model of failures."""

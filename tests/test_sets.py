@@ -185,6 +185,7 @@ def test_the_promise_of_the_rules_holds_over_draws_from_the_prior(what):
     assert failed <= stats.binom.ppf(1 - 1e-4, int(stopped.sum()), delta)
 
 
+@pytest.mark.exhaustive
 def test_they_find_the_sets_sooner_than_other_policies():
     """Fractions of rows with the correct three best arms, and of arms on the correct side of a level, after 36 rewards, over 60
     draws."""

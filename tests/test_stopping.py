@@ -223,6 +223,7 @@ def test_the_test_of_the_promise_finds_a_rule_that_breaks_it():
 # ------------------------------------------------------------------ rows, large lists, other states
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize(
     "rule",
     [stopping.EpsilonOptimal(1.0), stopping.ProbableRegret(0.3), stopping.ImprovementPerCost(0.01), stopping.SameArm(3)],

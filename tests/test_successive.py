@@ -92,7 +92,7 @@ def course(name: str, *, alike: bool = False, device: str = "cpu") -> list[list[
     return found
 
 
-@pytest.mark.sweep(4)
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("alike", [False, True], ids=["copies", "nearly equal arms"])
 @pytest.mark.parametrize("name", POLICIES)
 def test_picks_are_those_of_all_scores(name: str, alike: bool, monkeypatch: pytest.MonkeyPatch):

@@ -159,6 +159,7 @@ def dense_pick(told: list[tuple[int, float]], pending: list[int], exponent: floa
     return best
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("exponent", [None, 0.0, 3.0])
 def test_picks_are_those_of_the_dense_rule(exponent: float | None):
     bandit = tb.OutcomeBandit(fidelity(exponent=exponent), torch.tensor(BOTH), generator=generator(1))
@@ -295,6 +296,7 @@ class Dense:
         return score, arms
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("kind", ["bounds", "pareto", "growth", "improvement"])
 def test_fidelities_of_several_outcomes_are_those_of_the_dense_rule(kind: str):
     bandit = tb.OutcomeBandit(several(kind), torch.tensor(BOTH), generator=generator(1))
@@ -332,7 +334,7 @@ def test_fidelities_of_several_outcomes_are_those_of_the_dense_rule(kind: str):
     assert bandit.best(len(expected)).index.tolist() == expected, "the target's feasible arms first, by their means"
 
 
-@pytest.mark.sweep(1)
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("kind", ["bounds", "pareto", "growth"])
 def test_fidelities_of_several_outcomes_in_rows_and_journals(kind: str, tmp_path: Any):
     arms = torch.tensor(BOTH)

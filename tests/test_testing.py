@@ -269,6 +269,7 @@ def test_each_law_of_policies_is_broken_below():
     assert set(BROKEN_POLICIES) == laws(PolicyContract)
 
 
+@pytest.mark.sweep(14)
 @pytest.mark.usefixtures("annotations_not_enforced")
 @pytest.mark.parametrize("law", BROKEN_POLICIES)
 def test_a_broken_policy_fails(law: str, monkeypatch: pytest.MonkeyPatch):
@@ -367,6 +368,7 @@ def test_each_law_of_sources_is_broken_above():
     assert set(BROKEN_SOURCES) == laws(ArmSourceContract)
 
 
+@pytest.mark.sweep(5)
 @pytest.mark.parametrize("law", BROKEN_SOURCES)
 def test_a_broken_source_fails(law: str):
     check_fails(BROKEN_SOURCES[law](), law)

@@ -40,7 +40,7 @@ def close(one: tb.Bandit, other: tb.Bandit) -> None:
         assert torch.allclose(a.arm_leverage(), b.arm_leverage(), rtol=1e-9, atol=1e-9)
 
 
-@pytest.mark.sweep(14)
+@pytest.mark.sweep(7)
 @every_policy
 @pytest.mark.parametrize("pulls", [9, 61])  # few distinct arms, and so many that an update needs a sweep
 def test_one_update_with_many_tells_equals_one_after_the_other(case: Case, pulls: int):

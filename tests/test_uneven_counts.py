@@ -73,7 +73,7 @@ def check(bandit: tb.Bandit, u: np.ndarray, n: np.ndarray, name: str) -> None:
         assert_close(own_variance, variance, F64, what=f"variance of the {what}")
 
 
-@pytest.mark.sweep(6)
+@pytest.mark.sweep(3)
 @pytest.mark.parametrize("ratio", RATIOS)
 @pytest.mark.parametrize("name", MAKERS)
 def test_every_view_has_the_digits_of_a_dense_solve(name, ratio):
@@ -82,6 +82,7 @@ def test_every_view_has_the_digits_of_a_dense_solve(name, ratio):
     check(observed(name, n, u), u, n, name)
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("name", ["gp_ucb", "batch_bkb all"])
 @pytest.mark.parametrize("heavy_first", [False, True])
 def test_what_is_told_after_the_factors_were_looked_at(name, heavy_first):

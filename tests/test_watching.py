@@ -283,6 +283,7 @@ def test_a_store_of_workers_is_read_beside_them(tmp_path: Path):
     assert "dictionary after" not in (tmp_path / "run.db.html").read_text(encoding="utf-8")
 
 
+@pytest.mark.exhaustive
 def test_watch_once_and_report_from_the_command_line(played: tuple[tb.History, Path], tmp_path: Path):
     _, source = played
     path = tmp_path / "run.journal"

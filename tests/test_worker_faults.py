@@ -92,7 +92,7 @@ CALLS: dict[str, Callable[[tb.Worker, list[tb.Lease]], Any]] = {
 }
 
 
-@pytest.mark.sweep(3)
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("name", ["gp_ucb", "batch_bkb"])  # tells are learned together, and one after the other
 @pytest.mark.parametrize("kind", list(CALLS))
 def test_an_interrupt_anywhere_neither_loses_a_reward_nor_learns_it_twice(name: str, kind: str, tmp_path: Path):
@@ -316,6 +316,7 @@ def change(path: Path, statement: str, *values: Any) -> None:
     db.close()
 
 
+@pytest.mark.sweep(6)
 @pytest.mark.parametrize(
     ("statement", "words"),
     [

@@ -260,6 +260,7 @@ def test_a_rollback_that_runs_twice_leaves_what_one_leaves():
         torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.exhaustive
 def test_a_large_t_exists_once_and_repeats_stay_within_the_budget(monkeypatch: pytest.MonkeyPatch):
     """From a third of the budget on its memory is reserved, and a sweep overwrites it. T has a row for every pull between two
     sweeps, and so exceeds the number of distinct arms."""
@@ -322,6 +323,7 @@ def test_a_sweep_that_fails_after_it_overwrote_t_leaves_what_was_there(spare: in
     torch.testing.assert_close(again.loop.state.table.leverage, first.leverage, rtol=1e-8, atol=1e-10)
 
 
+@pytest.mark.exhaustive
 def test_a_t_beyond_the_budget_grows_by_doubling(monkeypatch: pytest.MonkeyPatch):
     """Rows of the whole budget are reserved only while they are enough; otherwise every tell would copy all of T."""
     monkeypatch.setattr(module, "_BRIEF_BYTES", 0)
@@ -344,6 +346,7 @@ def _with_rows(problem: Problem, rows: int, budget: int = 1000) -> tb.Bandit:
     return bandit
 
 
+@pytest.mark.exhaustive
 def test_the_budget_is_not_reserved_on_a_device(monkeypatch: pytest.MonkeyPatch):
     """Rows that nothing has written take no memory on the host, but do so on a device to which a bandit was moved."""
     monkeypatch.setattr(module, "_BRIEF_BYTES", 0)

@@ -142,6 +142,7 @@ def test_the_width_scales_the_deviation_from_the_mean():
     torch.testing.assert_close(three - mean, 3 * (one - mean), rtol=1e-10, atol=1e-12)
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("embedding", ["exact", "nystrom", "qff", "rff"])
 def test_each_pick_is_the_best_arm_of_a_draw_and_pending_picks_have_no_say(embedding):
     """The picks are the argmax of the same draws, repeated with a copy of the generator."""
@@ -168,6 +169,7 @@ def test_100_000_arms_without_a_square_of_them():
     assert int(bandit.pulls) == 3
 
 
+@pytest.mark.sweep(4)
 @pytest.mark.parametrize("case", [*CASES, "any kernel"])
 def test_many_draws_are_made_some_at_a_time_and_are_the_same_ones(case, monkeypatch):
     make, embedding, options, kind = CASES.get(case, (polynomial, "exact", {}, "independent"))

@@ -12,6 +12,7 @@ import torchbandits as tb
 from torchbandits.arms.kept_columns import KeptColumns
 
 
+@pytest.mark.sweep(6)
 @pytest.mark.parametrize("batch", [(), (3,), (2, 2)], ids=str)
 @pytest.mark.parametrize("seed", range(4))
 def test_columns_come_back_whatever_was_evicted(batch: tuple[int, ...], seed: int):

@@ -11,7 +11,7 @@ from torchbandits.arms import columns
 from torchbandits.linalg import triangular as zeros
 
 
-@pytest.mark.sweep(6)
+@pytest.mark.sweep(3)
 @pytest.mark.parametrize("triangular", [2, 10_000], ids=["blocks", "whole"])
 @pytest.mark.parametrize("memory_budget", [0, 1 << 30], ids=["recomputed", "kept"])
 @pytest.mark.parametrize("oversampling", [1.0, 20.0], ids=["few", "most"])

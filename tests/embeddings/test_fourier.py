@@ -34,6 +34,7 @@ def test_quadrature_is_the_kernel_within_its_tolerance(kernel, tolerance):
     torch.testing.assert_close(features(arms).square().sum(dim=-2), features.diagonal(arms))
 
 
+@pytest.mark.sweep(3)
 @pytest.mark.parametrize("name", ["rbf", "matern12", "matern32", "matern52", "scaled"])
 def test_random_features_approach_the_kernel(name):
     """The average over many features: 40,000 of them are within 5/√F of the kernel, everywhere."""
@@ -43,6 +44,7 @@ def test_random_features_approach_the_kernel(name):
     assert error(features, kernel, arms) <= k * 5 / np.sqrt(20_000)
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("embedding", ["qff", "rff"])
 def test_the_posterior_is_that_of_the_features_kernel(embedding):
     """The dense oracle conditions the kernel zᵀz on the pulls."""

@@ -144,6 +144,7 @@ def test_states_are_loaded_with_effects_and_without() -> None:
     assert smooth_part(gpytorch.kernels.RBFKernel()).has_lengthscale
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("budget", [1 << 30, 0], ids=["kept columns", "no column kept"])
 @pytest.mark.parametrize("dim", [3, 40], ids=["few features", "many features"])
 def test_an_exact_posterior_is_that_of_dense_numpy(dim: int, budget: int) -> None:

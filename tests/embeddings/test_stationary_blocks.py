@@ -105,7 +105,14 @@ def test_other_kernels_are_left_to_gpytorch() -> None:
 
 
 @pytest.mark.sweep(1)
-@pytest.mark.parametrize("pieces", [1 << 28, 4_000, 100], ids=["one piece", "pieces of arms", "pieces of both"])
+@pytest.mark.parametrize(
+    "pieces",
+    [
+        pytest.param(1 << 28, id="one piece"),
+        pytest.param(4_000, id="pieces of arms"),
+        pytest.param(100, id="pieces of both", marks=pytest.mark.exhaustive),
+    ],
+)
 @pytest.mark.parametrize("shape", [(), (3,)], ids=["one", "rows"])
 @pytest.mark.parametrize("name", PROFILES)
 def test_a_device_sums_differences_in_bounded_pieces(
@@ -128,6 +135,7 @@ def test_a_device_sums_differences_in_bounded_pieces(
     torch.testing.assert_close(r, distances(points, arms).expand(*shape, 40, 140), rtol=1e-14, atol=0)
 
 
+@pytest.mark.sweep(10)
 @pytest.mark.parametrize("lengthscale", [1e-3, 0.05, 0.4, 3.0, 1e3])
 @pytest.mark.parametrize("name", PROFILES)
 def test_blocks_of_arms_on_a_device_equal_dense_distances(name: str, lengthscale: float) -> None:
@@ -151,6 +159,7 @@ def test_blocks_of_arms_on_a_device_equal_dense_distances(name: str, lengthscale
     np.testing.assert_allclose(K.numpy(), dense(name, points, arms, lengthscale), rtol=0, atol=atol)
 
 
+@pytest.mark.sweep(4)
 @pytest.mark.parametrize("own_arms", [False, True])
 @pytest.mark.parametrize("name", PROFILES)
 def test_batch_rows_of_arms_on_a_device(name: str, own_arms: bool) -> None:

@@ -58,6 +58,7 @@ def test_the_subset_is_encoded_in_two_halves_of_at_most_unit_norm(fake):
         assert sorted(n for n in near if n >= 0) == expected
 
 
+@pytest.mark.exhaustive
 def test_the_paper_drops_both_ends_and_looks_mutants_up_up_to_a_renaming(fake):
     """Appendix D.2 of BBKB: 13 + 4 features; a mutant counts as the arm that it equals after a renaming of its inner nodes."""
     generator = np.random.default_rng(1)
@@ -151,6 +152,7 @@ def test_networks_are_places_on_a_grid(fake):
     assert {int((row >= 0).sum()) for row in environment.neighbors} == {9, 10}
 
 
+@pytest.mark.sweep(1)
 @needs_originals
 @pytest.mark.parametrize(
     ("make", "arms", "optimum"),
@@ -177,6 +179,7 @@ def test_all_original_cells():
     assert environment.neighbors is None
 
 
+@pytest.mark.exhaustive
 def test_digits_are_trained_reproducibly_and_some_settings_are_better():
     environment = logistic_regression(epochs=1, records=2, num_train=500)
     again = logistic_regression(epochs=1, records=2, num_train=500)

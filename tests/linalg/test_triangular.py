@@ -28,6 +28,7 @@ def test_the_product(m: int, dense: int, spare: int, batch: tuple[int, ...]) -> 
     assert product.data_ptr() == out.data_ptr()
 
 
+@pytest.mark.sweep(15)
 @pytest.mark.parametrize("batch", [(), (3,)], ids=["one", "rows"])
 @pytest.mark.parametrize("dense", [0, 1, 70])
 @pytest.mark.parametrize(("m", "products"), [(1, 1), (128, 1), (129, 2), (512, 4), (900, 4)])

@@ -126,7 +126,7 @@ def test_the_dictionary_follows_the_effective_dimension_and_the_oversampling():
     assert sizes[10.0, 2.0] < sizes[1e-1, 2.0] < sizes[1e-3, 2.0]
 
 
-@pytest.mark.sweep(1)
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("ratio", [2.0, 8.0])
 def test_the_schedule_may_fall_faster_or_slower(ratio):
     case = CASES[4]

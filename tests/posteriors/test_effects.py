@@ -239,6 +239,7 @@ def tabulated(case: Problem, arms: Tensor, memory_budget: int | None = None, pul
     return ArmTable(rows, process, memory_budget).sweep_()
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("memory_budget", [None, 0])
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 def test_the_table_is_the_posterior(dtype: torch.dtype, memory_budget: int | None) -> None:

@@ -153,6 +153,7 @@ def test_the_noise_has_its_gradient():
         assert float(slope) == pytest.approx((values[0] - values[1]) / 2e-4, rel=1e-5)
 
 
+@pytest.mark.sweep(5)
 @torch.no_grad()
 @pytest.mark.parametrize("twins", [0.0, 1e-9, 1e-6])
 @pytest.mark.parametrize("noise", [1e-12, 1e-8, 1e-4])

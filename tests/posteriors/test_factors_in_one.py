@@ -71,7 +71,7 @@ def test_there_are_none_where_the_kernel_matrix_is_singular_or_has_a_nan():
     assert in_one(broken) is None
 
 
-@pytest.mark.sweep(1)
+@pytest.mark.exhaustive
 @pytest.mark.filterwarnings("ignore::torchbandits.errors.DiagnosticWarning")
 @pytest.mark.parametrize("heavy", [1.0, 2 * MOST_UNEVEN])
 @pytest.mark.parametrize("spread", [1.0, 1e-5])

@@ -105,6 +105,7 @@ def test_a_path_is_one_function_whatever_is_asked_and_told_later(case: str):
     assert paths(AT.float()).dtype == torch.float64
 
 
+@pytest.mark.sweep(5)
 @pytest.mark.parametrize("case", CASES)
 def test_paths_are_differentiable(case: str):
     name, options = CASES[case]
@@ -130,6 +131,7 @@ def test_paths_pass_through_data_with_hardly_any_noise():
     torch.testing.assert_close(values, (SUMS / COUNTS).expand(5, -1), rtol=0, atol=2e-3)
 
 
+@pytest.mark.exhaustive
 def test_near_duplicates_and_a_kernel_matrix_of_low_rank():
     """Points 1e-9 apart that are pulled many times: the paths are finite and have the posterior's moments."""
     x = torch.cat([PULLED, PULLED[:3] + 1e-9])

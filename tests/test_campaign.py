@@ -321,6 +321,12 @@ def test_conditions_and_contexts_restrict_what_is_asked():
     assert set(c.ask(3, where={"solvent": "H2O", "dry": True})["solvent"]) == {"H2O"}
     c.forget()
     assert (c.ask(3, where="dry == True and temp > 30")["dry"]).all()
+    c.forget()
+    for either in (["H2O", "EtOH"], {"EtOH", "H2O"}, np.array(["H2O", "EtOH"]), pd.Series(["EtOH", "H2O"])):
+        assert set(c.ask(6, where={"solvent": either})["solvent"]) == {"H2O", "EtOH"}
+        c.forget()
+    with pytest.raises(ArgumentError, match=r"where: the list of values of column 'solvent' is empty\."):
+        c.ask(1, where={"solvent": []})
     table = frame().assign(allowed=lambda t: t["temp"] > 100)
     assert (campaign(table, candidates="allowed").ask(4)["temp"] > 100).all()
     with pytest.raises(ArgumentError, match=r"have been|can be selected: ask for fewer, or widen"):
@@ -538,6 +544,8 @@ def test_costs_are_heeded():
     assert c.ask(1)["dry"].all()
     with pytest.raises(ArgumentError, match=r"row 0, column 'price': a cost must be a number above 0, got 0"):
         campaign(table.assign(price=0.0), cost="price")
+    with pytest.raises(ArgumentError, match=r"column 'price' holds dates: a cost must be a number above 0"):
+        campaign(table.assign(price=pd.Timestamp("2026-08-31")), cost="price")
 
 
 @pytest.mark.sweep(1)

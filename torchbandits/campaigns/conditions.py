@@ -9,7 +9,7 @@ import keyword
 import re
 import tokenize
 import unicodedata
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -61,8 +61,8 @@ def on_offer(name: str, table: Table, condition: Any, *, strict: bool = True) ->
         name: The argument, for messages.
         table: The candidates.
         condition: The name of a column of booleans; a comparison as `pandas.DataFrame.query` takes it, of columns, numbers
-            and texts (names with spaces in backticks), which calls nothing; a dictionary of columns to their values; or one
-            boolean per row, such as a series of pandas.
+            and texts (names with spaces in backticks), which calls nothing; a dictionary of columns to a value or a list of
+            possible values; or one boolean per row, such as a series of pandas.
         strict: Whether to refuse a comparison of a column of numbers with a text, or of texts with a number, which are never
             equal.
 
@@ -72,7 +72,7 @@ def on_offer(name: str, table: Table, condition: Any, *, strict: bool = True) ->
     Cost: a pass over the columns that the condition names.
     """
     if isinstance(condition, Mapping):
-        parts = [_equal(name, table, str(column), value) for column, value in condition.items()]
+        parts = [_one_of(name, table, str(column), value) for column, value in condition.items()]
         require(bool(parts), f"{name}: the dictionary is empty: give a column and its value, or leave {name}= out.")
     elif boolean_column(table, condition):
         parts = [_column(table, condition)]
@@ -150,6 +150,14 @@ def _given(name: str, table: Table, condition: Any) -> Any:
 def _column(table: Table, column: str) -> Any:
     cells = [batch.column(0).fill_null(False).to_numpy(zero_copy_only=False) for batch in table.batches([column])]
     return np.concatenate(cells).astype(bool)
+
+
+def _one_of(name: str, table: Table, column: str, value: Any) -> Any:
+    """Mask of the rows whose cell in a column is this value, or one of these."""
+    several = isinstance(value, Collection) and not isinstance(value, str | bytes) and getattr(value, "ndim", 1) > 0
+    values = list(value) if several else [value]
+    require(bool(values), f"{name}: the list of values of column {column!r} is empty.")
+    return np.logical_or.reduce([_equal(name, table, column, one) for one in values])
 
 
 def _equal(name: str, table: Table, column: str, value: Any) -> Any:

@@ -176,9 +176,10 @@ def costs(table: Table, column: str) -> Tensor:
     """Cost of an evaluation of each row, `A`, float64.
 
     Raises:
-        ArgumentError: If a cell is empty, no number, or not above 0: names the row.
+        ArgumentError: If a cell is empty, no number, or not above 0: names the row; for dates.
     """
     found = survey(table, [column])[column]
+    require(not found.date, f"{table.name}, column {column!r} holds dates: a cost must be a number above 0.")
     require(found.numeric, no_number(found, "every row needs a cost, so correct it"))
     values = numbers(table, column)
     bad = np.flatnonzero(~((values > 0) & np.isfinite(values)))

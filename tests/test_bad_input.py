@@ -174,8 +174,7 @@ def test_rewards_of_another_shape_or_type(bandit):
     q = len(selection)
     for bad in (torch.zeros(q + 1), torch.zeros(q - 1), torch.zeros(q, 1), torch.zeros(()), torch.zeros(2, q)):
         refuses(bandit, errors.ShapeError, ["reward", str(q)], "tell", selection, bad.double())
-    for dtype in (torch.complex128, torch.bool):
-        refuses(bandit, errors.ShapeError, ["reward", str(dtype)[6:]], "tell", selection, torch.zeros(q, dtype=dtype))
+    refuses(bandit, errors.ShapeError, ["reward", "complex128"], "tell", selection, torch.zeros(q, dtype=torch.complex128))
     refuses(bandit, errors.ArgumentError, ["reward"], "tell", selection, [0.0] * (q + 1))
     refuses(bandit, errors.ArgumentError, ["selection"], "tell", "nonsense", torch.zeros(q))
     refuses(bandit, errors.ShapeError, ["meta", "cpu"], "tell", selection, torch.zeros(q, device="meta"))

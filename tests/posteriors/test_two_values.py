@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -125,3 +126,16 @@ def test_an_outcome_of_two_values_in_words():
     assert "As large as two values allow, one more reward would be off by about" in explained.lines()[0]
     assert "by rank" in explained.lines()[1]
     assert "by rank" not in explained.lines()[0]
+
+
+def test_booleans_are_ones_and_zeros(tmp_path: Path):
+    x, found = torch.rand(20, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64), []
+    for journal, kind in ((tmp_path / "yes.journal", torch.bool), (None, torch.float64)):
+        bandit = tb.Bandit(tb.auto(), x, journal=journal, generator=torch.Generator().manual_seed(0))
+        for _ in range(8):
+            selection = bandit.ask()
+            bandit.tell(selection, (selection.points[:, 0] > 0.5).to(kind))
+        found.append(bandit.best(1).mean)
+    torch.testing.assert_close(found[0], found[1], rtol=0, atol=0)
+    again = tb.Bandit(tb.auto(), x, journal=tmp_path / "yes.journal", generator=torch.Generator().manual_seed(0))
+    torch.testing.assert_close(again.best(1).mean, found[1], rtol=0, atol=0)

@@ -48,6 +48,7 @@ def check_arms(arms: Any) -> Tensor:
     """Arms as a non-empty, finite, floating-point tensor `batch_shape x A x d`; whole numbers become float64."""
     arms = as_features("arms", arms)
     require(arms.dim() >= 2, f"arms must be A x d or batch_shape x A x d, got shape {tuple(arms.shape)}.", ShapeError)
+    require(arms.shape[-1] > 0, f"the arms have no features: got shape {tuple(arms.shape)}.", ShapeError)
     require(arms.numel() > 0, f"there are no arms: got shape {tuple(arms.shape)}.", ShapeError)
     require(
         arms.dtype in (torch.float32, torch.float64),
@@ -326,12 +327,13 @@ def check_places(selection: Selection, held: Tensor) -> None:
 
 
 def check_rewards(rewards: Any, index: Tensor, mask: Tensor, device: torch.device, failures: str = "error") -> Tensor:
-    """Finite real rewards, of the shape of the picks, as float64; NaN where an evaluation failed, if failures are forgotten."""
+    """Finite real rewards, of the shape of the picks, as float64; NaN where an evaluation failed, if failures are forgotten.
+    Booleans are 1 and 0."""
     if failures not in ("error", "forget"):
         raise ArgumentError(f"failures must be 'error' or 'forget', got {failures!r}.")
     y = as_tensor("rewards", rewards, device=None if isinstance(rewards, Tensor) else device)
     y = y.reshape(index.shape) if not y.dim() and index.numel() == 1 else y
-    if y.dtype == torch.bool or y.is_complex():
+    if y.is_complex():
         raise ShapeError(f"rewards must be real numbers, got {y.dtype}.")
     if y.shape != index.shape:
         raise ShapeError(f"rewards must be shaped like the selection's index, {tuple(index.shape)}, got {tuple(y.shape)}.")

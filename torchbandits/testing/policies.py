@@ -563,7 +563,7 @@ def _wrong_calls(opened: Selection, num_arms: int, dim: int) -> list[_Call]:
     tells: list[tuple[type[Exception], tuple[Any, ...]]] = [
         (ShapeError, (opened, torch.zeros(q + 1))), (ShapeError, (opened, torch.zeros(1, q))),
         (ShapeError, (opened, torch.tensor(0.0))), (ShapeError, (opened, y.to(torch.complex128))),
-        (ShapeError, (opened, y.bool())), (NonFiniteError, (opened, told(_NAN))),
+        (NonFiniteError, (opened, told(_NAN))),
         (NonFiniteError, (opened, told(_INF))), (NonFiniteError, (opened, told(-_INF))),
         (ArmIndexError, (torch.tensor([A]), y[:1])), (ArmIndexError, (torch.tensor([-2]), y[:1])),
         (ShapeError, (torch.tensor([0.5]), y[:1])), (ShapeError, (torch.tensor([1, 2]), y[0])),

@@ -105,6 +105,46 @@ def test_a_fit_is_the_same_in_any_units(reward: float, feature: float, wrong: fl
     torch.testing.assert_close(found[1][1], found[0][1], rtol=0, atol=0.1)
 
 
+def in_interval(a: float, b: float) -> gpytorch.kernels.Kernel:
+    own, scale = (gpytorch.constraints.Interval(0.01 * unit, 1000 * unit) for unit in (b, a**2))
+    base = gpytorch.kernels.RBFKernel(ard_num_dims=2, lengthscale_constraint=own)
+    return gpytorch.kernels.ScaleKernel(base, outputscale_constraint=scale).double()
+
+
+def by_logarithms(a: float, b: float) -> gpytorch.kernels.Kernel:
+    base = gpytorch.kernels.RBFKernel(ard_num_dims=2, lengthscale_constraint=positive_by_exp())
+    return gpytorch.kernels.ScaleKernel(base, outputscale_constraint=positive_by_exp()).double()
+
+
+def positive_by_exp() -> gpytorch.constraints.Positive:
+    return gpytorch.constraints.Positive(transform=torch.exp, inv_transform=torch.log)
+
+
+def product(a: float, b: float) -> gpytorch.kernels.Kernel:
+    one, other = (gpytorch.kernels.ScaleKernel(gpytorch.kernels.RBFKernel(active_dims=[j])) for j in range(2))
+    return (one * other).double()
+
+
+@pytest.mark.parametrize(("reward", "feature"), [(1e4, 1.0), (1.0, 1e5), (1e4, 1e5)])
+@pytest.mark.parametrize("make", [in_interval, by_logarithms, product])
+def test_units_suit_constraints_and_products(make: Any, reward: float, feature: float):
+    x, y = drawn(0, [0.2, 0.6], u=80)
+    found = []
+    for a, b in ((1.0, 1.0), (reward, feature)):
+        kernel = make(a, b)
+        for part, _ in degeneracy.lengthscales(kernel):
+            part.lengthscale = 0.5 * b
+        # Of a product, the first scale has the units of the rewards, and the second has none.
+        first = kernel.kernels[0] if hasattr(kernel, "kernels") else kernel
+        first.outputscale = 20 * a**2
+        posterior = posterior_of(kernel, b * x, a * y, regularization=a**2 * NOISE)
+        report = fit_kernel_(posterior)
+        lengthscales = torch.cat([part.lengthscale.flatten() / b for part, _ in degeneracy.lengthscales(posterior.kernel)])
+        found.append((lengthscales.detach(), report.after + 80 * math.log(a)))
+    torch.testing.assert_close(found[1][0], found[0][0], rtol=0.06, atol=0)
+    torch.testing.assert_close(found[1][1], found[0][1], rtol=0, atol=0.1)
+
+
 @pytest.mark.parametrize("wrong", [0.1, 1.0, 10.0])
 def test_what_no_smooth_function_explains_leaves_the_lengthscale_alone(wrong: float):
     """A smooth function plus an independent offset of each point, three times the noise."""

@@ -282,7 +282,8 @@ class Climb:
     def _units(self) -> dict[str, Tensor]:
         """Units of output scales and lengthscales, where the variance of the rewards or the spread of a feature is large.
 
-        GPyTorch's own parameters of large values are proportional to them, so that an ascent in these would hardly move.
+        GPyTorch's own parameters of large values are proportional to them, so that an ascent in these would hardly move. Other
+        constraints, such as intervals, make parameters of another size, which need no units.
         """
         x, y = self.averages.points, self.averages.residuals
         spread, variance = x.std(dim=-2, correction=0), y.square().mean()
@@ -290,14 +291,24 @@ class Climb:
         for prefix, module in self.kernel.named_modules():
             for own in ("raw_outputscale", "raw_lengthscale"):
                 name = f"{prefix}.{own}".lstrip(".")
-                if name not in self._parameters:
+                if name not in self._parameters or not isinstance(module, gpytorch.kernels.Kernel):
                     continue
                 unit = variance
                 if own == "raw_lengthscale":
                     unit = spread if module.active_dims is None else spread[module.active_dims]
                     unit = unit if unit.shape[-1:] == module.raw_lengthscale.shape[-1:] else unit.mean()
-                units[name] = torch.where(unit > _LARGE, unit, 1.0).expand(self._parameters[name].shape)
+                elif bool(variance > _LARGE):
+                    unit = variance / self._growth(module)
+                large = (unit > _LARGE) & _proportional(module.constraint_for_parameter_name(own), unit)
+                units[name] = torch.where(large, unit, 1.0).expand(self._parameters[name].shape)
         return units
+
+    def _growth(self, module: gpytorch.kernels.Kernel) -> Tensor:
+        """The derivative of the average k(x, x) with respect to an output scale: that of a product has the other factors."""
+        with torch.enable_grad():
+            whole, own = kernel_diagonal(self.kernel, self.averages.points).mean(), module.outputscale.sum()
+            slopes = [torch.autograd.grad(value, module.raw_outputscale)[0].sum() for value in (whole, own)]
+        return slopes[0] / slopes[1]
 
     def _values(self) -> dict[str, Tensor]:
         return {name: p.detach().clone() for name, p in self._all().items()}
@@ -325,6 +336,14 @@ class Climb:
                 part.lengthscale = value
                 scaled = True
         return scaled
+
+
+def _proportional(constraint: gpytorch.constraints.Interval | None, value: Tensor) -> Tensor:
+    """Whether GPyTorch's own parameter of a value grows as the value does, as under its default constraint."""
+    if constraint is None:
+        return torch.ones_like(value, dtype=torch.bool)
+    growth = (constraint.inverse_transform(1.5 * value) - constraint.inverse_transform(value)) / (0.5 * value)
+    return (growth - 1).abs() < 0.5
 
 
 def _log_normal(prior: gpytorch.priors.LogNormalPrior, at: Tensor) -> tuple[Tensor, Tensor]:

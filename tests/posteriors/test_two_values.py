@@ -43,6 +43,17 @@ def test_rewards_with_noise_have_more_than_two_values(points: int, seed: int):
     assert two_values(*summed([rng.normal(loc=rng.normal(), size=n) for n in pulls])) is None
 
 
+@pytest.mark.parametrize("pulls", [1e5, 1e6, 1e7])
+@pytest.mark.parametrize("seed", range(5))
+def test_sums_of_many_rewards_with_noise_are_not_those_of_two_values(pulls: float, seed: int):
+    """Two averages and scatters always fit two values, but for whole numbers of them."""
+    average, scatter = np.random.default_rng(seed).uniform(1, 2, size=(2, 2))
+    told = torch.full((2,), pulls).double(), torch.as_tensor(average), torch.as_tensor(scatter) * pulls
+    assert two_values(*told) is None
+    share = torch.tensor([0.25, 0.5]).double()
+    assert two_values(told[0], share, told[0] * share * (1 - share)) == pytest.approx((0, 1), abs=1e-9)
+
+
 @pytest.mark.parametrize("seed", range(10))
 def test_three_values_are_not_two(seed: int):
     rng = np.random.default_rng(seed)

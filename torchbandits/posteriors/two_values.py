@@ -11,6 +11,8 @@ from torch import Tensor
 _FEWEST = 3
 # Largest deviation from a whole number of higher values, and from their scatter, as a share of the number of rewards.
 _TOLERANCE = 1e-6
+# Largest deviation from a whole number in any case: a number is near a whole one by chance if its tolerance is not small.
+_WHOLE = 1e-3
 
 
 def two_values(weights: Tensor, averages: Tensor, scatter: Tensor) -> tuple[float, float] | None:
@@ -36,6 +38,6 @@ def two_values(weights: Tensor, averages: Tensor, scatter: Tensor) -> tuple[floa
     half = math.sqrt(middle**2 + product)
     low, high = middle - half, middle + half
     part = (y - low) / (high - low)
-    whole = np.abs(n * part - np.round(n * part)) <= _TOLERANCE * n
+    whole = np.abs(n * part - np.round(n * part)) <= np.minimum(_TOLERANCE * n, _WHOLE)
     scattered = np.abs(s / (high - low) ** 2 - n * part * (1 - part)) <= _TOLERANCE * n
     return (base + low, base + high) if bool((whole & scattered).all()) else None

@@ -114,7 +114,8 @@ class Explanation:
         best: The pulled point with the highest posterior mean. If it is none of the arms, such as a removed arm, its index is
             −1 and the text says so, while `Bandit.best` recommends the best one of the arms.
         upper: Largest upper confidence bound over the arms that may be pulled and the best one, reward units; for a campaign
-            that minimises its objective the smallest lower bound.
+            that minimises its objective the smallest lower bound. Of `two_values` at most the higher one, or the mean of the
+            best arm where that exceeds it.
         rivals: Number of other arms that may be pulled and have an upper bound above the lower bound of the best one.
         pulls, distinct, num_arms: Pulls told, distinct points among them, number of arms.
         guarantee: The guarantee that holds for the run.
@@ -129,7 +130,8 @@ class Explanation:
         kernel_estimated, noise_estimated: Whether kernel and noise are estimated from the rewards, as by `auto`.
         noise_repeated, share_repeated: Whether `noise_std` and `noise_share` are those of repeated pulls.
         two_values: Whether all rewards have one of two values, such as yes and no, and the policy is `auto`. The noise is then
-            the largest that they can have: `noise_std` is √(p(1 − p)) of their distance for a probability p of the higher one.
+            the largest that they can have: `noise_std` is √(p(1 − p)) of their distance for a probability p of the higher one,
+            and at least the posterior deviation of the best arm, because a probability that is not known has some noise.
         elsewhere: Number of distinct points that are none of the arms, such as a history of other points.
         failed, avoided: Number of pulls that failed, and of arms that are left out because the model expects them to
             fail.
@@ -416,15 +418,17 @@ def explain(
     # In noise alone the averages of few arms may differ by chance, so that the model has the last word.
     told = share_of_repeats(policy, state, place) if lead >= _CLEAR else None
     values = two_values_of(policy.from_data, posterior, place)
+    noise_std = noise_at(posterior, variance, place, float(pulled(state, place)[0].max())) if noise is None else noise
     if values is not None:
-        noise, told, upper = None, None, min(upper, values[1])
+        mean = float(known.mean[0])
+        noise, told, upper = None, None, min(upper, max(values[1], mean))
+        noise_std = noise_of_two(values, mean, float(known.variance[0]))
     share = share if told is None else told
-    by_model = noise_at(posterior, variance, place, float(pulled(state, place)[0].max()))
     fitted = posterior.units is not None or policy.refit_every is not None
     return Explanation(
         relevance=relevance_of(state, place, pulled=here),
         names=own,
-        noise_std=(by_model if noise is None else noise) if values is None else noise_of_two(values, float(known.mean[0])),
+        noise_std=noise_std,
         noise_share=share,
         best=known,
         upper=upper,
@@ -591,10 +595,11 @@ def two_values_of(recipe: FromData | None, posterior: GaussianProcess, place: tu
     return posterior.units.two_values(posterior.statistics, place)
 
 
-def noise_of_two(values: tuple[float, float], mean: float) -> float:
-    """Standard deviation of rewards of two values around their mean."""
+def noise_of_two(values: tuple[float, float], mean: float, variance: float = 0.0) -> float:
+    """Standard deviation of rewards of two values around a mean that is known up to this variance, which is never larger than
+    theirs."""
     low, high = values
-    return math.sqrt(max(0.0, (mean - low) * (high - mean)))
+    return math.sqrt(max(variance, (mean - low) * (high - mean)))
 
 
 def noise_at(posterior: GaussianProcess, variance: float, place: tuple[int, ...], at: float) -> float:

@@ -125,6 +125,21 @@ def test_the_noise_in_words():
     assert not bandit.explain().two_values
 
 
+def test_an_expected_value_above_the_higher_one_in_words():
+    """It is that of a number. The arm is not known to succeed always, and no bound lies below the mean."""
+    bandit = tb.Bandit(tb.auto(), torch.linspace(0, 1, 40).double().unsqueeze(-1))
+    counts = torch.full((40,), 5).double()
+    sums = torch.where(torch.arange(40) < 20, 0, counts)
+    bandit.observe(torch.arange(40), counts, sums, sums)
+    explained, best = bandit.explain(), bandit.best(1)
+    mean, std = float(best.mean[0]), float(best.variance[0].sqrt())
+    assert explained.two_values
+    assert mean > 1
+    assert explained.upper == mean
+    assert explained.noise_std == pytest.approx(std)
+    assert "off by about 0," not in explained.lines()[2]
+
+
 def test_an_outcome_of_two_values_in_words():
     x = torch.rand(30, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     rng = np.random.default_rng(0)

@@ -266,7 +266,7 @@ class Explanation:
         if not self.tells_features:
             return f"{title} {FEW} distinct {said.arm}s must be {said.pulled} before it shows which {said.feature}s matter."
         order = unsettled(self.distinct, self.names, said) if self.noise_estimated else ""
-        rest = unexplained_in_words(self.unexplained, self.noise_estimated, said)
+        rest = unexplained_in_words(self.unexplained, self.noise_estimated and not self.two_values, said)
         return f"{title} {said.reward} changes fastest with {fastest(relevance, self.names)}.{rest}{order}"
 
     def figure(self) -> Figure:
@@ -298,16 +298,16 @@ def percent(share: float) -> str:
     return "less than 1%" if 0 < share < 0.005 else f"{share:.0%}"
 
 
-def by_rank(estimated: bool) -> str:
+def by_rank(ranked: bool) -> str:
     """What follows the share of the noise in the variance where the model knows the rewards by their ranks, as `auto` does."""
-    return ", by rank" if estimated else ""
+    return ", by rank" if ranked else ""
 
 
-def unexplained_in_words(unexplained: float, estimated: bool, said: Words) -> str:
+def unexplained_in_words(unexplained: float, ranked: bool, said: Words) -> str:
     """A sentence on the variance that does not follow the features, after a space; an empty text if it is little."""
     if not unexplained >= _UNEXPLAINED:
         return ""
-    between = f"{said.arm}s, by rank," if estimated else f"{said.arm}s"
+    between = f"{said.arm}s, by rank," if ranked else f"{said.arm}s"
     return f" About {unexplained:.0%} of the variance between {between} does not follow the {said.feature}s."
 
 

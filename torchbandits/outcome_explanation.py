@@ -122,7 +122,7 @@ class OutcomeExplanation:
             noise += f" No {said.arm} was {said.pulled} twice yet, so that the noise may be larger than that."
         known = self.noise_estimated and bool(relevance.isfinite().all())
         order = unsettled(distinct, self.names, said) if known else ""
-        rest = "".join(unexplained_in_words(own, self.noise_estimated, said) for own in self.unexplained[place : place + 1])
+        rest = "".join(unexplained_in_words(own, ranked, said) for own in self.unexplained[place : place + 1])
         return f"{start}, {features}.{rest}{order} {noise}"
 
     def figure(self) -> Figure:

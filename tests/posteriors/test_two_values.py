@@ -140,6 +140,26 @@ def test_an_expected_value_above_the_higher_one_in_words():
     assert "off by about 0," not in explained.lines()[2]
 
 
+def test_what_features_do_not_tell_of_two_values_in_words():
+    """Their averages keep their distances, so that no variance is one of ranks."""
+    rng = np.random.default_rng(3)
+    x, counts = torch.as_tensor(rng.uniform(size=(60, 3))), torch.full((60,), 30.0).double()
+    sums = torch.as_tensor(rng.binomial(30, rng.uniform(0.05, 0.95, size=60))).double()
+    bandit = tb.Bandit(tb.auto(), x)
+    bandit.observe(torch.arange(60), counts, sums, sums)
+    explained = bandit.explain()
+    assert explained.two_values
+    assert explained.unexplained > 0.2
+    assert "of the variance between arms does not follow the features" in explained.lines()[1]
+    outcomes = tb.OutcomeBandit(tb.outcomes.pareto({"active": tb.auto(), "inactive": tb.auto()}), x)
+    successes = (torch.arange(30).unsqueeze(-1) < sums).double().flatten()
+    outcomes.tell(torch.arange(60).repeat(30), torch.stack([successes, 1 - successes], dim=-1))
+    both = outcomes.explain()
+    assert both.two_values == (True, True)
+    assert min(both.unexplained) > 0.2
+    assert not any("by rank" in line for line in both.lines())
+
+
 def test_an_outcome_of_two_values_in_words():
     x = torch.rand(30, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     rng = np.random.default_rng(0)

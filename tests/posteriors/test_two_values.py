@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import torchbandits as tb
+from torchbandits.ingredients import FromData
 from torchbandits.posteriors.two_values import two_values
 
 
@@ -27,10 +29,10 @@ points = st.lists(st.lists(st.booleans(), min_size=1, max_size=9), min_size=1, m
 @given(points, st.sampled_from([(0.0, 1.0), (-1.0, 0.0), (1000.0, 1000.5), (-3e-7, 2e-7), (2.0, 9e6)]))
 def test_two_values_are_found_from_sums(told: list[list[bool]], pair: tuple[float, float]):
     rewards = [np.where(np.array(point), *reversed(pair)) for point in told]
-    shares, number = {sum(point) / len(point) for point in told}, sum(map(len, told))
+    shares, higher, number = {sum(point) / len(point) for point in told}, sum(map(sum, told)), sum(map(len, told))
     found = two_values(*summed(rewards))
-    if number < 3 or len(shares) == 1:
-        assert found is None, "too few, or averages that are all equal"
+    if min(higher, number - higher) < 2 or len(shares) == 1:
+        assert found is None, "one of them came once, or all averages are equal"
     else:
         assert found == pytest.approx(pair, rel=1e-6, abs=1e-6 * (pair[1] - pair[0]))
 
@@ -109,6 +111,25 @@ def test_rows_of_yes_and_no_beside_rows_of_numbers():
         own, beside = alone.posterior(x[row]), both.posterior(x)
         torch.testing.assert_close(beside.mean[row], own.mean, rtol=1e-6, atol=1e-8)
         torch.testing.assert_close(beside.variance[row], own.variance, rtol=1e-6, atol=1e-8)
+
+
+def test_a_single_hit_among_zeros_is_a_number():
+    one, none = torch.ones(9), torch.zeros(9)
+    assert two_values(one, none.index_fill(0, torch.tensor([3]), 3.7), none) is None
+    assert two_values(one, none.index_fill(0, torch.tensor([3, 5]), 3.7), none) == pytest.approx((0, 3.7))
+
+
+def test_a_recipe_that_fits_the_noise_ranks_averages():
+    x, told = (
+        torch.rand(9, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64),
+        torch.tensor([0, 0, 1, 2, 3, 4, 5]),
+    )
+    for known in (None, False):
+        recipe = replace(tb.auto(), from_data=replace(FromData(), two_values=known))
+        bandit = tb.Bandit(recipe, x)
+        bandit.tell(told, torch.tensor([1, 0, 1, 0, 1, 1, 0]).double())
+        zero, half, one = bandit.posterior.units.to_model(torch.tensor([0.0, 0.5, 1.0]).double()).tolist()
+        assert (half - zero == pytest.approx(one - half)) == (known is None)
 
 
 def test_the_noise_in_words():

@@ -128,7 +128,7 @@ def fit_standardized_(
     units, statistics, shape = posterior.units, posterior.statistics, posterior.batch_shape
     assert units is not None
     lam = posterior.regularization
-    known = units.refit_(statistics, rows) & two_values
+    known = units.refit_(statistics, rows, two_values=two_values)
     scale, fits, kernels, told = units.scale.clone(), [], [], units.told(statistics)
     variances = torch.zeros(shape, dtype=torch.float64)
     for place in np.ndindex(*shape):

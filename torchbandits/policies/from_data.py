@@ -55,8 +55,8 @@ class FromData:
             arm again until the noise is known; 0 for never, 8 by default (None).
         effects: Whether arms have random effects, which features do not explain and repeated pulls tell from noise (by default,
             None or True). There are none among fingerprints.
-        two_values: Whether rewards of two values, such as yes and no, are taken to have the largest noise that they can have
-            (by default, None or True), because single rewards do not tell it.
+        two_values: Whether rewards of two values, such as yes and no, are taken to have the largest noise that they can have,
+            because single rewards do not tell it, and are not ranked (by default, None or True).
     """
 
     priors: Priors = field(default_factory=Priors)

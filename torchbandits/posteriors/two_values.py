@@ -7,8 +7,8 @@ import math
 import numpy as np
 from torch import Tensor
 
-# Fewest rewards that show two values: any two do.
-_FEWEST = 3
+# Each value comes at least so often: a single hit among zeros may be any number.
+_FEWEST = 2
 # Largest deviation from a whole number of higher values, and from their scatter, as a share of the number of rewards.
 _TOLERANCE = 1e-6
 # Largest deviation from a whole number in any case: a number is near a whole one by chance if its tolerance is not small.
@@ -16,7 +16,7 @@ _WHOLE = 1e-3
 
 
 def two_values(weights: Tensor, averages: Tensor, scatter: Tensor) -> tuple[float, float] | None:
-    """The lower and the higher value, if all rewards have one of two values, or else None.
+    """The lower and the higher value, if all rewards have one of two values, each at least twice, or else None.
 
     The sum of squared deviations of n rewards around their average ȳ is then n(ȳ − low)(high − ȳ), which two points with
     different averages solve for both values, and n(ȳ − low)/(high − low) is a whole number at each point.
@@ -27,7 +27,7 @@ def two_values(weights: Tensor, averages: Tensor, scatter: Tensor) -> tuple[floa
         scatter: `u`, sum of their squared deviations from it.
     """
     n, y, s = (t.detach().double().cpu().numpy() for t in (weights, averages, scatter))
-    if not len(n) or n.sum() < _FEWEST:
+    if not len(n):
         return None
     lowest, highest = int(y.argmin()), int(y.argmax())
     y, base = y - y[lowest], float(y[lowest])
@@ -38,6 +38,7 @@ def two_values(weights: Tensor, averages: Tensor, scatter: Tensor) -> tuple[floa
     half = math.sqrt(middle**2 + product)
     low, high = middle - half, middle + half
     part = (y - low) / (high - low)
+    often = min((n * part).sum(), (n * (1 - part)).sum()) >= _FEWEST - _WHOLE
     whole = np.abs(n * part - np.round(n * part)) <= np.minimum(_TOLERANCE * n, _WHOLE)
     scattered = np.abs(s / (high - low) ** 2 - n * part * (1 - part)) <= _TOLERANCE * n
-    return (base + low, base + high) if bool((whole & scattered).all()) else None
+    return (base + low, base + high) if often and bool((whole & scattered).all()) else None

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from torchbandits.buffered import Buffered
 from torchbandits.posteriors.statistics import Statistics
-from torchbandits.posteriors.two_values import two_values
+from torchbandits.posteriors.two_values import two_values as pair_of
 from torchbandits.types import Marginals, PerPoint
 
 _MOST_KNOTS = 256
@@ -175,10 +175,15 @@ class Units(Buffered):
         """The lower and the higher value of the rewards of the batch row at `place`, if they have two; otherwise None."""
         told = (statistics.mask & (statistics.weights > 0))[place]
         data = (statistics.weights, self.averages(statistics), self.scatter(statistics)[1])
-        return two_values(*(t[place][told] for t in data))
+        return pair_of(*(t[place][told] for t in data))
 
-    def refit_(self, statistics: Statistics, rows: Tensor) -> Tensor:
+    def refit_(self, statistics: Statistics, rows: Tensor, *, two_values: bool = False) -> Tensor:
         """Recompute the map from the averages of the marked batch rows (`batch_shape` booleans). Cost O(u log u) per row.
+
+        Args:
+            statistics: Statistics with the pulls.
+            rows: `batch_shape` booleans.
+            two_values: Whether to rank the rewards themselves where they have two values.
 
         Returns:
             Which of these rows have rewards of two values; their variance is 1 before the scale. `batch_shape`, on the host.
@@ -192,7 +197,7 @@ class Units(Buffered):
                 marked.append((self.knots.reshape(two.numel(), -1)[row], self.scores.reshape(two.numel(), -1)[row]))
                 continue
             y, n, s = y[good], n[good], s[good]
-            pair, weight = two_values(n, y, s), n.sqrt()
+            pair, weight = pair_of(n, y, s) if two_values else None, n.sqrt()
             if pair is not None:
                 low, high = pair
                 part = weight * (y - low) / (high - low)

@@ -1158,6 +1158,18 @@ def test_results_may_be_true_or_false(tmp_path: Path):
     assert (told.measured, told.failed) == (2, 1)
     assert c.tell(written(tmp_path / "told.csv", "id,yield\n003,True\n004,FALSE\n")).measured == 2
     assert c.best(4)["measured"].tolist() == [1, 1, 0, 0]
+    assert c.tell(written(tmp_path / "words.csv", "id,yield\n005,yes\n006,No\n007,\n")).failed == 1
+    assert c.best(6)["measured"].tolist() == [1, 1, 1, 0, 0, 0]
+    refused(lambda: c.tell(pd.DataFrame({"id": ["008", "009"], "yield": ["yes", "3"]})), "not a finite number", "'yes'")
+
+
+def test_results_of_the_table_may_be_yes_or_no(tmp_path: Path):
+    table = frame().assign(**{"yield": [["Yes", "no", None][i % 3] for i in range(60)]})
+    table.to_csv(tmp_path / "candidates.csv", index=False)
+    for given in (table, table.astype({"yield": "category"}), tmp_path / "candidates.csv"):
+        c = campaign(given, columns={"dry": "ignore"})
+        assert c.best(40)["measured"].tolist() == [1] * 20 + [0] * 20
+    refused(lambda: campaign(table.assign(**{"yield": ["yes", "maybe"] * 30})), "is not a number")
 
 
 def test_a_campaign_that_can_not_begin_leaves_nothing(tmp_path: Path):

@@ -449,6 +449,8 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     said = run("correct", "003", "-40.5")
     kept = f"The journal as it was is kept in {tmp_path}/campaign/journal.before-1.\n"
     assert said == f"003 is corrected: 3 before, -40.5 now. {kept}"
+    assert run("correct", "006", "Yes").startswith("006 is corrected: 6 before, 1 now. The")
+    assert run("correct", "006", "6").startswith("006 is corrected: 1 before, 6 now. The")
     assert run("correct", "004", "none").startswith("004 is corrected: 4 before, none now. The")
     assert run("correct", "005", "failed", "--was", "5").startswith("005 is corrected: 5 before, failed now. The")
     c = tb.Campaign(journal="campaign/journal")

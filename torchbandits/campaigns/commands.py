@@ -24,6 +24,7 @@ from rich.table import Table as RichTable
 
 from torchbandits.campaigns.campaign import MEASURED, TIMES, Campaign
 from torchbandits.campaigns.outcome_campaign import OPTIMAL, OutcomeCampaign
+from torchbandits.campaigns.results import YES_OR_NO
 from torchbandits.campaigns.settings import FORM, read_settings
 from torchbandits.constraints import AtMost, Constraint, Distinct, Same, Total
 from torchbandits.display import count
@@ -512,6 +513,8 @@ def _result(text: str, *, several: bool) -> tuple[str, float | None]:
     words: dict[str, float | None] = {"failed": math.nan, "none": None}
     if value in words:
         return name, words[value]
+    if value.casefold() in YES_OR_NO:
+        return name, YES_OR_NO[value.casefold()]
     # `nan` may mean either word.
     expected = "83.4, `failed` or `none`"
     number = _number("a result", expected, value)

@@ -30,6 +30,8 @@ else:
     from torchbandits.tabular.extras import pandas as pd
 
 MOST_NAMED = 5
+YES_OR_NO = {"true": 1.0, "yes": 1.0, "false": 0.0, "no": 0.0}
+"""Words that are results if a column has no others."""
 Key = tuple[int, float | None]
 """A row and its value; None where the evaluation failed."""
 
@@ -167,7 +169,7 @@ def _values(
     name: str, cells: pd.Series, empty: NDArray[np.bool_], rows: Sequence[str], objective: str, decimal: str
 ) -> NDArray[np.float64]:
     texts = cells.astype(str).str.strip().where(~empty, other="nan")
-    words = texts.str.casefold().map({"true": 1.0, "false": 0.0, "nan": np.nan})
+    words = texts.str.casefold().map(YES_OR_NO | {"nan": np.nan})
     boolean = bool((words.notna() | empty).all())
     numbers = words.to_numpy(np.float64) if boolean else _numbers(texts, decimal)
     odd = [i for i in np.flatnonzero(~np.isfinite(numbers)).tolist() if not empty[i]]

@@ -13,9 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from torchbandits.campaigns.conditions import boolean_column
+from torchbandits.campaigns.results import YES_OR_NO
 from torchbandits.checks import read_bytes
 from torchbandits.errors import DataError, StateError, nearest, require
-from torchbandits.tabular.columns import Decision, Decisions, check_size, decide, no_number, survey
+from torchbandits.tabular.columns import Decision, Decisions, as_texts, check_size, decide, no_number, survey
 from torchbandits.tabular.encoding import numbers
 from torchbandits.tabular.ids import Ids, id_column, open_table
 from torchbandits.tabular.tables import Table
@@ -275,9 +276,13 @@ def history(table: Table, objective: str) -> tuple[NDArray[np.int64], NDArray[np
     require(not found.infinite, f"{table.name}, column {objective!r}, is infinite in {found.infinite}: leave the cell empty.")
     if found.missing == table.count:
         return none
-    require(found.numeric, no_number(found, "correct it, or leave the cell empty where nothing was measured"))
-    check_size(found)
-    values = numbers(table, objective)
+    if found.text and not found.too_many and {text.casefold() for text in found.categories} <= YES_OR_NO.keys():
+        texts = (as_texts(batch.column(0)).to_pandas() for batch in table.batches([objective]))
+        values = np.concatenate([cells.str.casefold().map(YES_OR_NO).to_numpy(np.float64) for cells in texts])
+    else:
+        require(found.numeric, no_number(found, "correct it, or leave the cell empty where nothing was measured"))
+        check_size(found)
+        values = numbers(table, objective)
     rows = np.flatnonzero(~np.isnan(values))
     return rows, values[rows]
 

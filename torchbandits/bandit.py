@@ -201,7 +201,7 @@ class Bandit:
             selection: A selection returned by `ask`, or a part of it (`selection[:3]`), or plain arm indices `batch_shape x q`.
                 Rewards of picks that were never asked for (such as earlier data) are learned too; `Report.unasked` counts them.
                 A selection that is told again counts again, with a warning.
-            rewards: `batch_shape x q`, reward units; masked entries are ignored.
+            rewards: `batch_shape x q`, reward units, or booleans, which are 1 and 0; masked entries are ignored.
             failures: How to treat a NaN: `"error"` raises an error, `"forget"` takes it for a failed evaluation and forgets the
                 pick. The posterior never learns a NaN. But policies that estimate their kernel (`auto`, and others with
                 `refit_every`) learn from failures which arms are likely to fail, and leave these out.

@@ -3,8 +3,8 @@
     python scripts/benchmarks/yes_no.py [--seeds 20] [--batch 1]
 
 Each campaign has 500 rows of four uniform numbers. The probability of success is the logistic function of twice a draw of a
-Gaussian process (RBF, lengthscale 0.5) with mean 0, and 60 results are told. Printed are the mean
-simple and mean regret (0 at the best row, 1 at the average one) with twice the standard error of the difference to `auto`.
+Gaussian process (RBF, lengthscale 0.5) with mean 0, and 60 results are told. Printed are simple and mean regret (0 at the best
+row, 1 at the average one), with the difference to `auto` and twice its standard error.
 """
 
 from __future__ import annotations

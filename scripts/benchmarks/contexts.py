@@ -2,17 +2,19 @@
 
     python scripts/benchmarks/contexts.py [--seeds 10] [--pulls 120]
 
-Arms are 1,000 candidates, and the context of each pull is drawn at random. On `fcnet` and `nas201` it is one of four and three
-data sets, for which the same configurations or architectures are good or bad (`TORCHBANDITS_DATA`); on `moving` it is one of
-eight points of the unit square, with which the best arm moves. Rewards have variance 1 over each context (`fcnet`, `nas201`) or
-over all pairs, and noise of deviation 0.1. Regret is 0 at the best arm of a context and 1 at the average one.
+Arms are 1,000 candidates drawn anew for each seed, and the context of each pull is drawn at random. On `fcnet` and `nas201`
+it is one of four and three data sets, for which the same configurations or architectures are good or bad
+(`TORCHBANDITS_DATA`); on `moving` it is one of eight points of the unit square, with which the best arm moves. Rewards have
+variance 1 over each context (`fcnet`, `nas201`) or over all pairs, and noise of deviation 0.1. Regret is 0 at the best arm of
+a context and 1 at the average one.
 """
 
 from __future__ import annotations
 
 import argparse
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import torch
@@ -20,6 +22,8 @@ import torch
 import torchbandits as tb
 from torchbandits import environments
 
+# Arms, contexts, and the expected reward of each context (rows) and arm (columns).
+Problem = tuple[np.ndarray, np.ndarray, np.ndarray]
 ARMS = 1_000
 WAYS = ("shared", "own", "ignored", "random")
 FCNET = ("protein_structure", "slice_localization", "naval_propulsion", "parkinsons_telemonitoring")
@@ -32,26 +36,27 @@ def standardized(values: np.ndarray) -> np.ndarray:
     return (values - values.mean(axis=0)) / np.where(deviation > 0, deviation, 1)
 
 
-def of_tables(tables: list[environments.Recorded]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def of_tables(tables: list[environments.Recorded], seed: int) -> Problem:
     """Arms, contexts and rewards of one table per context."""
-    some = np.random.default_rng(0).permutation(tables[0].arms.shape[-2])[:ARMS]
+    some = np.random.default_rng(seed).permutation(tables[0].arms.shape[-2])[:ARMS]
     rewards = [standardized(table.means.reshape(-1).double().numpy()[some]) for table in tables]
     return standardized(tables[0].arms.double().numpy()[some]), np.eye(len(tables)), np.stack(rewards)
 
 
-def moving() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def moving(seed: int) -> Problem:
     """A formula whose best arm depends on the context."""
-    rng = np.random.default_rng(0)
+    rng = np.random.default_rng(seed)
     x, contexts = rng.uniform(size=(ARMS, 4)), rng.uniform(size=(8, 2))
     a, b = contexts[:, :1], contexts[:, 1:]
     rewards = a - 3 * (x[:, 0] - 0.2 - 0.6 * a) ** 2 - (x[:, 1] - b) ** 2 + 0.5 * np.sin(5 * x[:, 2]) - 0.3 * x[:, 3] ** 2
     return x, contexts, (rewards - rewards.mean()) / rewards.std()
 
 
-def problems() -> Iterator[tuple[str, tuple[np.ndarray, np.ndarray, np.ndarray]]]:
-    yield "fcnet", of_tables([environments.fcnet(name) for name in FCNET])
-    yield "nas201", of_tables([environments.nas_bench_201(name) for name in NAS])
-    yield "moving", moving()
+def problems() -> dict[str, Callable[[int], Problem]]:
+    """The problems by name: functions of a seed."""
+    configurations = [environments.fcnet(name) for name in FCNET]
+    architectures = [environments.nas_bench_201(name) for name in NAS]
+    return {"fcnet": partial(of_tables, configurations), "nas201": partial(of_tables, architectures), "moving": moving}
 
 
 class Shared:
@@ -104,7 +109,7 @@ class Random:
         return self.found[context][1]
 
 
-def play(way: str, problem: tuple[np.ndarray, np.ndarray, np.ndarray], pulls: int, seed: int) -> tuple[float, float, float]:
+def play(way: str, problem: Problem, pulls: int, seed: int) -> tuple[float, float, float]:
     """Mean regret of all pulls, of the second half of them, and of the recommended arms of all contexts."""
     x, contexts, rewards = problem
     arms, number = torch.from_numpy(x), len(contexts)
@@ -137,8 +142,9 @@ def main() -> None:
     given = parser.parse_args()
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
-    for name, problem in problems():
-        found = {way: np.array([play(way, problem, given.pulls, seed) for seed in range(given.seeds)]) for way in WAYS}
+    for name, problem in problems().items():
+        drawn = [problem(seed) for seed in range(given.seeds)]
+        found = {way: np.array([play(way, own, given.pulls, seed) for seed, own in enumerate(drawn)]) for way in WAYS}
         for way, own in found.items():
             difference = own - found["shared"]
             error = 2 * difference.std(axis=0, ddof=1) / given.seeds**0.5

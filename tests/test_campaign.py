@@ -1848,6 +1848,26 @@ def test_rows_that_are_no_candidates_are_not_hopeful():
     assert said.upper == pytest.approx(float((known.mean + reach)[cold].max()))
 
 
+@OFF_SCALE
+@pytest.mark.parametrize("copies", [False, True])
+def test_rows_that_are_no_candidates_do_not_keep_a_campaign_from_stopping(copies: bool):
+    # Of two rows with equal features the second one may be the only candidate.
+    table = pd.concat([frame().assign(fit=False)] * copies + [frame().assign(fit=True)])
+    table = table.assign(id=[f"r{i}" for i in range(len(table))])
+    own: dict[str, Any] = {"policy": policy(), "columns": {"fit": "ignore"}}
+    every, some = campaign(table, **own), campaign(table, candidates="temp < 60 and fit == True", **own)
+    can = table[(table["temp"] < 60) & table["fit"]]
+    rule = tb.stopping.ProbableRegret(1.0)
+    results = can[["id"]].assign(**{"yield": yields(can) / 10})
+    some.tell(results.head(3))
+    assert not some.should_stop(rule)
+    some.tell(results.iloc[3:])
+    every.tell(results)
+    assert some.should_stop(rule)
+    assert not every.should_stop(rule)
+    assert some.bandit.loop.state.rows.competing is None, "asking is as before"
+
+
 def test_past_results_without_ids_are_refused_with_the_way_to_get_them():
     candidates = pd.DataFrame({"heat": np.arange(30.0), "time": np.arange(30.0) ** 2})
     past = candidates.sample(12, random_state=0).assign(gain=np.arange(12.0))

@@ -694,8 +694,8 @@ class Campaign(Readable):
 
         Args:
             rules: Rules of `torchbandits.stopping`; their numbers, such as ε or a level, are in units of the objective. Open
-                rows do not count. With `noise_std`, rules that read the model do not stop before its first fit, after six
-                measurements.
+                rows do not count, nor do rows that are no candidates as rivals of the recommended one. With `noise_std`, rules
+                that read the model do not stop before its first fit, after six measurements.
 
         Returns:
             The decision; its reason names the recommended row by its id.
@@ -711,7 +711,12 @@ class Campaign(Readable):
         # The kernel of the default policy is a guess until its first fit, and may be sure of what it does not know.
         unfitted = self._settings.noise_std is not None and int(self._bandit.pulls.sum()) < _FIRST
         counting = [rule for rule in signed if isinstance(rule, Budget | SameArm)] or [Budget(pulls=_FIRST)]
+        loop = self._bandit.loop
+        loop.recover_()
+        rows = loop.state.rows
         try:
+            # Rows that are no candidates are no rivals of the best one.
+            rows.competing = rows.offered(self._there(self._offer))
             decision = self._bandit.should_stop(*(counting if unfitted else signed))
         except UnsupportedError as error:
             state, of_model = self._bandit.loop.state, (ProbableRegret, ImprovementPerCost)
@@ -722,11 +727,13 @@ class Campaign(Readable):
                 "ProbableRegret and ImprovementPerCost (--within, --price) need the noise of a measurement: begin a campaign "
                 "with noise_std= (--noise-std) and tell it the results, or stop by SameArm or Budget (--measurements)."
             ) from error
+        finally:
+            rows.competing = None
         row, decision = int(decision.arm), of_measurements(decision)
         if row < 0:
             return decision
-        rows = self._as_told(decision.arm.reshape(1), list(self._record.measured()))
-        (name,) = self._ids.of(rows, self._table.take(rows))
+        told = self._as_told(decision.arm.reshape(1), list(self._record.measured()))
+        (name,) = self._ids.of(told, self._table.take(told))
         reasons = tuple(reason.replace(f"row {row} ", f"row {name!r} ") for reason in decision.reasons)
         for rule, turned in zip(rules, signed, strict=True):
             if isinstance(rule, LevelSetKnown) and isinstance(turned, LevelSetKnown):

@@ -102,6 +102,20 @@ def test_a_history_of_points_that_are_no_rows_is_learned_and_not_shown_as_a_row(
     assert "of 6 of 60 rows and 2 other points." in str(c.explain())
 
 
+def test_a_folder_that_was_moved_needs_the_new_path_of_the_table(tmp_path: Path):
+    (tmp_path / "old").mkdir()
+    frame().to_csv(tmp_path / "old" / "table.csv", index=False)
+    c = campaign(tmp_path / "old" / "table.csv", journal=tmp_path / "old" / "lab")
+    ids = c.ask(3)["id"].tolist()
+    c.close()
+    (tmp_path / "old").rename(tmp_path / "new")
+    gone = "old/table.csv, the table that the campaign of .*new/lab.campaign.json began with, is not there: pass its new path, "
+    with pytest.raises(DataError, match=gone + "table="):
+        tb.Campaign(journal=tmp_path / "new" / "lab", policy=policy())
+    c = tb.Campaign(tmp_path / "new" / "table.csv", journal=tmp_path / "new" / "lab", policy=policy())
+    assert c.open == ids
+
+
 def test_a_campaign_says_what_auto_learns_from_failures(tmp_path: Path):
     c = campaign(frame().assign(day=pd.date_range("2026-03-01", periods=60)), policy=tb.auto())
     c.tell(measured(c.ask(6)))

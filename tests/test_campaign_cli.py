@@ -287,7 +287,14 @@ def test_a_parquet_file_is_read_where_it_is(folder: Path):
     frame().to_parquet("candidates.parquet", index=False)
     run("new", "candidates.parquet", "--objective", "yield", "--minimize")
     assert not (folder / "campaign" / "candidates.parquet").exists()
-    assert len(plate(run("ask", "-n", "3"))) == 3
+    first = run("ask", "-n", "3")
+    assert len(plate(first)) == 3
+    (folder / "candidates.parquet").rename(folder / "moved.parquet")
+    own = folder / "campaign" / "candidates.parquet"
+    gone = f"{folder}/candidates.parquet, the table of this campaign, is not there: put it back, or copy it to {own}."
+    assert gone in refused("ask", "-n", "3")
+    (folder / "moved.parquet").rename(own)
+    assert run("ask", "-n", "3") == first
 
 
 def test_a_killed_beginning_is_begun_again(folder: Path):

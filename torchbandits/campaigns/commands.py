@@ -396,8 +396,11 @@ def _opened(folder: Path, device: str = "cpu") -> Iterator[Campaign]:
     require(there, message, StateError)
     # The copy in the folder comes first, since the folder may have been moved.
     own = folder / CANDIDATES
-    several = read_settings(folder / f"{JOURNAL}.campaign.json").objectives
-    kind: type[Campaign] = OutcomeCampaign if several else Campaign
+    settings = read_settings(folder / f"{JOURNAL}.campaign.json")
+    kept = own.exists() or settings.table is None or Path(settings.table).exists()
+    message = f"{settings.table}, the table of this campaign, is not there: put it back, or copy it to {own.absolute()}."
+    require(kept, message, DataError)
+    kind: type[Campaign] = OutcomeCampaign if settings.objectives else Campaign
     campaign = kind(own if own.exists() else None, journal=folder / JOURNAL, device=device)
     yield campaign
     campaign.close()

@@ -238,6 +238,8 @@ def _resumed(settings: Settings, given: Any, wanted: dict[str, Any], candidates:
     settings.check_same({name: value for name, value in wanted.items() if value is not None}, path)
     message = f"{path} is of a table that was in no file: pass it again, table=."
     require(given is not None or settings.table is not None, message, StateError)
+    message = f"{settings.table}, the table that the campaign of {path} began with, is not there: pass its new path, table=."
+    require(given is not None or Path(settings.table or "").exists(), message, DataError)
     table = open_table(settings.table if given is None else given, settings.id)
     names = table.schema.names
     needed = [d.column for d in settings.columns if d.features or d.kind in ("id", "cost")]

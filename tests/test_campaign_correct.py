@@ -193,6 +193,15 @@ def test_a_correction_prints_both_results(tmp_path: Path):
     assert str(c.correct("007", -1.5)) == f"007 is corrected: failed before, -1.5 now. {kept}3."
 
 
+@pytest.mark.usefixtures("annotations_not_enforced")
+def test_results_of_yes_and_no_are_corrected_by_booleans(tmp_path: Path):
+    c = campaign(journal=tmp_path / "lab")
+    c.tell(frame()[:4][["id"]].assign(**{"yield": ["yes", "no", "yes", "no"]}))
+    assert str(c.correct("000", False, was=True)).startswith("000 is corrected: 1 before, 0 now. ")
+    assert str(c.correct("001", np.bool_(True))).startswith("001 is corrected: 0 before, 1 now. ")
+    assert c._record.measured() == {0: [0.0], 1: [1.0], 2: [1.0], 3: [0.0]}
+
+
 @pytest.mark.exhaustive
 def test_added_rows_and_failures_are_kept(tmp_path: Path):
     c = campaign(frame()[:40], journal=tmp_path / "lab", policy=tb.auto())

@@ -537,8 +537,8 @@ class Campaign(Readable):
 
         Args:
             id: The id of the row.
-            value: The right value; NaN if the evaluation failed; None to take the result back. If the row had been selected,
-                it waits for a result again then.
+            value: The right value, a number or a boolean; NaN if the evaluation failed; None to take the result back. If the
+                row had been selected, it waits for a result again then.
             was: The wrong value, if the row has several results; NaN for a failed evaluation.
 
         Returns:

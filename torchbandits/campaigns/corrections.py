@@ -47,8 +47,9 @@ class Corrected:
 
 
 def check_result(name: str, value: Any) -> None:
-    """Refuse anything but a finite number, NaN or None."""
-    good = value is None or is_finite(value) or (isinstance(value, float) and math.isnan(value))
+    """Refuse anything but a finite number, a boolean, NaN or None."""
+    yes_or_no = isinstance(value, bool | np.bool_)
+    good = value is None or yes_or_no or is_finite(value) or (isinstance(value, float) and math.isnan(value))
     require(good, f"{name} must be a number, math.nan for a failed evaluation or None for no result, got {value!r}.")
 
 

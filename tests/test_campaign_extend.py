@@ -173,7 +173,8 @@ def changed(**cells: Any) -> pd.DataFrame:
         (NEW.assign(dry=3), "column 'dry', which is taken as 'boolean', has numbers from 3 to 3"),
         (NEW.drop(columns="temp"), "has no column 'temp', and new rows need those of the candidates"),
         (NEW.assign(colour="red"), "has a column 'colour', which the candidates lack: leave it out"),
-        (NEW.assign(**{"yield": "high"}), "column 'yield' holds 'high' in .*, which is not a number"),
+        (NEW.assign(**{"yield": "high"}), "column 'yield' holds 'high' in row 0, which is not a number"),
+        (NEW.assign(**{"yield": np.inf}), "column 'yield', is infinite in row 0"),
         (NEW[:0], "has no rows"),
         (3, "must be a table"),
     ],
@@ -185,6 +186,13 @@ def test_what_does_not_fit_is_refused_and_nothing_is_lost(table: Any, said: str,
         c.extend(table)
     assert ((tmp_path / "lab").read_bytes(), c.open, c.bandit.loop.num_arms, sorted(tmp_path.iterdir())) == before
     assert c.extend(NEW) == 20
+
+
+def test_a_cost_that_cannot_be_is_named_by_its_line_among_the_new_rows(tmp_path: Path):
+    c = begun(table=OLD.assign(price=1.0), cost="price")
+    NEW.assign(price=[1, 0, *[1] * 18]).to_csv(tmp_path / "more.csv", index=False)
+    with pytest.raises(ArgumentError, match=r"more\.csv, line 3, column 'price': a cost must be a number above 0, got 0"):
+        c.extend(tmp_path / "more.csv")
 
 
 def test_what_the_model_does_not_see_is_said():

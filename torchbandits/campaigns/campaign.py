@@ -661,6 +661,11 @@ class Campaign(Readable):
         require(not loop.state.rows.streamed, message, UnsupportedError)
         new = open_table(table, settings.id)
         check_rows(new, self._table, self._ids, settings.columns, settings.outcomes)
+        # Errors name the place among the new rows.
+        for name in settings.outcomes:
+            history(new, name)
+        if settings.cost is not None:
+            costs(new, settings.cost)
         whole = joined(self._table, new)
         offer, priced = self._offer_of(whole), None if settings.cost is None else costs(whole, settings.cost)
         for name in settings.outcomes:

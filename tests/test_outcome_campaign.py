@@ -284,6 +284,19 @@ def test_the_front_has_the_ids_of_what_no_row_beats_within_the_limits():
 
 
 @OFF_SCALE
+def test_rows_that_are_neither_candidates_nor_measured_are_on_no_front():
+    c = campaign(candidates="temp < 60", at_most={"toxicity": 500.0})
+    c.tell(truth(frame()[frame()["temp"] < 60][:6]))
+    front = c.front()
+    assert (front["temp"] < 60).all()
+    assert (front["times"] == 0).any()
+    hot = frame().nlargest(1, "temp")
+    c.tell(truth(hot).assign(**{"yield": 500.0}))
+    front = c.front()
+    assert front["id"][front["temp"] >= 60].tolist() == hot["id"].tolist(), "its result is known"
+
+
+@OFF_SCALE
 @pytest.mark.parametrize("objectives", [("yield", "cost"), ("yield",)])
 def test_the_best_rows_may_have_to_fulfil_a_condition(objectives: tuple[str, ...]):
     c = campaign(objectives=objectives, minimize=["cost"][: len(objectives) - 1])

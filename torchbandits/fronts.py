@@ -96,6 +96,8 @@ def front(
     entries = state.rows.offered(None)
     if entries is not None:
         counted = counted & entries.expand(*shape, k, A)[..., 0, :]
+    if state.rows.competing is not None:
+        counted = counted & state.rows.competing.expand(*shape, k, A)[..., 0, :]
     rivals_from = counted
     if pulled:
         counted = counted & (loop.counts > 0).any(dim=-2)

@@ -78,7 +78,8 @@ class ArmRows(Buffered):
         # Whether rows may be points from outside the arms.
         self.outside = False
         self.growing = growing
-        # Mask of the arms that one pick is chosen among, `batch_shape x A`: those at one context. None for all.
+        # Mask of the arms that one pick is chosen among, `batch_shape x A`: those at one context, or while a campaign compares
+        # its candidates. None for all.
         self.competing: Tensor | None = None
         self._streamed = None if isinstance(arms, Tensor | InMemory) else arms
         # Whether other ranks hold further arms.

@@ -11,7 +11,8 @@ import tempfile
 import warnings
 import weakref
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
@@ -716,13 +717,10 @@ class Campaign(Readable):
         # The kernel of the default policy is a guess until its first fit, and may be sure of what it does not know.
         unfitted = self._settings.noise_std is not None and int(self._bandit.pulls.sum()) < _FIRST
         counting = [rule for rule in signed if isinstance(rule, Budget | SameArm)] or [Budget(pulls=_FIRST)]
-        loop = self._bandit.loop
-        loop.recover_()
-        rows = loop.state.rows
         try:
             # Rows that are no candidates are no rivals of the best one.
-            rows.competing = rows.offered(self._there(self._offer))
-            decision = self._bandit.should_stop(*(counting if unfitted else signed))
+            with self._among(self._offer):
+                decision = self._bandit.should_stop(*(counting if unfitted else signed))
         except UnsupportedError as error:
             state, of_model = self._bandit.loop.state, (ProbableRegret, ImprovementPerCost)
             estimated = isinstance(state, GaussianState) and state.posterior.units is not None
@@ -732,18 +730,28 @@ class Campaign(Readable):
                 "ProbableRegret and ImprovementPerCost (--within, --price) need the noise of a measurement: begin a campaign "
                 "with noise_std= (--noise-std) and tell it the results, or stop by SameArm or Budget (--measurements)."
             ) from error
-        finally:
-            rows.competing = None
         row, decision = int(decision.arm), of_measurements(decision)
         if row < 0:
             return decision
-        told = self._as_told(decision.arm.reshape(1), list(self._record.measured()))
-        (name,) = self._ids.of(told, self._table.take(told))
+        rows = self._as_told(decision.arm.reshape(1), list(self._record.measured()))
+        (name,) = self._ids.of(rows, self._table.take(rows))
         reasons = tuple(reason.replace(f"row {row} ", f"row {name!r} ") for reason in decision.reasons)
         for rule, turned in zip(rules, signed, strict=True):
             if isinstance(rule, LevelSetKnown) and isinstance(turned, LevelSetKnown):
                 reasons = tuple(text.replace(f"or below {turned.level:g}", f"or below {rule.level:g}") for text in reasons)
         return replace(decision, reasons=reasons)
+
+    @contextmanager
+    def _among(self, left: Tensor | None) -> Iterator[None]:
+        """Let stopping rules and fronts compare these rows only, `A` booleans; None for all rows."""
+        loop = self._bandit.loop
+        loop.recover_()
+        rows = loop.state.rows
+        rows.competing = rows.offered(self._there(left))
+        try:
+            yield
+        finally:
+            rows.competing = None
 
     @one_at_a_time
     def best(self, k: int = 5, *, where: Any = None) -> pd.DataFrame:

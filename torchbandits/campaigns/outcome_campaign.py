@@ -376,7 +376,8 @@ class OutcomeCampaign(Campaign):
     @one_at_a_time
     def front(self, *, measured: bool = False) -> pd.DataFrame:
         """The rows that no other row beats in all objectives by their posterior means, among those that keep the limits with a
-        probability of at least 95 %. Rows are sorted by the posterior mean of the first objective, the best first.
+        probability of at least 95 %. Rows that are neither candidates nor measured do not count. Rows are sorted by the
+        posterior mean of the first objective, the best first.
 
         Args:
             measured: Whether to list only rows that were measured, and not those that are only expected to be as good.
@@ -403,9 +404,14 @@ class OutcomeCampaign(Campaign):
         assert isinstance(bandit, OutcomeBandit)
         names = list(self.objectives)
         small = [name for name in names if self.objectives[name] == "minimize"]
-        found = bandit.front(minimize=small, pulled=measured)
+        told, left = self._results.measured_rows(), None
+        if self._offer is not None:
+            left = self._offer.clone()
+            left[told] = True
+        with self._among(left):
+            found = bandit.front(minimize=small, pulled=measured)
         index = found.index[found.index >= 0]
-        rows, kept = self._fulfilling(index, self._results.measured_rows(), where)
+        rows, kept = self._fulfilling(index, told, where)
         frame = self._with_results(rows[kept])
         frame[self._own(OPTIMAL)] = found.probability[found.index >= 0].cpu().numpy()[kept]
         order = self._own(f"{names[0]} {EXPECTED}")

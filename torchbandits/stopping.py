@@ -661,7 +661,7 @@ class Budget(Rule):
         pulls: Number of pulls of each batch row (of several outcomes, of the one that was measured most often); None for no
             limit.
         cost: Sum of the costs of the pulled arms (`Bandit(..., costs=)`), at the current costs; None for no limit. Removed
-            arms, and points that are not arms, cost nothing.
+            arms, points that are not arms, and evaluations that failed cost nothing here; `run(budget=)` counts failures.
     """
 
     pulls: int | None = None

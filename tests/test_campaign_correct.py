@@ -21,7 +21,7 @@ from test_outcome_campaign import fast, truth  # noqa: F401 - a fixture
 
 import torchbandits as tb
 from torchbandits.campaigns.results import far_off, record_of
-from torchbandits.errors import ArgumentError, DataError, NumericalError, StateError, UnsupportedError
+from torchbandits.errors import ArgumentError, DataError, DiagnosticWarning, NumericalError, StateError, UnsupportedError
 from torchbandits.journal import Journal
 
 pytestmark = OFF_SCALE
@@ -420,6 +420,48 @@ def test_a_value_far_from_all_others_is_named(tmp_path: Path):
     c.correct("011", 79.0)
     (note,) = c.tell({"id": ["022", "023", "024"], "yield": [-900.0, 5_000.0, np.nan]}).notes
     assert note.startswith("'022' is -900, and all others are between 0 and 95 (and 1 more value): if this")
+
+
+def test_a_value_that_was_corrected_in_the_file_is_said_to_count_beside_the_wrong_one(tmp_path: Path):
+    table = frame().assign(**{"yield": np.nan})
+    table.loc[50, "yield"] = 7.0
+    table.to_csv(tmp_path / "table.csv", index=False)
+    c = campaign(tmp_path / "table.csv", journal=tmp_path / "lab", id="id")
+    plate = c.ask(3)[["id"]]
+    plate.assign(**{"yield": [1.5, WRONG, 2.5]}).to_csv(tmp_path / "plate.csv", index=False)
+    assert c.tell(tmp_path / "plate.csv").notes == ()
+    plate.assign(**{"yield": [1.5, 9.5, 2.5]}).to_csv(tmp_path / "plate.csv", index=False)
+    (note,) = c.tell(tmp_path / "plate.csv").notes
+    name = plate["id"][1]
+    assert note == (
+        f"{name!r} was told as 900 before, and is 9.5 now: both count. If the earlier value is wrong, take it back: "
+        f"correct({name!r}, None, was=900), torchbandits campaign correct {name} none --was 900."
+    )
+    c.correct(name, None, was=900.0)
+    assert c.tell(tmp_path / "plate.csv").notes == ()
+    plate.assign(**{"yield": [1.5, WRONG, 2.5]}).to_csv(tmp_path / "plate.csv", index=False)
+    assert c.tell(tmp_path / "plate.csv").notes == (), "it does not count again"
+    assert c._record.measured()[int(name)] == [9.5]
+    c.close()
+    # The same of a value of the table, where a campaign goes on.
+    table.assign(**{"yield": table["yield"].replace(7.0, 8.5)}).to_csv(tmp_path / "table.csv", index=False)
+    with pytest.warns(DiagnosticWarning, match="'050' was told as 7 before, and is 8.5 now: both count"):
+        c = campaign(tmp_path / "table.csv", journal=tmp_path / "lab")
+    assert c._record.measured()[50] == [7.0, 8.5]
+
+
+def test_an_outcome_that_was_corrected_in_the_file_is_said_to_count_beside_the_wrong_one(tmp_path: Path):
+    c = outcome_campaign(journal=tmp_path / "lab")
+    plate = truth(frame()[:3])
+    plate.assign(cost=[1.0, 2.0, 900.0]).to_csv(tmp_path / "plate.csv", index=False)
+    assert c.tell(tmp_path / "plate.csv").notes == ()
+    plate.assign(cost=[1.0, 2.0, 3.0]).to_csv(tmp_path / "plate.csv", index=False)
+    (note,) = c.tell(tmp_path / "plate.csv").notes
+    assert note.endswith(
+        "correct('002', {'cost': None}, was={'cost': 900}), torchbandits campaign correct 002 cost=none --was cost=900."
+    )
+    c.correct("002", {"cost": None}, was={"cost": 900.0})
+    assert c.tell(tmp_path / "plate.csv").notes == ()
 
 
 @pytest.mark.parametrize("values", [10.0 ** np.arange(-6, 4), [0.0] * 9 + [1.0], [5.0, 900.0]])

@@ -33,6 +33,7 @@ from torchbandits.campaigns.results import (
     Record,
     Results,
     Told,
+    changed,
     check_known,
     check_same_rows,
     copied,
@@ -279,6 +280,7 @@ class Campaign(Readable):
         rows, values = history(self._table, self._settings.objective)
         new = self._record.new(rows.tolist(), values)
         if new.any():
+            issue(changed(self._record, rows, values, new, self._ids.of(rows, self._table.take(rows))))
             self._learn(rows[new], values[new])
 
     def _default(self, priced: bool) -> Policy:
@@ -476,7 +478,10 @@ class Campaign(Readable):
         opened = self._awaited(rows)
         new = np.ones(len(rows), bool) if count else self._record.new(rows.tolist(), given, opened)
         known = len(rows) - int(new.sum())
-        notes += [] if count else copied(keys_of(rows.tolist(), given[:, None]), new, opened)
+        if not count:
+            notes += copied(keys_of(rows.tolist(), given[:, None]), new, opened)
+            texts = self._ids.of(rows, self._table.take(rows))
+            notes += changed(self._record, rows, given, new & ~np.isin(rows, opened), texts)
         rows, values = rows[new], given[new]
         own = None
         if results.noise_var is not None and usual is not None:

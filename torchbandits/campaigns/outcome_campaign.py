@@ -33,7 +33,7 @@ from torchbandits.campaigns.campaign import (
     overruled_by,
 )
 from torchbandits.campaigns.corrections import Corrected, Wanted, check_result, versions_of
-from torchbandits.campaigns.results import Call, Record, Results, Told, copied, far_off, keys_of, noise_variances
+from torchbandits.campaigns.results import Call, Record, Results, Told, changed, copied, far_off, keys_of, noise_variances
 from torchbandits.campaigns.settings import Settings, history
 from torchbandits.checks import (
     as_device,
@@ -46,7 +46,7 @@ from torchbandits.checks import (
     is_finite,
     positive,
 )
-from torchbandits.errors import ArgumentError, StateError, UnsupportedError, nearest, require
+from torchbandits.errors import ArgumentError, StateError, UnsupportedError, issue, nearest, require
 from torchbandits.explanation import Words
 from torchbandits.journal import Journal
 from torchbandits.outcome_bandit import OutcomeBandit
@@ -188,6 +188,9 @@ class OutcomeCampaign(Campaign):
         new = self._results.new(rows.tolist(), values)
         some = _some(new)
         if some.any():
+            texts = self._ids.of(rows, self._table.take(rows))
+            for j, (name, own) in enumerate(zip(self._settings.outcomes, self._results.outcomes, strict=True)):
+                issue(changed(own, rows, values[:, j], new[:, j], texts, name))
             self._learn_outcomes(rows[some], np.where(new, values, np.nan)[some])
 
     # ------------------------------------------------------------------ tell
@@ -225,7 +228,11 @@ class OutcomeCampaign(Campaign):
         new = ~np.isnan(values) | lost[:, None] if count else self._results.new(rows.tolist(), values, opened)
         some = _some(new)
         known = len(rows) - int(some.sum())
-        notes += [] if count else copied(keys_of(rows.tolist(), values), some, opened, "values")
+        if not count:
+            notes += copied(keys_of(rows.tolist(), values), some, opened, "values")
+            texts, unasked = self._ids.of(rows, self._table.take(rows)), ~np.isin(rows, opened)
+            for j, (name, own) in enumerate(zip(self._settings.outcomes, self._results.outcomes, strict=True)):
+                notes += changed(own, rows, values[:, j], new[:, j] & unasked, texts, name)
         if not some.any():
             return Told(0, 0, known, notes=tuple(notes))
         named = ", ".join(map(repr, self._settings.outcomes))

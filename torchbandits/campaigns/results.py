@@ -7,6 +7,7 @@ import math
 import operator
 import os
 import re
+import shlex
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -336,6 +337,45 @@ def copied(
         return []
     has, counts = ("has", "counts as a repeated evaluation") if number == 1 else ("have", "count as repeated evaluations")
     return [f"{_count(number, 'result')} {has} the id and the {what} of another one in the file, and {counts}."]
+
+
+def changed(
+    record: Record,
+    rows: NDArray[np.int64],
+    values: NDArray[np.float64],
+    new: NDArray[np.bool_],
+    ids: Sequence[str],
+    outcome: str = "",
+) -> list[str]:
+    """A sentence if rows have other values than those that were told before, as in a file in which a value was corrected.
+
+    Args:
+        record: The results that were told before.
+        rows, values: The results that are given now, NaN where the evaluation failed.
+        new: Those that count, and that no open row waits for.
+        ids: The id of each.
+        outcome: The outcome, if there are several.
+    """
+    before, pairs = record.measured(), list(zip(rows.tolist(), values.tolist(), strict=True))
+    given, other = set(pairs), []
+    for place in np.flatnonzero(new & ~np.isnan(values)).tolist():
+        row, value = pairs[place]
+        told = before.get(row, [value])
+        if value not in told and (row, told[-1]) not in given:
+            other.append((ids[place], f"{told[-1]:.10g}", f"{value:.10g}"))
+    if not other:
+        return []
+    name, was, now = other[0]
+    more = "" if len(other) == 1 else f" (and {_count(len(other) - 1, 'more row')})"
+    none, wrong, command = "None", was, f"none --was {was}"
+    if outcome:
+        none, wrong = f"{{{outcome!r}: None}}", f"{{{outcome!r}: {was}}}"
+        command = f"{shlex.quote(f'{outcome}=none')} --was {shlex.quote(f'{outcome}={was}')}"
+    of = outcome and f"{outcome!r} of "
+    return [
+        f"{of}{name!r} was told as {was} before, and is {now} now{more}: both count. If the earlier value is wrong, take it "
+        f"back: correct({name!r}, {none}, was={wrong}), torchbandits campaign correct {shlex.quote(name)} {command}."
+    ]
 
 
 def far_off(told: Sequence[float], values: NDArray[np.float64], ids: Sequence[str], outcome: str = "") -> list[str]:

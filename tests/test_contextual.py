@@ -347,6 +347,24 @@ def test_an_explanation_at_a_context_is_that_of_the_pairs_at_it(most: int):
         heuristic.explain(context=cs[0])
 
 
+def test_features_that_all_arms_pulled_have_in_common_are_said_to_be_unknown():
+    """Of the one context with rewards nothing is known. The lengthscale of its feature is that of the prior."""
+    arms = torch.rand(30, 2, generator=generator(0), dtype=torch.float64)
+    contexts = torch.tensor([[1.0, 0.0], [0.0, 1.0]], dtype=torch.float64)
+    bandit = tb.ContextualBandit(tb.auto(), arms, contexts, generator=generator(1))
+    for _ in range(8):
+        selection = bandit.ask(context=contexts[0])
+        bandit.tell(selection, selection.points[:, 2:].sum(dim=-1))
+    found = bandit.explain(context=contexts[1], names=["A", "B", "size", "price"])
+    assert found.relevance[:2].tolist() == [0, 0]
+    assert float(found.relevance.sum()) == pytest.approx(1)
+    assert "Nothing is known of A, B, which all arms pulled have in common." in str(found)
+    bandit.tell(torch.tensor([3]), arms[3].sum().reshape(1), context=contexts[1])
+    found = bandit.explain(context=contexts[1])
+    assert bool((found.relevance > 0).all())
+    assert "in common" not in str(found)
+
+
 def at_one_context(policy: tb.Policy, c: int) -> tuple[tb.ContextualBandit, tb.Bandit]:
     """A contextual bandit, and a plain one with the arms at context c that has learned the same at all contexts."""
     # Nothing is known of the last context, whose upper bounds are the largest.

@@ -101,8 +101,9 @@ class Explanation:
     Attributes:
         relevance: `d`, inverse squared lengthscales in units of the features' ranges, as fractions of their sum: the speed at
             which the reward changes along each feature. They are summed over the factors of a product of kernels, averaged over
-            the terms of a sum by their variances, and 0 for features that the kernel does not read. NaN for a kernel with a
-            part without lengthscales, such as a linear or periodic one.
+            the terms of a sum by their variances, and 0 for features that the kernel does not read. For `auto` they are 0 for
+            features with the same value at all points pulled, such as that of a single context, of which nothing is known yet.
+            NaN for a kernel with a part without lengthscales, such as a linear or periodic one.
         names: Names of the features.
         noise_std: Standard deviation of the rewards of the best arm around its mean, reward units. Of `auto`, whose model does
             not know the noise in these units, that of repeated pulls if there are ten: of those of the best arm, or else of
@@ -267,7 +268,8 @@ class Explanation:
             return f"{title} {FEW} distinct {said.arm}s must be {said.pulled} before it shows which {said.feature}s matter."
         order = unsettled(self.distinct, self.names, said) if self.noise_estimated else ""
         rest = unexplained_in_words(self.unexplained, self.noise_estimated and not self.two_values, said)
-        return f"{title} {said.reward} changes fastest with {fastest(relevance, self.names)}.{rest}{order}"
+        same = in_common(relevance, self.names, said) if self.noise_estimated else ""
+        return f"{title} {said.reward} changes fastest with {fastest(relevance, self.names)}.{same}{rest}{order}"
 
     def figure(self) -> Figure:
         """Horizontal bars of the relevance of each feature, the largest first; at most thirty.
@@ -319,10 +321,22 @@ def by_name(relevance: Tensor, names: Sequence[str]) -> tuple[Tensor, list[str]]
 
 
 def fastest(relevance: Tensor, names: Sequence[str]) -> str:
-    """The features of the largest relevance with their percentages, in words; at most five."""
+    """The features of the largest relevance with their percentages, in words; at most five, without those of relevance 0."""
     relevance, names = by_name(relevance, names)
     order = relevance.argsort(descending=True).tolist()[:_SHOWN]
+    order = [j for j in order if float(relevance[j]) > 0] or order
     return ", ".join(f"{names[j]} ({float(relevance[j]):.0%})" for j in order)
+
+
+def in_common(relevance: Tensor, names: Sequence[str], said: Words) -> str:
+    """A sentence on the features of relevance 0, of which an estimated kernel knows nothing, after a space; an empty text if
+    there are none."""
+    relevance, names = by_name(relevance, names)
+    same = [name for name, own in zip(names, relevance.tolist(), strict=True) if own == 0]
+    if not same:
+        return ""
+    others = f" and {count(len(same) - _SHOWN, 'other')}" if len(same) > _SHOWN else ""
+    return f" Nothing is known of {', '.join(same[:_SHOWN])}{others}, which all {said.arm}s {said.pulled} have in common."
 
 
 def unsettled(distinct: int, names: Sequence[str], said: Words) -> str:
@@ -612,11 +626,14 @@ def noise_at(posterior: GaussianProcess, variance: float, place: tuple[int, ...]
 
 def relevance_of(state: TableState, place: tuple[int, ...], *, pulled: bool = False) -> Tensor:
     """(range/ℓ)² of each feature, as fractions of their sum, `d`; NaN for a kernel without lengthscales. The range is that of
-    the arms, with `pulled` that of the arms and the points pulled."""
+    the arms, with `pulled` that of the arms and the points pulled. Where `auto` estimates the kernel, it is 0 for a feature
+    with the same value at all points pulled, because the lengthscale is that of the prior."""
     posterior = state.posterior
     d = posterior.statistics.points.shape[-1]
     if posterior.units is not None:
-        ranges = posterior.units.features[place]
+        told = (state.statistics.mask & (state.statistics.weights > 0))[place]
+        x = state.statistics.points[place][told]
+        ranges = torch.where((x != x[:1]).any(dim=0), posterior.units.features[place], 0.0)
     else:
         arms = _spread(state.rows.source)
         x = arms if arms.dim() == 2 else arms[place]

@@ -19,6 +19,7 @@ from torchbandits.explanation import (
     checked_names,
     failures_in_words,
     fastest,
+    in_common,
     noise_at,
     noise_of_repeats,
     noise_of_two,
@@ -122,8 +123,9 @@ class OutcomeExplanation:
             noise += f" No {said.arm} was {said.pulled} twice yet, so that the noise may be larger than that."
         known = self.noise_estimated and bool(relevance.isfinite().all())
         order = unsettled(distinct, self.names, said) if known else ""
+        same = in_common(relevance, self.names, said) if known else ""
         rest = "".join(unexplained_in_words(own, ranked, said) for own in self.unexplained[place : place + 1])
-        return f"{start}, {features}.{rest}{order} {noise}"
+        return f"{start}, {features}.{same}{rest}{order} {noise}"
 
     def figure(self) -> Figure:
         """Horizontal bars of the relevance of each feature, one panel per outcome with lengthscales; at most thirty features.

@@ -365,6 +365,16 @@ def test_features_that_all_arms_pulled_have_in_common_are_said_to_be_unknown():
     assert "in common" not in str(found)
 
 
+def test_a_warning_of_repeats_names_the_arm_and_not_its_pair():
+    arms, contexts = torch.linspace(0, 1, 9, dtype=torch.float64).unsqueeze(-1), torch.eye(3, dtype=torch.float64)
+    bandit = tb.ContextualBandit(tb.auto(), arms, contexts, generator=generator(1))
+    for pull in range(39):
+        context, arm = (contexts[2], 4) if pull % 2 or pull == 0 else (contexts[pull // 2 % 3], pull // 2 % 9)
+        bandit.tell(torch.tensor([arm]), -(arms[arm] - 0.5).square(), context=context)
+    with pytest.warns(errors.DiagnosticWarning, match="^arm 4 at one context has taken 21 of the last 40 pulls: "):
+        bandit.tell(torch.tensor([4]), torch.zeros(1), context=contexts[2])
+
+
 def at_one_context(policy: tb.Policy, c: int) -> tuple[tb.ContextualBandit, tb.Bandit]:
     """A contextual bandit, and a plain one with the arms at context c that has learned the same at all contexts."""
     # Nothing is known of the last context, whose upper bounds are the largest.

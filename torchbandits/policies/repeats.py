@@ -131,9 +131,14 @@ def warn_of_repeats(state: GaussianState, confidence: Width, noise_variance: flo
             continue
         arm, count = found
         width = state.width_of(confidence).expand(state.rows.batch_shape)
-        sure = not bool(rivals(state, width, arm, place).any())
+        possible, competing, where = rivals(state, width, arm, place), state.rows.competing, ""
+        if competing is not None:
+            # The arm is one of as many at its context, whose block it is in.
+            own = int(competing[place].sum())
+            possible, arm, where = possible[arm // own * own :][:own], arm % own, " at one context"
+        sure = not bool(possible.any())
         why = reason_for_repeats(sure, share_of_noise(state.posterior, noise_variance, place))
         row = f"batch row {place[0] if len(place) == 1 else place}: " if place else ""
         state.repeats_said = True
-        issue([f"{row}arm {arm} has taken {count} of the last {RECENT} pulls: {why}"])
+        issue([f"{row}arm {arm}{where} has taken {count} of the last {RECENT} pulls: {why}"])
         return

@@ -244,6 +244,24 @@ def test_plain_indices_and_history_name_their_context():
         bandit.tell(torch.tensor([3]), torch.tensor([1.0]))
 
 
+def test_a_selection_is_not_told_at_another_context():
+    """Its rewards would be learned where it was asked for, whatever context is given."""
+    arms, contexts = torch.rand(6, 2, generator=generator(0), dtype=torch.float64), torch.eye(2, dtype=torch.float64)
+    bandit = tb.ContextualBandit(tb.auto(), arms, contexts)
+    selection, one = bandit.ask(context=contexts[0]), torch.ones(1)
+    with pytest.raises(errors.ArgumentError, match=r"asked for at another context, .* tell its arms there, selection\.index"):
+        bandit.tell(selection, one, context=contexts[1])
+    bandit.tell(selection.index, one, context=contexts[1])
+    bandit.forget(selection)
+    assert torch.equal(bandit.posterior.statistics.points[0, :2], contexts[1])
+    selection = bandit.ask(context=contexts[0])
+    bandit.tell(selection, one, context=contexts[0])
+    with pytest.raises(errors.ArgumentError, match="some points are at another context"):
+        bandit.observe(selection.points, one, one, context=contexts[1])
+    bandit.observe(selection.points, one, one, context=contexts[0])
+    assert int(bandit.pulls) == 3
+
+
 def test_contexts_kept_for_open_picks_are_released_once_they_were_told():
     """Late rewards keep their contexts beyond `max_contexts`; afterwards a step costs what it did before."""
     policy = tb.gp_ucb(rbf(), width=tb.widths.Constant(2.0), **COMMON)

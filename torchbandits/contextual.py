@@ -124,12 +124,7 @@ class Contexts:
             busy: Blocks that must be kept.
             releases: Whether a new context releases all blocks beyond `most` that need not be kept, and not only one.
         """
-        given = as_tensor("context", context, self.arms.dtype, self.arms.device)
-        shapes = {torch.Size([self.dim]), torch.Size([*self._batch_shape, self.dim])}
-        if given.shape not in shapes:
-            raise ShapeError(f"context must be shaped {' or '.join(str(tuple(s)) for s in shapes)}, got {tuple(given.shape)}.")
-        require(bool(torch.isfinite(given).all()), "the context has a NaN or infinite feature.", NonFiniteError)
-        given = given.expand(*self._batch_shape, self.dim).unsqueeze(-2)
+        given = self.checked(context).unsqueeze(-2)
         same = (self.seen == given).all(dim=-1)
         changed, clock, C = not bool(same.any(dim=-1).all()), max(self._asked) + 1, self.seen.shape[-2]
         used = same.byte().argmax(dim=-1)[same.any(dim=-1)].tolist()  # blocks of the rows that know this context
@@ -150,6 +145,20 @@ class Contexts:
         for block in set(self.current.reshape(-1).tolist()):
             self._asked[block] = clock
         return changed
+
+    def checked(self, context: Any) -> Tensor:
+        """A finite context, `batch_shape x c`, in the arms' dtype and on their device."""
+        given = as_tensor("context", context, self.arms.dtype, self.arms.device)
+        shapes = {torch.Size([self.dim]), torch.Size([*self._batch_shape, self.dim])}
+        if given.shape not in shapes:
+            raise ShapeError(f"context must be shaped {' or '.join(str(tuple(s)) for s in shapes)}, got {tuple(given.shape)}.")
+        require(bool(torch.isfinite(given).all()), "the context has a NaN or infinite feature.", NonFiniteError)
+        return given.expand(*self._batch_shape, self.dim)
+
+    def elsewhere(self, points: Points, context: Any) -> Tensor:
+        """Mask of the joint points, `batch_shape x q x (c + d)`, that are at other contexts than this one."""
+        own = points[..., : self.dim]
+        return (own != self.checked(context).unsqueeze(-2).to(own)).any(dim=-1)
 
     def asked_as(self, other: Contexts) -> bool:
         """Whether both have the same current blocks and order of use, as after entering the current context again."""
@@ -384,7 +393,7 @@ class ContextualBandit:
         Args:
             selection: A selection returned by `ask`, or a part of it; or arm indices `batch_shape x q` at `context`.
             rewards: `batch_shape x q`, reward units.
-            context: `c` or `batch_shape x c`, the context of plain arm indices; not needed for selections.
+            context: `c` or `batch_shape x c`, the context of plain arm indices; not needed for selections, which know theirs.
             failures: How to treat a NaN, as for `Bandit.tell`.
             noise_var: Noise variance of each reward, as for `Bandit.tell`.
 
@@ -424,6 +433,9 @@ class ContextualBandit:
             self.loop.noise_variance()
         if pulls.index is not None and pulls.mask is not None:
             pulls = replace(pulls, index=self._inward(pulls.index, pulls.index, pulls.mask, context))
+        elif context is not None and pulls.points is not None:
+            same = not bool(((pulls.counts > 0) & self._contexts.elsewhere(pulls.points, context)).any())
+            require(same, "some points are at another context, which their first features are: leave out context=.")
         return self.recorder.observe(pulls, own)
 
     @one_at_a_time
@@ -810,7 +822,7 @@ class ContextualBandit:
             selection: The argument of the caller. The points of a selection contain its contexts.
             index: Arm indices of the picks, `batch_shape x q`.
             mask: `batch_shape x q`.
-            context: The context of plain indices.
+            context: The context of plain indices. That of a selection must be the same.
         """
         index = index.masked_fill(~mask, -1)
         if not isinstance(selection, Selection):
@@ -818,6 +830,12 @@ class ContextualBandit:
                 raise ArgumentError("plain arm indices need to know where they were pulled: pass context=.")
             self._enter(context)
             return self._contexts.inward(index, self._contexts.current.unsqueeze(-1))
+        if context is not None:
+            message = (
+                "the selection was asked for at another context, at which its rewards would be learned: leave out context=. If "
+                "it was evaluated at this context instead, tell its arms there, selection.index, and forget(selection)."
+            )
+            require(not bool((mask & self._contexts.elsewhere(selection.points, context)).any()), message)
         blocks = self._contexts.blocks(selection.points)
         while bool((gone := mask & (blocks < 0)).any()):
             place = int(gone.reshape(-1, gone.shape[-1]).any(dim=0).byte().argmax())

@@ -262,6 +262,46 @@ def test_a_selection_is_not_told_at_another_context():
     assert int(bandit.pulls) == 3
 
 
+def looked_at(
+    path: Path | None, far: float | None, kept: int = 8, failing: bool = False, pulls: int = 12
+) -> tb.ContextualBandit:
+    """Four pulls at each of three contexts, with a look at a context far away in between."""
+    draw, contexts = generator(3), torch.tensor([[0.1], [0.5], [0.9]], dtype=torch.float64)
+    arms = torch.rand(40, 1, generator=draw, dtype=torch.float64)
+    bandit = tb.ContextualBandit(tb.auto(), arms, contexts[:1], max_contexts=kept, generator=generator(1), journal=path)
+    for pull in range(pulls):
+        if pull == 4 and far is not None:
+            bandit.best(context=torch.tensor([far]))
+        selection = bandit.ask(context=contexts[pull % 3])
+        rewards = -(selection.points[:, 1] - selection.points[:, 0]).square()
+        lost = failing and pull in (5, 6, 8)
+        bandit.tell(selection, torch.full_like(rewards, torch.nan) if lost else rewards, failures="forget")
+    return bandit
+
+
+@pytest.mark.parametrize("kept", [1, 8])
+@pytest.mark.parametrize("failing", [False, True])
+def test_a_context_that_was_only_looked_at_changes_no_pick(kept: int, failing: bool, tmp_path: Path):
+    """The range of a feature is the unit of the model. A mistyped context would make all others appear equal, for ever."""
+    plain, looked = looked_at(None, None, kept, failing), looked_at(tmp_path / "journal", 5000.0, kept, failing)
+    assert torch.equal(looked.posterior.units.features, plain.posterior.units.features)
+    assert torch.equal(looked.posterior.statistics.points, plain.posterior.statistics.points)
+    found = [bandit.posterior(joint(torch.eye(2, 1))[:, :2]).mean for bandit in (plain, looked)]
+    torch.testing.assert_close(*found, rtol=1e-9, atol=1e-9)
+    if failing:
+        ranges = [bandit.loop.failures._state.posterior.units.features for bandit in (plain, looked)]
+        assert torch.equal(*ranges)
+    after = looked.state_dict()
+    looked.journal.close()
+    resumed = looked_at(tmp_path / "journal", None, kept, pulls=0)
+    assert not differences(resumed.state_dict(), after)
+    # Once it is asked for, it counts.
+    resumed.best(context=torch.tensor([100.0]))
+    assert float(resumed.posterior.units.features[0]) < 1
+    resumed.ask(context=torch.tensor([100.0]))
+    assert float(resumed.posterior.units.features[0]) > 90
+
+
 def test_contexts_kept_for_open_picks_are_released_once_they_were_told():
     """Late rewards keep their contexts beyond `max_contexts`; afterwards a step costs what it did before."""
     policy = tb.gp_ucb(rbf(), width=tb.widths.Constant(2.0), **COMMON)

@@ -90,6 +90,7 @@ class Contexts:
         self.seen = known  # batch_shape x C x c
         self.current = torch.zeros(batch_shape, dtype=torch.int64, device=arms.device)  # the block of each row
         self._asked = list(range(known.shape[-2]))  # time at which each context was last asked for
+        self.extremes = _extremes(known)  # batch_shape x 2 x c, of the contexts that count: all but those only looked at
 
     @property
     def dim(self) -> int:
@@ -116,15 +117,18 @@ class Contexts:
         """Values per arm, `... x A`, repeated for every block: `... x (C A)`."""
         return None if per_arm is None else per_arm.tile(self.seen.shape[-2])
 
-    def enter_(self, context: Any, busy: Iterable[int], *, releases: bool = True) -> bool:
+    def enter_(self, context: Any, busy: Iterable[int], *, releases: bool = True, looks: bool = False) -> bool:
         """Make a context the current one. Returns whether the joint arms have changed.
 
         Args:
             context: `c` or `batch_shape x c`.
             busy: Blocks that must be kept.
             releases: Whether a new context releases all blocks beyond `most` that need not be kept, and not only one.
+            looks: Whether the context is only looked at, and does not count among the extremes.
         """
         given = self.checked(context).unsqueeze(-2)
+        if not looks:
+            self.extremes = _extremes(torch.cat([self.extremes, given], dim=-2))
         same = (self.seen == given).all(dim=-1)
         changed, clock, C = not bool(same.any(dim=-1).all()), max(self._asked) + 1, self.seen.shape[-2]
         used = same.byte().argmax(dim=-1)[same.any(dim=-1)].tolist()  # blocks of the rows that know this context
@@ -159,6 +163,11 @@ class Contexts:
         """Mask of the joint points, `batch_shape x q x (c + d)`, that are at other contexts than this one."""
         own = points[..., : self.dim]
         return (own != self.checked(context).unsqueeze(-2).to(own)).any(dim=-1)
+
+    @property
+    def limits(self) -> Tensor:
+        """The range of each feature over the contexts that count, `batch_shape x c`."""
+        return self.extremes[..., 1, :].double() - self.extremes[..., 0, :].double()
 
     def asked_as(self, other: Contexts) -> bool:
         """Whether both have the same current blocks and order of use, as after entering the current context again."""
@@ -203,7 +212,7 @@ class Contexts:
 
     def state_dict(self) -> dict[str, Any]:
         """The contexts, in the form that `load_` reads."""
-        state = {"seen": self.seen, "current": self.current, "asked": list(self._asked)}
+        state = {"seen": self.seen, "current": self.current, "asked": list(self._asked), "extremes": self.extremes}
         return state | ({"moved": True} if self.moved else {})
 
     def load_(self, state: Any) -> None:
@@ -215,12 +224,14 @@ class Contexts:
         known = isinstance(state, dict) and {"seen", "current", "asked"} <= state.keys()
         require(known, "the saved contexts lack 'seen', 'current' or 'asked': load what state_dict() returned.", StateError)
         seen, current, asked = state["seen"], state["current"], state["asked"]
-        rows, dim = self._batch_shape, self.dim
+        rows, dim, extremes = self._batch_shape, self.dim, state.get("extremes", _extremes(self.seen))
         good = (
             isinstance(seen, Tensor) and seen.is_floating_point() and seen.dim() == len(rows) + 2
             and seen.shape[:-2] == rows and seen.shape[-1] == dim and seen.shape[-2] > 0
             and isinstance(current, Tensor) and current.dtype == torch.int64 and current.shape == rows
             and isinstance(asked, list) and len(asked) == seen.shape[-2] and all(type(time) is int for time in asked)
+            and isinstance(extremes, Tensor) and extremes.is_floating_point() and extremes.shape == (*rows, 2, dim)
+            and bool(extremes.isfinite().all())
         )  # fmt: skip
         good = good and bool(((current >= 0) & (current < seen.shape[-2])).all()) and bool(seen.isfinite().all())
         message = (
@@ -228,8 +239,15 @@ class Contexts:
         )
         require(good, message, StateError)
         self.seen, self.current = own_copy(seen.to(self.arms)), own_copy(current.to(self.arms.device))
+        # A state that was saved before the extremes were counts the contexts that it has kept.
+        self.extremes = own_copy(extremes.to(self.arms)) if "extremes" in state else _extremes(self.seen)
         self._asked = list(asked)
         self.moved = self.moved or "moved" in state
+
+
+def _extremes(contexts: Tensor) -> Tensor:
+    """The smallest and the largest value of each feature of contexts, `... x 2 x c` for `... x C x c`."""
+    return torch.stack([contexts.amin(dim=-2), contexts.amax(dim=-2)], dim=-2)
 
 
 def check_contexts(contexts: Any, arms: Arms, batch_shape: torch.Size) -> Tensor:
@@ -487,7 +505,7 @@ class ContextualBandit:
         `ask`."""
         k = check_count(k)
         check_told(self.pulls)
-        self._enter(context)
+        self._enter(context, looks=True)
         return self._best_here(k)
 
     @one_at_a_time
@@ -496,7 +514,7 @@ class ContextualBandit:
         see `Bandit.top_k`. The context is then kept, as after `ask`."""
         k = check_count(k)
         check_draws(draws, seed)
-        self._enter(context)
+        self._enter(context, looks=True)
         with self.loop.few_threads():
             found = top_k(self.loop, k, draws, seed)
         return replace(found, index=self._contexts.outward(found.index))
@@ -508,7 +526,7 @@ class ContextualBandit:
         contexts together."""
         require(is_finite(level), f"level must be a finite number, got {level!r}.")
         check_instance("width", width, Width | None, "a torchbandits.widths.Width, or None for the policy's own")
-        self._enter(context)
+        self._enter(context, looks=True)
         own = self._contexts.own
         with self.loop.few_threads():
             found = level_set(self.loop, float(level), width)
@@ -534,7 +552,7 @@ class ContextualBandit:
         holds at all contexts together, since a width that is valid is so for all pairs.
         """
         checked = check_rules(rules)
-        self._enter(context)
+        self._enter(context, looks=True)
         loop, contexts = self.loop, self._contexts
         with loop.few_threads():
             arm = torch.full(self.batch_shape, -1, device=self.device)
@@ -687,21 +705,28 @@ class ContextualBandit:
     def _checked_costs(costs: Tensor | None, arms: Arms, batch_shape: torch.Size) -> Tensor | None:
         return None if costs is None else check_costs(costs, batch_shape, arms.shape[-2], arms.device)
 
-    def _enter(self, context: Any, busy: Sequence[int] = (), *, releases: bool = True) -> None:
-        """Make a context the current one, and update the joint arms. Blocks that are `busy` or have open picks are kept."""
+    def _enter(self, context: Any, busy: Sequence[int] = (), *, releases: bool = True, looks: bool = False) -> None:
+        """Make a context the current one, and update the joint arms. Blocks that are `busy` or have open picks are kept.
+
+        A context that is only looked at (`looks`) does not widen the ranges of features that `auto` measures.
+        """
         self.loop.recover_()
         ahead, opened = copy.copy(self._contexts), self.loop.open
         if opened is not None:
             busy = [*busy, *(opened.index[opened.mask] // self.arms.shape[-2]).unique().tolist()]
-        changed, before = ahead.enter_(context, busy, releases=releases), self._contexts
-        if not changed and ahead.asked_as(before):
+        changed, before = ahead.enter_(context, busy, releases=releases, looks=looks), self._contexts
+        wider = not torch.equal(ahead.extremes, before.extremes)
+        if not changed and not wider and ahead.asked_as(before):
             return
+        # A context that was looked at, and is kept, counts from now on.
+        changed = changed or (wider and getattr(self.loop.policy, "from_data", None) is not None)
         given = pack(as_tensor("context", context, self.arms.dtype))
-        entered = {"kind": "context", "context": given, "busy": list(busy), "releases": True}
+        entered = {"kind": "context", "context": given, "busy": list(busy), "releases": True, "looks": looks}
 
         def enter() -> None:
             if changed:
                 try:
+                    self.loop.state.rows.limits = ahead.limits
                     self.loop.move_(ahead.joint(), ahead.repeated(self._costs))
                 except UnsupportedError as error:
                     raise UnsupportedError(
@@ -714,7 +739,8 @@ class ContextualBandit:
 
     def _enter_again(self, record: dict[str, Any]) -> None:
         """Replay the journal record of an entered context. Those of earlier versions never released more than one."""
-        self._enter(held(record["context"]).to(self.device), record["busy"], releases=record.get("releases", False))
+        releases, looks = record.get("releases", False), record.get("looks", False)
+        self._enter(held(record["context"]).to(self.device), record["busy"], releases=releases, looks=looks)
 
     def _replace(self, arms: Arms, costs: Tensor | None) -> None:
         """Replace the arms, which have been checked, and their costs."""
@@ -746,6 +772,7 @@ class ContextualBandit:
         self._contexts, self.recorder.besides = contexts, {"contexts": contexts}
         # Improvements and probabilities of being the best refer to the arms at the current context.
         self.loop.state.rows.competing = contexts.only_here(None)
+        self.loop.state.rows.limits = contexts.limits
 
     def _restore(self, saved: dict[str, Any]) -> None:
         """Load a checkpoint. One that was written after a change of arms holds them at every context."""

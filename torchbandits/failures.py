@@ -37,17 +37,23 @@ class Failures:
         arms: The arms of the loop.
         batch_shape: Leading dimensions, without that of several outcomes.
         memory_budget: As for `auto`; None for its default.
+        limits: `ArmRows.limits` of the loop.
 
     Cost: that of `auto` for each evaluation, and one comparison per arm and ask.
     """
 
-    def __init__(self, arms: ArmSet, batch_shape: torch.Size, memory_budget: int | None = None) -> None:
+    def __init__(
+        self, arms: ArmSet, batch_shape: torch.Size, memory_budget: int | None = None, limits: Tensor | None = None
+    ) -> None:
         default = auto(replicate_every=0)
         policy = default if memory_budget is None else auto(replicate_every=0, memory_budget=memory_budget)
         assert policy.from_data is not None
         self._policy = replace(policy, from_data=replace(policy.from_data, priors=_PRIORS, effects=False, two_values=False))
         generators = [torch.Generator().manual_seed(0) for _ in range(batch_shape.numel())]
         self._set_state(self._policy.init(arms, generators, batch_shape))
+        if limits is not None:
+            self._state.rows.limits = limits
+            self._set_state(self._policy.set_arms(self._state, arms))
 
     def _set_state(self, state: TableState) -> None:
         self._state = state
@@ -136,9 +142,10 @@ class Failures:
         self._state.load_state_dict(state_dict)
         complete_(self._state)
 
-    def moved(self, arms: ArmSet) -> Failures:
-        """The same model on other arms. This one is unchanged."""
+    def moved(self, arms: ArmSet, limits: Tensor | None = None) -> Failures:
+        """The same model on other arms, with these `ArmRows.limits`. What this one predicts is unchanged."""
         other = copy.copy(self)
+        self._state.rows.limits = limits
         other._set_state(self._policy.set_arms(self._state, arms))
         return other
 

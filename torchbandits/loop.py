@@ -401,7 +401,7 @@ class Loop:
 
     def _fresh_failures(self) -> Failures:
         shape = self.batch_shape[:-1] if self.policy.outcomes else self.batch_shape
-        return Failures(self._arms_of_pulls(), shape, self.policy.memory_of_failures)
+        return Failures(self._arms_of_pulls(), shape, self.policy.memory_of_failures, self.state.rows.limits)
 
     def _without_failures(self) -> Failures:
         """A model of the evaluations so far, which all succeeded."""
@@ -440,7 +440,7 @@ class Loop:
         state.rows.costs = costs_for(self.policy, state.rows, costs)
         self._set_state(state)
         if self.failures is not None:
-            self.failures = self.failures.moved(self._arms_of_pulls())
+            self.failures = self.failures.moved(self._arms_of_pulls(), state.rows.limits)
         self.set_open_(opened)
         self.moved = True
 

@@ -21,7 +21,7 @@ from torchbandits.checks import check_whole, positive
 from torchbandits.errors import ArgumentError, UnsupportedError, require
 from torchbandits.kernels import distances
 from torchbandits.posteriors import GaussianProcess, Statistics
-from torchbandits.sources.ranges import or_one, spans_with
+from torchbandits.sources.ranges import limited, or_one, spans_with
 from torchbandits.transfers import to_device, to_host
 
 __all__ = ["Spread", "Start", "Uncertainty", "Uniform", "spread", "uncertainty", "uniform"]
@@ -142,7 +142,7 @@ class Spread(Start):
         asked = opening.pending[0]
         made = torch.cat([opening.statistics.points, rows.points(asked).double()], dim=-2)
         known = torch.cat([opening.statistics.mask & (opening.statistics.weights > 0), asked >= 0], dim=-1)
-        ranges = or_one(spans_with(rows.source, made, known)).unsqueeze(-2)
+        ranges = or_one(limited(spans_with(rows.source, made, known), rows.limits, made, known)).unsqueeze(-2)
         points, made = rows.points(sample).double() / ranges, made / ranges
         n = sample.shape[-1]
         index = torch.full((len(count), max(count)), -1, device=asked.device)

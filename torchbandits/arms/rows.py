@@ -81,6 +81,8 @@ class ArmRows(Buffered):
         # Mask of the arms that one pick is chosen among, `batch_shape x A`: those at one context, or while a campaign compares
         # its candidates. None for all.
         self.competing: Tensor | None = None
+        # Ranges of the first features, those of contexts, over the contexts that count, `batch_shape x c`. None without any.
+        self.limits: Tensor | None = None
         self._streamed = None if isinstance(arms, Tensor | InMemory) else arms
         # Whether other ranks hold further arms.
         self.sharded = isinstance(self._streamed, Shard)
@@ -116,6 +118,7 @@ class ArmRows(Buffered):
         Cost O((A + u) (d + log(A + u))).
         """
         rows = ArmRows(arms, self.batch_shape)
+        rows.limits = self.limits
         if not statistics.size:
             return rows
         shape, A = self.batch_shape, rows.num_arms

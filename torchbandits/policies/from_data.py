@@ -23,7 +23,7 @@ from torchbandits.random_effects import smooth_part
 from torchbandits.sources import ArmSet, ArmSource
 from torchbandits.sources.duplicates import matches
 from torchbandits.sources.packed import PackedArms
-from torchbandits.sources.ranges import or_one, ranges_of, spans_with
+from torchbandits.sources.ranges import limited, or_one, ranges_of, spans_among, spans_with
 from torchbandits.tanimoto import tanimoto_scale
 from torchbandits.transfers import to_host
 from torchbandits.types import FitReport, Pulls
@@ -143,8 +143,9 @@ class FromData:
 
         A feature with a single value so far, such as that of a single context, has a range of 1 by convention. Its lengthscale
         keeps its ratio to the range when the range changes, and so do all lengthscales before the first fit. A later range only
-        grows. Kernel and noise are refitted where a feature was constant before, or a range has grown by half. Similarities of
-        fingerprints have no range.
+        grows. Kernel and noise are refitted where a feature was constant before, or a range has grown by half. Contexts that
+        were only looked at, as by `best`, do not count (`ArmRows.limits`): a mistyped one would set the unit of all others.
+        Similarities of fingerprints have no range.
 
         Args:
             state: State on the new arms; its buffers are replaced.
@@ -157,8 +158,13 @@ class FromData:
         told = state.statistics.mask & (state.statistics.weights > 0)
         varied = spans_with(before, state.statistics.points, told) > 0
         span, old = spans_with(state.rows.source, state.statistics.points, told), units.features
-        ranges = or_one(torch.maximum(span, torch.where(varied, old, 0.0)))
-        new = ~varied & (ranges != old)
+        ranges = torch.maximum(span, torch.where(varied, old, 0.0))
+        if (limits := state.rows.limits) is not None:
+            ranges = limited(ranges, limits, state.statistics.points, told)
+            c = limits.shape[-1]
+            varied[..., :c] = spans_among(state.statistics.points, told)[..., :c] > 0
+        ranges = or_one(ranges)
+        new = (~varied | (self.growth * ranges < old)) & (ranges != old)
         due = (new | (ranges > self.growth * old)).any(dim=-1)
         if not bool((ranges != old).any()):
             return

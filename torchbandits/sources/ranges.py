@@ -43,6 +43,24 @@ def spans_of(arms: ArmSet) -> Tensor:
     return torch.where(middle > 0, torch.maximum(middle, whole * torch.finfo(arms.dtype).eps ** 0.25), whole)
 
 
+def spans_among(points: Tensor, known: Tensor) -> Tensor:
+    """The range of each feature among the known points, `batch_shape x d`; 0 without any. Arguments are as in `spans_with`."""
+    if not points.shape[-2]:
+        return points.sum(dim=-2)
+    low, high = (torch.where(known.unsqueeze(-1), points, sign * torch.inf) for sign in (1, -1))
+    return (high.amax(dim=-2) - low.amin(dim=-2)).clamp_min(0)
+
+
+def limited(spans: Tensor, limits: Tensor | None, points: Tensor, known: Tensor) -> Tensor:
+    """The spans, `batch_shape x d`, of which those of the first features are at most the larger one of `limits`
+    (`batch_shape x c`) and the range among the known points. `points` and `known` are as in `spans_with`."""
+    if limits is None:
+        return spans
+    c = limits.shape[-1]
+    most = torch.maximum(limits.to(spans), spans_among(points, known)[..., :c])
+    return torch.cat([torch.minimum(spans[..., :c], most), spans[..., c:]], dim=-1)
+
+
 def spans_with(arms: ArmSet, points: Tensor, known: Tensor) -> Tensor:
     """`spans_of` the arms. Features with the same value in all arms take the range of arms and further points together.
 

@@ -302,6 +302,21 @@ def test_a_context_that_was_only_looked_at_changes_no_pick(kept: int, failing: b
     assert float(resumed.posterior.units.features[0]) > 90
 
 
+def test_a_history_of_other_contexts_gives_their_range():
+    """Before, the feature of a single context had the range 1 by convention, in which contexts of 0 to 1,000 are unrelated."""
+    draw = generator(3)
+    arms, contexts = torch.rand(40, 1, generator=draw, dtype=torch.float64), 1000 * torch.eye(40)[:, :1].double()
+    contexts[1:, 0] = 1000 * torch.rand(39, generator=draw, dtype=torch.float64)
+    points = torch.cat([contexts, arms], dim=-1)
+    rewards, one = -(arms[:, 0] - contexts[:, 0] / 1000).square(), torch.ones(40, dtype=torch.float64)
+    bandit = tb.ContextualBandit(tb.auto(), arms, torch.full((1, 1), 500.0, dtype=torch.float64))
+    bandit.observe(points, one, rewards, rewards.square())
+    assert float(bandit.posterior.units.features[0]) == pytest.approx(float(contexts.max() - contexts.min()))
+    assert 100 < float(bandit.posterior.kernel.base_kernel.lengthscale[0, 0]) < 3000
+    best = bandit.best(1, context=torch.full((1,), 500.0, dtype=torch.float64))
+    assert float(best.points[0, 1]) == pytest.approx(0.5, abs=0.1)
+
+
 def test_contexts_kept_for_open_picks_are_released_once_they_were_told():
     """Late rewards keep their contexts beyond `max_contexts`; afterwards a step costs what it did before."""
     policy = tb.gp_ucb(rbf(), width=tb.widths.Constant(2.0), **COMMON)

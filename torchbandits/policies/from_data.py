@@ -138,8 +138,9 @@ class FromData:
         repeats, noise_share = to_host(*units.repeats(state.statistics))
         return (repeats >= REPEATS) | ((repeats >= _FEW_REPEATS) & (noise_share <= _LITTLE))
 
-    def follow(self, state: TableState, before: ArmSource) -> None:
-        """Widen the ranges of features after the arms have changed, for instance by a new context.
+    def follow(self, state: TableState, before: ArmSource, known: int | None = None) -> None:
+        """Widen the ranges of features after the arms have changed, for instance by a new context, or a history of points was
+        told.
 
         A feature with a single value so far, such as that of a single context, has a range of 1 by convention. Its lengthscale
         keeps its ratio to the range when the range changes, and so do all lengthscales before the first fit. A later range only
@@ -150,19 +151,21 @@ class FromData:
         Args:
             state: State on the new arms; its buffers are replaced.
             before: The old arms.
+            known: Number of rows of the statistics before the history; None for all.
         """
         posterior, units, shape = state.posterior, state.posterior.units, state.rows.batch_shape
         assert units is not None
         if _is_similarity(posterior.kernel):
             return
         told = state.statistics.mask & (state.statistics.weights > 0)
-        varied = spans_with(before, state.statistics.points, told) > 0
+        earlier = told if known is None else told & (torch.arange(told.shape[-1], device=told.device) < known)
+        varied = spans_with(before, state.statistics.points, earlier) > 0
         span, old = spans_with(state.rows.source, state.statistics.points, told), units.features
         ranges = torch.maximum(span, torch.where(varied, old, 0.0))
         if (limits := state.rows.limits) is not None:
             ranges = limited(ranges, limits, state.statistics.points, told)
             c = limits.shape[-1]
-            varied[..., :c] = spans_among(state.statistics.points, told)[..., :c] > 0
+            varied[..., :c] = spans_among(state.statistics.points, earlier)[..., :c] > 0
         ranges = or_one(ranges)
         new = (~varied | (self.growth * ranges < old)) & (ranges != old)
         due = (new | (ranges > self.growth * old)).any(dim=-1)
@@ -212,6 +215,7 @@ class FromData:
         gets a dictionary."""
         units, sums, squares = state.posterior.units, pulls.sums, pulls.squares
         assert units is not None
+        known = units.totals.shape[-2]
         if pulls.points is not None:
             own = row = matches(state.statistics.points, pulls.points.double())
         else:
@@ -224,6 +228,8 @@ class FromData:
         units.add_(row, sums, squares, state.statistics.size, deviations)
         if not state.posterior.sparse and state.statistics.size > self.most_exact(state):
             learn_sparsely(state)
+        if pulls.points is not None and isinstance(state, TableState):
+            self.follow(state, state.rows.source, known)
         # The units of the last fit do not extend to an average so far from all others.
         due = self.due(state, pulls) | units.far_off(state.statistics).cpu()
         if bool(due.any()):

@@ -1,9 +1,11 @@
-"""Modules that set buffers and plain attributes without the checks of `nn.Module`."""
+"""Buffers: modules that set them without the checks of `nn.Module`, and those that grow with the data."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 
@@ -28,3 +30,10 @@ class Buffered(nn.Module):
             own[name] = value
         else:
             super().__setattr__(name, value)
+
+
+def take_sizes_(module: nn.Module, state_dict: dict[str, Any], prefix: str, names: Sequence[str], device: torch.device) -> None:
+    """Give buffers that grow with the data the sizes of a saved state, before it is loaded into them."""
+    for name in names:
+        if prefix + name in state_dict:
+            setattr(module, name, state_dict[prefix + name].to(device))

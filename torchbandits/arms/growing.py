@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from torchbandits.arms.place_columns import FEW, PlaceColumns, between, lines_at
 from torchbandits.arms.rows import ArmRows
-from torchbandits.buffered import Buffered
+from torchbandits.buffered import Buffered, take_sizes_
 from torchbandits.embeddings import Spectrum
 from torchbandits.kernels import StationaryColumns, kernel_diagonal, kernel_matrix
 from torchbandits.posteriors import GaussianProcess
@@ -232,10 +232,7 @@ class GrowingTable(Buffered):
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
         self.forget()
-        for name in ("arm", "prior_diagonal", "leverage", "channels"):
-            # Buffers grow with the data, so take over the sizes of the state.
-            if prefix + name in state_dict:
-                setattr(self, name, state_dict[prefix + name].to(self.arm.device))
+        take_sizes_(self, state_dict, prefix, ("arm", "prior_diagonal", "leverage", "channels"), self.arm.device)
         super()._load_from_state_dict(state_dict, prefix, *args)
         A = self.rows.num_arms
         place = torch.arange(self.arm.shape[-1], device=self.arm.device).expand_as(self.arm)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torchbandits.arms.ranks import Shard
 from torchbandits.arms.reductions import WHOLE, Reductions
 from torchbandits.arms.scanning import find, scan
-from torchbandits.buffered import Buffered
+from torchbandits.buffered import Buffered, take_sizes_
 from torchbandits.errors import StateError, UnsupportedError, require
 from torchbandits.posteriors import GaussianProcess, Statistics, aggregate
 from torchbandits.shapes import broadcast_shapes
@@ -425,10 +425,7 @@ class ArmRows(Buffered):
             )
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
-        for name in ("arms", "first", "row_of_arm", "arm_of_row"):
-            # Buffers grow with the data, so take over the sizes of the state.
-            if prefix + name in state_dict:
-                setattr(self, name, state_dict[prefix + name].to(self.row_of_arm.device))
+        take_sizes_(self, state_dict, prefix, ("arms", "first", "row_of_arm", "arm_of_row"), self.row_of_arm.device)
         self.outside = bool((self.arm_of_row < 0).any())
         if self.sharded:
             arm, self.row_of_arm = self.arm_of_row, torch.full_like(self.row_of_arm, -1)

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from torchbandits.arms.cells import Division
 from torchbandits.arms.growing import GrowingTable
-from torchbandits.buffered import Buffered
+from torchbandits.buffered import Buffered, take_sizes_
 
 # Indices within this relative distance are tied, since symmetric twins differ by rounding only. The earliest cell wins.
 _TIE = 1e-9
@@ -187,8 +187,6 @@ class CellTree(Buffered):
             self._buffers[name] = grown.scatter_(-1, slot, value)[..., :-1]
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
-        for name in ("variation", "parent_variation", "place", "parent_place", "depth", "lower", "upper"):
-            # Buffers grow with the data, so take over the sizes of the state.
-            if prefix + name in state_dict:
-                setattr(self, name, state_dict[prefix + name].to(self.place.device))
+        names = ("variation", "parent_variation", "place", "parent_place", "depth", "lower", "upper")
+        take_sizes_(self, state_dict, prefix, names, self.place.device)
         super()._load_from_state_dict(state_dict, prefix, *args)

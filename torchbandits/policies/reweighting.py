@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
+from torchbandits.buffered import take_sizes_
 from torchbandits.checks import check_whole, is_finite
 from torchbandits.errors import UnsupportedError, require
 from torchbandits.memory import Memory
@@ -128,10 +129,7 @@ class RecentRewards(nn.Module):
         return zeros.scatter_add(-2, slot, self.totals.masked_fill((self.row < 0).unsqueeze(-1), 0.0))
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
-        for name in ("row", "totals"):
-            # Buffers grow with the data, so allocate them with the sizes of the saved state.
-            if prefix + name in state_dict:
-                setattr(self, name, state_dict[prefix + name].to(self.row.device))
+        take_sizes_(self, state_dict, prefix, ("row", "totals"), self.row.device)
         super()._load_from_state_dict(state_dict, prefix, *args)
 
 

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from torchbandits.arms import ArmRows, ArmTable, Box, CellTree, GrowingTable, PosteriorDraws
 from torchbandits.arms.rows import Summed
-from torchbandits.buffered import Buffered
+from torchbandits.buffered import Buffered, take_sizes_
 from torchbandits.errors import StateError, UnsupportedError, require
 from torchbandits.gradients import without_gradients
 from torchbandits.policies.near import MOST, Near
@@ -283,10 +283,7 @@ class State(Buffered, ABC):
         return self
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
-        for name in ("pending_index", "pending_counts"):
-            # The size of these buffers depends on the pending batch.
-            if prefix + name in state_dict:
-                setattr(self, name, state_dict[prefix + name].to(self.pending_index.device))
+        take_sizes_(self, state_dict, prefix, ("pending_index", "pending_counts"), self.pending_index.device)
         super()._load_from_state_dict(state_dict, prefix, *args)
 
 

@@ -13,7 +13,7 @@ import gpytorch
 import torch
 from torch import Tensor, nn
 
-from torchbandits.buffered import Buffered
+from torchbandits.buffered import Buffered, take_sizes_
 from torchbandits.embeddings import FiniteEmbedding
 from torchbandits.kernels import shaped_like
 from torchbandits.linalg import uneven
@@ -461,10 +461,7 @@ class GaussianProcess(Buffered):
         return new
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
-        for name in ("dictionary", "pending_points", "pending"):
-            # Buffers grow with the data, so take over the sizes of the state.
-            if prefix + name in state_dict:
-                setattr(self, name, state_dict[prefix + name].to(self.dictionary.device))
+        take_sizes_(self, state_dict, prefix, ("dictionary", "pending_points", "pending"), self.dictionary.device)
         self._fit = self._known_effects = None
         # A fit gives each batch row its own kernel. New parameters are created, so that snapshots are not overwritten.
         self.kernel = shaped_like(self.kernel, state_dict, prefix + "kernel.")

@@ -9,7 +9,7 @@ import gpytorch
 import torch
 from torch import Tensor
 
-from torchbandits.buffered import Buffered
+from torchbandits.buffered import Buffered, take_sizes_
 from torchbandits.kernels import kernel_matrix
 from torchbandits.posteriors.around import first_true, marginals_around
 from torchbandits.posteriors.cells import (
@@ -285,8 +285,5 @@ class PartitionedProcess(Buffered):
         return self
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
-        for name in ("pending_points", "pending"):
-            # Buffers grow with the data, so take over the sizes of the state.
-            if prefix + name in state_dict:
-                setattr(self, name, state_dict[prefix + name].to(self.pending.device))
+        take_sizes_(self, state_dict, prefix, ("pending_points", "pending"), self.pending.device)
         super()._load_from_state_dict(state_dict, prefix, *args)

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from torchbandits.buffered import Buffered
+from torchbandits.buffered import Buffered, take_sizes_
 from torchbandits.checks import as_tensor
 from torchbandits.errors import NonFiniteError, ShapeError, require
 from torchbandits.transfers import to_device
@@ -254,10 +254,7 @@ class Statistics(Buffered):
         return self
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
-        for name in ("points", "totals"):
-            # Buffers grow with the data, so take over the sizes of the state.
-            if prefix + name in state_dict:
-                setattr(self, name, state_dict[prefix + name].to(self.totals.device))
+        take_sizes_(self, state_dict, prefix, ("points", "totals"), self.totals.device)
         super()._load_from_state_dict(state_dict, prefix, *args)
         # Loading overwrites buffers in place, so the values cached from them are invalid.
         self._known_mask = self._host_weights = None

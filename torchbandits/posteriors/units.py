@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from torchbandits.buffered import Buffered
+from torchbandits.buffered import Buffered, take_sizes_
 from torchbandits.posteriors.statistics import Statistics
 from torchbandits.posteriors.two_values import two_values as pair_of
 from torchbandits.types import Marginals, PerPoint
@@ -232,15 +232,11 @@ class Units(Buffered):
         return torch.stack([n, n * z, n * (z.square() + (above - below).square() / 4)], dim=-1)
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
-        for name in ("knots", "scores", "totals"):
-            # Buffers grow with the data, so take over the sizes of the state.
-            if prefix + name in state_dict:
-                value = state_dict[prefix + name].to(self.scale.device)
-                if name == "totals" and value.shape[-1] == 2:
-                    # A state that was saved before deviations were kept.
-                    value = nn.functional.pad(value, (0, 1), value=torch.nan)
-                    state_dict[prefix + name] = value
-                setattr(self, name, value)
+        totals = state_dict.get(prefix + "totals")
+        if totals is not None and totals.shape[-1] == 2:
+            # A state that was saved before deviations were kept.
+            state_dict[prefix + "totals"] = nn.functional.pad(totals, (0, 1), value=torch.nan)
+        take_sizes_(self, state_dict, prefix, ("knots", "scores", "totals"), self.scale.device)
         super()._load_from_state_dict(state_dict, prefix, *args)
 
 

@@ -85,10 +85,9 @@ class CellTree(Buffered):
         """Representative of every leaf, `batch_shape x L`, −1 where padded."""
         return torch.where(self.variation > -torch.inf, self.table.arm.gather(-1, self.place), -1)
 
-    def upper_bound(self, width: Tensor, leverage: Tensor | None = None) -> Tensor:
+    def upper_bound(self, width: Tensor) -> Tensor:
         """Upper bound of f at every place of the table, `batch_shape x R`, for widths `batch_shape`."""
-        leverage = self.table.leverage if leverage is None else leverage
-        std = (self.table.posterior.regularization * leverage).sqrt()
+        std = (self.table.posterior.regularization * self.table.leverage).sqrt()
         return torch.addcmul(self.table.mean(), std, width.unsqueeze(-1))
 
     def index(self, upper: Tensor) -> Tensor:

@@ -205,20 +205,16 @@ def regret_share(record: Record, baseline: dict[int, Values]) -> Values:
 # ---------------------------------------------------------------------- over repetitions
 
 
-def mean_interval(values: Values, level: float = 0.95) -> tuple[Values, Values]:
-    """Mean over the first axis and the half-width of its t-interval; NaN half-width for a single repetition.
-
-    Args:
-        values: `n x ...`, one line per repetition.
-        level: Probability of the interval.
-    """
+def mean_interval(values: Values) -> tuple[Values, Values]:
+    """Mean over the first axis, `n x ...` with one line per repetition, and the half-width of its 95 % t-interval; NaN
+    half-width for a single repetition."""
     n = len(values)
     # An array also where a single number is left.
     mean = np.asarray(values.mean(axis=0))
     if n < 2:
         return mean, np.full_like(mean, np.nan)
     standard_error = values.std(axis=0, ddof=1) / math.sqrt(n)
-    return mean, np.asarray(stdtrit(n - 1, 0.5 + level / 2) * standard_error)
+    return mean, np.asarray(stdtrit(n - 1, 0.975) * standard_error)
 
 
 def known_curves(curves: Values) -> Values:

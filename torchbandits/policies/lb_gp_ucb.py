@@ -19,7 +19,7 @@ from torchbandits.gradients import without_gradients
 from torchbandits.kernels import kernel_row, stack_kernels
 from torchbandits.policies.composed import Composed
 from torchbandits.policies.learning import learn_kernel
-from torchbandits.policies.phased import Phased, PhasedState, offers
+from torchbandits.policies.phased import Phased, PhasedState, offers, one_by_one
 from torchbandits.policies.picking import room_for
 from torchbandits.policies.scale import ScaleWatch
 from torchbandits.sources.ranges import ranges_of
@@ -161,7 +161,7 @@ class LengthscaleBalancing(Phased[BalancedState]):
         none = inner.told.new_zeros(*inner.told.shape, 0)
         sweep, width = FullSweep(inner.table, None, (none.long(), none)), self.widths(state)
         K, lam = counts.shape[0], self.engine.regularization
-        for arm in _one_by_one(state.pending_index, state.pending_counts):
+        for arm in one_by_one(state.pending_index, state.pending_counts):
             counts = counts + state.balance.at(turn(counts)) * (arm >= 0).double()
             sweep.hallucinate(_at_all(arm.unsqueeze(-1), K), inner.told.new_ones(*inner.told.shape, 1))
         mean = inner.arm_mean()
@@ -336,13 +336,6 @@ def _everywhere(pulls: Pulls, candidates: int) -> Pulls:
 
     counts, sums, squares = (_at_all(x, candidates) for x in (pulls.counts, pulls.sums, pulls.squares))
     return Pulls(counts, sums, squares, spread(pulls.index), spread(pulls.mask), spread(pulls.points), pulls.history)
-
-
-def _one_by_one(index: Tensor, counts: Tensor) -> Iterator[Tensor]:
-    """Expand pulls of arms (`batch_shape x p`, with their counts) into single pulls, `batch_shape` at a time (−1 for none)."""
-    for place in range(index.shape[-1]):
-        for number in range(int(counts[..., place].max())):
-            yield torch.where(counts[..., place] > number, index[..., place], -1)
 
 
 @explains_keywords

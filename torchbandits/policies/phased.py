@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -163,3 +163,10 @@ def offers(rows: ArmRows, available: Tensor | None) -> Tensor:
     """The arms that may be picked, `batch_shape x A`; of exact duplicates only the first. Raises as `on_offer` does."""
     offered = on_offer(rows, available)
     return torch.ones_like(rows.row_of_arm, dtype=torch.bool) if offered is None else offered.expand_as(rows.row_of_arm)
+
+
+def one_by_one(index: Picks, counts: Tensor) -> Iterator[Tensor]:
+    """Expand pulls of arms (`batch_shape x p`, with their counts) into single pulls, `batch_shape` at a time (−1 for none)."""
+    for place in range(index.shape[-1]):
+        for number in range(int(counts[..., place].max())):
+            yield torch.where(counts[..., place] > number, index[..., place], -1)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import gpytorch
@@ -14,7 +13,7 @@ from torchbandits.arms import FullSweep, best_arm
 from torchbandits.checks import explains_keywords, is_whole, regularization_of
 from torchbandits.gradients import without_gradients
 from torchbandits.policies.composed import Composed
-from torchbandits.policies.phased import Phased, PhasedState, offers, preference
+from torchbandits.policies.phased import Phased, PhasedState, offers, one_by_one, preference
 from torchbandits.policies.picking import room_for
 from torchbandits.policies.state import TableState
 from torchbandits.types import Arms, Evidence, Generators, PickMask, Picks, Pulls, Selection
@@ -116,7 +115,7 @@ class SupKernelUCB(Phased[PhasedState]):
         offered, everything = offers(rows, available), offers(rows, None)
         room = room_for(state, 1 if exactly is None else exactly, limit).to(state.told.device)
         descent = self._descent(state)
-        for arm in _one_by_one(state.pending_index, state.pending_counts):
+        for arm in one_by_one(state.pending_index, state.pending_counts):
             descent.hallucinate(arm, descent.walk(everything, arm)[1])
         index, score = torch.full((*shape, 0), -1, device=rows.arms.device), state.log_det.new_zeros(*shape, 0)
         most = int(room.max()) if room.numel() else 0
@@ -155,13 +154,6 @@ class SupKernelUCB(Phased[PhasedState]):
     def _descent(self, state: PhasedState) -> Descent:
         inner = state.inner
         return Descent(inner, inner.arm_mean(), self.engine.width(inner), self.horizon)
-
-
-def _one_by_one(index: Picks, counts: Tensor) -> Iterator[Tensor]:
-    """Expand pulls of arms (`batch_shape x p`, with their counts) into single ones, `batch_shape` at a time (−1 for none)."""
-    for place in range(index.shape[-1]):
-        for number in range(int(counts[..., place].max())):
-            yield torch.where(counts[..., place] > number, index[..., place], -1)
 
 
 @explains_keywords

@@ -90,6 +90,11 @@ def count(amount: int, noun: str) -> str:
     return f"{amount:,} {noun}{'' if amount == 1 else 's'}"
 
 
+def in_row(place: tuple[int, ...]) -> str:
+    """`batch row 3: `, the beginning of a sentence on one of several batch rows; an empty text for a single one."""
+    return f"batch row {place[0] if len(place) == 1 else place}: " if place else ""
+
+
 def within(mean: float, deviation: float) -> str:
     """A number and its deviation as text, rounded to two digits of the deviation; an empty text if they are not known."""
     if not (math.isfinite(mean) and math.isfinite(deviation)):
@@ -151,11 +156,12 @@ def fits(mask: Any, columns: Sequence[Any], points: Any) -> bool:
 
 def misfit(record: Any) -> Shown:
     """The types of the fields of a record that can't be shown as a table."""
-    kinds = [(entry.name, _kind(getattr(record, entry.name))) for entry in fields(record)]
+    kinds = [(entry.name, kind(getattr(record, entry.name))) for entry in fields(record)]
     return pairs(f"{type(record).__name__} whose parts do not fit each other", kinds)
 
 
-def _kind(value: Any) -> str:
+def kind(value: Any) -> str:
+    """Dtype and shape of a tensor, or the type of another object."""
     return f"{value.dtype} {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
 
 

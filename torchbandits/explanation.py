@@ -204,8 +204,7 @@ class Explanation:
             f"of the means of the {said.arm}s {said.pulled}, so that another of these {said.arm}s is probably as good or "
             "better."
         )
-        more = f"{self.repeats:,} more {said.pull}{'' if self.repeats == 1 else 's'}"
-        again = f"{more} of each of the {_LEADERS} best {said.arm}s"
+        again = f"{count(self.repeats, f'more {said.pull}')} of each of the {_LEADERS} best {said.arm}s"
         if self.repeats > _MANY:
             return f"{found} It would take about {again} to tell: make each {said.pull} less noisy if you can."
         return f"{found} Go on if you can; to choose among them now, make about {again}."

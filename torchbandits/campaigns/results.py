@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from torchbandits.campaigns.corrections import versions_of
+from torchbandits.display import count
 from torchbandits.errors import ArgumentError, closest, nearest, require
 from torchbandits.journal import Journal
 from torchbandits.tabular.ids import Ids
@@ -301,13 +302,13 @@ class Told:
 
     def __str__(self) -> str:
         """The outcome in words."""
-        said = [f"{_count(self.measured, 'measurement')} and {_count(self.failed, 'failed evaluation')} told."]
+        said = [f"{count(self.measured, 'measurement')} and {count(self.failed, 'failed evaluation')} told."]
         if self.unasked:
             counts = "counts" if self.unasked == 1 else "count"
-            said.append(f"{_count(self.unasked, 'measurement')} had not been asked for, and {counts} all the same.")
+            said.append(f"{count(self.unasked, 'measurement')} had not been asked for, and {counts} all the same.")
         if self.known:
             said.append(
-                f"{_count(self.known, 'row')} had been told before (same id, same value) and did not count again. If they are "
+                f"{count(self.known, 'row')} had been told before (same id, same value) and did not count again. If they are "
                 "new measurements, tell them with again=True (--again)."
             )
         return " ".join([*said, *self.notes])
@@ -336,7 +337,7 @@ def copied(
     if not number:
         return []
     has, counts = ("has", "counts as a repeated evaluation") if number == 1 else ("have", "count as repeated evaluations")
-    return [f"{_count(number, 'result')} {has} the id and the {what} of another one in the file, and {counts}."]
+    return [f"{count(number, 'result')} {has} the id and the {what} of another one in the file, and {counts}."]
 
 
 def changed(
@@ -366,7 +367,7 @@ def changed(
     if not other:
         return []
     name, was, now = other[0]
-    more = "" if len(other) == 1 else f" (and {_count(len(other) - 1, 'more row')})"
+    more = "" if len(other) == 1 else f" (and {count(len(other) - 1, 'more row')})"
     none, wrong, command = "None", was, f"none --was {was}"
     if outcome:
         none, wrong = f"{{{outcome!r}: None}}", f"{{{outcome!r}: {was}}}"
@@ -408,17 +409,13 @@ def far_off(told: Sequence[float], values: NDArray[np.float64], ids: Sequence[st
             found.append(f"{outcome and f'{outcome!r} of '}{ids[place]!r} is {value:.6g}, and {ends}")
     if not found:
         return []
-    more = "" if len(found) == 1 else f" (and {_count(len(found) - 1, 'more value')})"
+    more = "" if len(found) == 1 else f" (and {count(len(found) - 1, 'more value')})"
     return [f"{found[0]}{more}: if this is an error, correct it (Campaign.correct, torchbandits campaign correct)."]
 
 
 def _beyond(low: float, high: float, value: float) -> float:
     """The distance of a value from a range, in lengths of this range; 0 within it, or if it has no length."""
     return max(low - value, value - high, 0.0) / (high - low) if high > low else 0.0
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
 @dataclass

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from torchbandits.checks import check_choice, is_finite
+from torchbandits.display import kind
 from torchbandits.environments.base import Environment
 from torchbandits.errors import ArgumentError, ArmIndexError, ShapeError, require
 
@@ -74,8 +75,7 @@ def check_generators(generators: object) -> None:
 def check_index(environment: Environment, index: Tensor) -> None:
     """Refuse an index unless it is an integer tensor `batch_shape x q` of arms or −1."""
     if not isinstance(index, Tensor) or index.dtype not in (torch.int64, torch.int32) or index.ndim < 1:
-        came = f"{index.dtype} {tuple(index.shape)}" if isinstance(index, Tensor) else type(index).__name__
-        raise ShapeError(f"index must be an integer tensor of shape batch_shape x q, got {came}.")
+        raise ShapeError(f"index must be an integer tensor of shape batch_shape x q, got {kind(index)}.")
     num_arms = environment.arms.shape[-2]
     outside = (index < -1) | (index >= num_arms)
     if outside.any():

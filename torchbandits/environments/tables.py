@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from torchbandits.checks import as_features, as_tensor, check_text, same_device
+from torchbandits.display import kind
 from torchbandits.environments.base import Environment, Task, known
 from torchbandits.environments.noise import check_noise, noisy_rewards, row_draws
 from torchbandits.errors import ArgumentError, ArmIndexError, NonFiniteError, ShapeError, UnsupportedError, require
@@ -184,7 +185,7 @@ def check_arms(arms: Any) -> Tensor | ArmSource:
         return arms
     arms = as_features("arms", arms)
     if not arms.is_floating_point() or arms.ndim < 2:
-        raise ShapeError(f"arms must be a floating-point tensor of shape ... x A x d, got {_kind(arms)}.")
+        raise ShapeError(f"arms must be a floating-point tensor of shape ... x A x d, got {kind(arms)}.")
     if 0 in arms.shape:
         raise ShapeError(f"arms must hold at least one arm and one feature, got shape {tuple(arms.shape)}.")
     _check_finite("arms", arms)
@@ -195,7 +196,7 @@ def check_rewards(rewards: Tensor, arms: Tensor | ArmSource) -> None:
     """Refuse rewards unless they are one finite number per arm, of the arms' dtype and device (only device for a source)."""
     as_tensor("rewards", rewards)
     if not isinstance(rewards, Tensor) or rewards.shape != arms.shape[:-1]:
-        raise ShapeError(f"rewards must be a tensor of shape {tuple(arms.shape[:-1])}, got {_kind(rewards)}.")
+        raise ShapeError(f"rewards must be a tensor of shape {tuple(arms.shape[:-1])}, got {kind(rewards)}.")
     known = (torch.float32, torch.float64) if isinstance(arms, ArmSource) else (arms.dtype,)
     if rewards.dtype not in known or not same_device(rewards.device, arms.device):
         raise ShapeError(f"rewards must be {arms.dtype} on {arms.device} like arms, got {rewards.dtype} on {rewards.device}.")
@@ -214,7 +215,7 @@ def check_costs(costs: Tensor, arms: Tensor | ArmSource) -> Tensor:
     shape = arms.shape[:-1]
     as_tensor("costs", costs)
     if not isinstance(costs, Tensor) or costs.is_complex() or costs.shape not in (shape, shape[-1:]):
-        raise ShapeError(f"costs must be a tensor of shape {tuple(shape)} or {tuple(shape[-1:])}, got {_kind(costs)}.")
+        raise ShapeError(f"costs must be a tensor of shape {tuple(shape)} or {tuple(shape[-1:])}, got {kind(costs)}.")
     _check_finite("costs", costs)
     if not bool((costs > 0).all()):
         raise ArgumentError(f"costs must be > 0, got {costs.min().item()}.")
@@ -226,7 +227,7 @@ def check_neighbors(neighbors: Tensor, arms: Tensor | ArmSource) -> Tensor:
     as_tensor("neighbors", neighbors)
     whole = isinstance(neighbors, Tensor) and neighbors.dtype in (torch.int64, torch.int32) and neighbors.ndim == 2
     if not whole or len(neighbors) != arms.shape[-2]:
-        raise ShapeError(f"neighbors must be integers {arms.shape[-2]} x k, got {_kind(neighbors)}.")
+        raise ShapeError(f"neighbors must be integers {arms.shape[-2]} x k, got {kind(neighbors)}.")
     outside = (neighbors < -1) | (neighbors >= arms.shape[-2])
     if bool(outside.any()):
         raise ArmIndexError(f"neighbors must be arms 0 … {arms.shape[-2] - 1} or −1, got {int(neighbors[outside][0])}.")
@@ -245,7 +246,3 @@ def _check_finite(name: str, values: Tensor) -> None:
     if not finite.all():
         place = tuple((~finite).nonzero()[0].tolist())
         raise NonFiniteError(f"{name} must be finite, got {values[place].item()} at {place}.")
-
-
-def _kind(value: object) -> str:
-    return f"{value.dtype} {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__

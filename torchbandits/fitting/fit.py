@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from torchbandits.checks import check_whole, is_finite, positive
+from torchbandits.display import in_row
 from torchbandits.errors import ArgumentError, UnsupportedError, issue, require
 from torchbandits.fitting.climb import Climb
 from torchbandits.kernels import kernel_diagonal, kernel_row, stack_kernels
@@ -98,8 +99,7 @@ def fit_kernel_(
         elif bool(chosen[place]):
             fit.run(max_exact, dictionary_size, restarts, max_iterations)
         if fit.degenerate:
-            row = f"batch row {place[0] if len(place) == 1 else place}: " if place else ""
-            found.append(f"{row}the fit is degenerate: {fit.reason}. {(advice or _of_bandit)(fit, noise)}")
+            found.append(f"{in_row(place)}the fit is degenerate: {fit.reason}. {(advice or _of_bandit)(fit, noise)}")
         kernels.append(fit.kernel)
         regularized = fit.degenerate and fit.accepted
         fits.append((fit.before, fit.after, fit.accepted, fit.iterations, left_out, fit.jitter, fit.misfit, regularized))

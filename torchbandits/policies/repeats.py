@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from torchbandits.display import in_row
 from torchbandits.errors import issue
 from torchbandits.fitting.degeneracy import signal_variance
 from torchbandits.kernels import kernel_row
@@ -138,7 +139,6 @@ def warn_of_repeats(state: GaussianState, confidence: Width, noise_variance: flo
             possible, arm, where = possible[arm // own * own :][:own], arm % own, " at one context"
         sure = not bool(possible.any())
         why = reason_for_repeats(sure, share_of_noise(state.posterior, noise_variance, place))
-        row = f"batch row {place[0] if len(place) == 1 else place}: " if place else ""
         state.repeats_said = True
-        issue([f"{row}arm {arm}{where} has taken {count} of the last {RECENT} pulls: {why}"])
+        issue([f"{in_row(place)}arm {arm}{where} has taken {count} of the last {RECENT} pulls: {why}"])
         return

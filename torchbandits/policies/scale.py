@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from torchbandits.arms import ArmTable
+from torchbandits.display import in_row
 from torchbandits.errors import issue
 from torchbandits.kernels import Stationary, kernel_among, kernel_diagonal, kernel_matrix
 from torchbandits.posteriors import GaussianProcess
@@ -290,14 +291,14 @@ def _of_noise(scales: _Scales, words: Words) -> Iterator[tuple[str, str]]:
     if (row := _first(scales.below)) is not None:
         yield (
             "noise",
-            f"{_where(row)}the noise, standard deviation {_at(noise, row)}, is far larger than the whole spread of the "
+            f"{in_row(row)}the noise, standard deviation {_at(noise, row)}, is far larger than the whole spread of the "
             f"{words.rewards}, {_at(scales.spread, row)}: they are taken for noise alone, and a fit of the kernel collapses. "
             f"{words.noise}",
         )
     if (row := _first(scales.told & (prior < _COLLAPSED * noise**2))) is not None:
         yield (
             "noise",
-            f"{_where(row)}the kernel's variance {_at(prior, row)} is less than a thousandth of the noise's, "
+            f"{in_row(row)}the kernel's variance {_at(prior, row)} is less than a thousandth of the noise's, "
             f"{_at(noise.square(), row)}: {words.rewards} are taken for noise alone, as after a fit that has collapsed. "
             f"{words.collapsed}",
         )
@@ -316,7 +317,7 @@ def _of_kernel(scales: _Scales) -> Iterator[tuple[str, str]]:
         what = f"its matrix has an eigenvalue of −{negative:.2g} times the largest value, and a kernel has none below 0"
     yield (
         "kernel",
-        f"{_where(row)}the kernel is not a covariance: {what}. Means and deviations are wrong: check the kernel's formula.",
+        f"{in_row(row)}the kernel is not a covariance: {what}. Means and deviations are wrong: check the kernel's formula.",
     )
 
 
@@ -330,7 +331,7 @@ def _of_rewards(scales: _Scales, words: Words, *, fitted: bool) -> Iterator[tupl
     if (row := _first(scales.told & far)) is not None:
         yield (
             "mean",
-            f"{_where(row)}the {words.rewards} have mean {_at(mean, row)} and standard deviation {_at(spread, row)}, far from "
+            f"{in_row(row)}the {words.rewards} have mean {_at(mean, row)} and standard deviation {_at(spread, row)}, far from "
             f"the prior mean {_at(scales.centre, row)} for a kernel of standard deviation {_at(scales.prior.sqrt(), row)}: "
             f"{words.mean}",
         )
@@ -338,7 +339,7 @@ def _of_rewards(scales: _Scales, words: Words, *, fitted: bool) -> Iterator[tupl
     if (row := _first(scales.wild & ~far if words.data_alone else scales.wild)) is not None:
         yield (
             "large",
-            f"{_where(row)}the {words.rewards} differ by a standard deviation of {_at(observed, row)}, while kernel and noise "
+            f"{in_row(row)}the {words.rewards} differ by a standard deviation of {_at(observed, row)}, while kernel and noise "
             f"expect {_at(whole, row)} at most: {words.large.format(variance=_at(observed.square(), row))}",
         )
 
@@ -351,13 +352,13 @@ def _of_differences(scales: _Scales, words: Words) -> Iterator[tuple[str, str]]:
     if (row := _first((seen >= _FIRST) & scales.varied & ~scales.below & (observed * _SMALL_SPREAD < expected))) is not None:
         yield (
             "small",
-            f"{_where(row)}the {words.rewards} differ by a standard deviation of {_at(observed, row)}, while the kernel "
+            f"{in_row(row)}the {words.rewards} differ by a standard deviation of {_at(observed, row)}, while the kernel "
             f"expects {_at(expected, row)}: exploration will last far longer than needed. {words.small}",
         )
     if (row := _first(some & ~scales.wild & (observed > _MISFIT * expected))) is not None:
         yield (
             "wide",
-            f"{_where(row)}the {words.rewards} differ by a standard deviation of {_at(observed, row)}, while the kernel and "
+            f"{in_row(row)}the {words.rewards} differ by a standard deviation of {_at(observed, row)}, while the kernel and "
             f"the noise allow {_at(expected, row)} at these points: the lengthscale is far too long for the features. "
             f"{words.wide}",
         )
@@ -369,7 +370,7 @@ def _of_points(posterior: GaussianProcess, scales: _Scales, words: Words) -> Ite
     if (row := _first((scales.points >= _FIRST) & (related < _UNRELATED))) is not None:
         yield (
             "narrow",
-            f"{_where(row)}few of the {int(scales.points[row])} distinct points are informative about another: the lengthscale "
+            f"{in_row(row)}few of the {int(scales.points[row])} distinct points are informative about another: the lengthscale "
             f"is far shorter than the distance between neighbouring points. {words.narrow}",
         )
 
@@ -383,7 +384,7 @@ def _of_arms(posterior: GaussianProcess, scales: _Scales) -> Iterator[tuple[str,
         if (row := _first(alone)) is not None:
             yield (
                 "dictionary",
-                f"{_where(row)}the dictionary holds one point after {int(pulls[row])} pulls of {int(points[row])} distinct "
+                f"{in_row(row)}the dictionary holds one point after {int(pulls[row])} pulls of {int(points[row])} distinct "
                 "arms, so that all arms look the same: the lengthscale is far too long for the features, or the outputscale "
                 "far too small. Give others, fit them (fit_kernel_), or use tb.auto().",
             )
@@ -393,7 +394,7 @@ def _of_arms(posterior: GaussianProcess, scales: _Scales) -> Iterator[tuple[str,
     if (row := _first(many & others & (arms.here > 1e-6) & (arms.elsewhere < _ISOLATED * arms.here))) is not None:
         yield (
             "narrow",
-            f"{_where(row)}no arm has learned anything from the {int(points[row])} distinct arms that were "
+            f"{in_row(row)}no arm has learned anything from the {int(points[row])} distinct arms that were "
             "pulled: the lengthscale is far shorter than the distance between neighbouring arms, so that each must be "
             "pulled to be known. Standardise the features, give a longer lengthscale, or use tb.auto().",
         )
@@ -401,7 +402,7 @@ def _of_arms(posterior: GaussianProcess, scales: _Scales) -> Iterator[tuple[str,
     if (row := _first(scales.told & arms.differ & (apart < _IDENTICAL * arms.prior) & (apart < noise**2))) is not None:
         yield (
             "wide",
-            f"{_where(row)}to the kernel all arms are nearly the same: it expects them to differ by a standard deviation of "
+            f"{in_row(row)}to the kernel all arms are nearly the same: it expects them to differ by a standard deviation of "
             f"{_at(apart.clamp_min(0).sqrt(), row)}, less than the noise of {_at(noise, row)}. The lengthscale is far too long "
             "for the features: standardise the features, give a shorter one, fit it (fit_kernel_), or use tb.auto().",
         )
@@ -454,7 +455,3 @@ def _first(found: Tensor) -> tuple[int, ...] | None:
 
 def _at(values: Tensor, row: tuple[int, ...]) -> str:
     return f"{float(values[row]):.3g}"
-
-
-def _where(row: tuple[int, ...]) -> str:
-    return f"batch row {row[0] if len(row) == 1 else row}: " if row else ""

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import copy
-from typing import Any
 
 import gpytorch
 import torch
 from torch import Tensor, nn
 
-from torchbandits.errors import NonFiniteError, ShapeError, require
 from torchbandits.posteriors.cover import Cover
 from torchbandits.types import Arms
 
@@ -80,14 +78,6 @@ class Domain(nn.Module):
         if not self.kernel.batch_shape:
             return self.kernel
         return self.kernel.expand_batch(self.batch_shape)[torch.unravel_index(row, self.batch_shape)]
-
-    def checked(self, points: Any) -> Tensor:
-        """Check that points are finite and floating point; return them as float64, `batch_shape x n x d`."""
-        if not isinstance(points, Tensor) or not points.is_floating_point() or points.dim() < 2 or points.shape[-1] != self.dim:
-            got = f"{points.dtype} {tuple(points.shape)}" if isinstance(points, Tensor) else type(points).__name__
-            raise ShapeError(f"points must be floating point, batch_shape x n x {self.dim}, got {got}.")
-        require(bool(torch.isfinite(points).all()), "points have a NaN or infinite feature.", NonFiniteError)
-        return points.double().expand(*self.batch_shape, *points.shape[-2:])
 
     def _rows(self, tensor: Tensor, trailing: int) -> Tensor:
         """The tensor with one leading dimension: 1 if all batch rows share it, otherwise B."""

@@ -247,14 +247,18 @@ class PartitionedProcess(Buffered):
         Cost: O(n P (P + d)), P the largest number of pulled arms in a cell.
         """
         mean, leverage = marginals_around(
-            self.domain, self.cells, self.regularization, self.domain.checked(points), self.pending_points, self.pending
+            self.domain, self.cells, self.regularization, self._checked(points), self.pending_points, self.pending
         )
         return Marginals(mean.to(points.dtype), (self.regularization * leverage).to(points.dtype))
 
     def leverage(self, points: Points) -> Tensor:
         """Variance / λ at points of the box given the observed rewards, `batch_shape x n`; pending pulls are ignored."""
-        x, lam, none = self.domain.checked(points), self.regularization, self.pending[..., :0]
+        x, lam, none = self._checked(points), self.regularization, self.pending[..., :0]
         return marginals_around(self.domain, self.cells, lam, x, self.pending_points[..., :0, :], none)[1]
+
+    def _checked(self, points: Any) -> Tensor:
+        x = self.statistics.checked(points)
+        return x.expand(*self.batch_shape, *x.shape[-2:])
 
     # ------------------------------------------------------------------ dictionary, pending pulls and saved states
 

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from torchbandits.buffered import Buffered, take_sizes_
 from torchbandits.checks import as_tensor
+from torchbandits.display import kind
 from torchbandits.errors import NonFiniteError, ShapeError, require
 from torchbandits.transfers import to_device
 from torchbandits.types import PickMask, Picks, Points
@@ -154,8 +155,7 @@ class Statistics(Buffered):
         """Finite floating-point points with the features of these statistics, `batch_shape x n x d`, as float64."""
         dim = self.points.shape[-1]
         if not isinstance(points, Tensor) or not points.is_floating_point() or points.dim() < 2 or points.shape[-1] != dim:
-            got = f"{points.dtype} {tuple(points.shape)}" if isinstance(points, Tensor) else type(points).__name__
-            raise ShapeError(f"points must be floating point, batch_shape x n x {dim}, got {got}.")
+            raise ShapeError(f"points must be floating point, batch_shape x n x {dim}, got {kind(points)}.")
         require(
             bool(torch.isfinite(as_tensor("points", points)).all()), "points have a NaN or infinite feature.", NonFiniteError
         )

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from torchbandits.checks import as_device, as_tensor, check_dtype, check_flag, check_whole, is_whole
+from torchbandits.display import kind
 from torchbandits.errors import DataError, NonFiniteError, ShapeError, require
 from torchbandits.sources.base import ArmSource, check_index, check_part, recut
 from torchbandits.types import Picks
@@ -180,8 +181,7 @@ class Chunks(ArmSource):
 
     def _checked(self, arms: object, what: str) -> Tensor:
         good = isinstance(arms, Tensor) and arms.dim() == 2 and arms.shape[-1] == self.dim and arms.dtype == self._dtype
-        got = f"{arms.dtype} {tuple(arms.shape)}" if isinstance(arms, Tensor) else type(arms).__name__
-        require(good, f"{what} must give {self._dtype} tensors n x {self.dim}, got {got}.", ShapeError)
+        require(good, f"{what} must give {self._dtype} tensors n x {self.dim}, got {kind(arms)}.", ShapeError)
         assert isinstance(arms, Tensor)
         return arms.to(self._device)
 

@@ -23,15 +23,17 @@ from torchbandits.checks import (
     check_generators,
     check_instance,
     check_limit,
+    check_named,
     check_picks,
     check_told,
     check_whole,
     explains_keywords,
     is_finite,
+    numbers_of,
 )
 from torchbandits.constraints import Constraint
 from torchbandits.display import Shown, count, numbers, pairs
-from torchbandits.errors import ArgumentError, NonFiniteError, ShapeError, UnsupportedError, nearest, require
+from torchbandits.errors import ArgumentError, NonFiniteError, ShapeError, UnsupportedError, require
 from torchbandits.fronts import Front, ParetoSet, front, pareto_set
 from torchbandits.gradients import without_gradients
 from torchbandits.journal import Journal
@@ -487,12 +489,8 @@ class OutcomeBandit(Bandit):
 
     def _of_all(self, what: str, given: Any, signs: Sequence[float]) -> tuple[float, ...]:
         """A finite number for every objective, in the order of the outcomes; 0 for an outcome that only has limits."""
-        require(isinstance(given, Mapping), f"{what} must be numbers by outcome, got {given!r:.60}.")
-        _check_known(given, what, self.outcomes)
-        lacking = [name for name, sign in zip(self.outcomes, signs, strict=True) if sign and name not in given]
-        require(not lacking, f"{what} has no number for {', '.join(lacking)}.")
-        require(all(is_finite(given[name]) for name in given), f"{what} must be finite numbers, got {dict(given)}.")
-        return tuple(float(given.get(name, 0.0)) for name in self.outcomes)
+        needed = [name for name, sign in zip(self.outcomes, signs, strict=True) if sign]
+        return numbers_of(what, given, self.outcomes, needed)
 
     def _signs(self, minimize: Sequence[str] | None) -> tuple[float, ...]:
         aim = self.policy.wanted
@@ -500,7 +498,7 @@ class OutcomeBandit(Bandit):
         if minimize is not None:
             named = isinstance(minimize, Sequence) and not isinstance(minimize, str)
             require(named, "minimize must be a list of names of outcomes.")
-            _check_known(dict.fromkeys(minimize), "minimize", self.outcomes)
+            check_named("minimize", minimize, self.outcomes)
             signs = tuple(-1.0 if name in minimize else 1.0 for name in self.outcomes)
             return signs if own is None else tuple(sign * abs(one) for sign, one in zip(signs, own, strict=True))
         if own is not None:
@@ -518,7 +516,7 @@ def rewards_by_outcome(what: str, names: tuple[str, ...], rewards: Any, index: T
     check_choice("failures", failures, ("error", "forget"))
     wanted = (*index.shape, len(names))
     if isinstance(rewards, Mapping):
-        _check_known(rewards, what, names)
+        check_named(what, rewards, names)
         values = torch.full(wanted, torch.nan, dtype=torch.float64, device=index.device)
         for place, name in enumerate(names):
             if name in rewards:
@@ -537,12 +535,3 @@ def rewards_by_outcome(what: str, names: tuple[str, ...], rewards: Any, index: T
             "failures='forget' to give up such picks."
         )
     return values.movedim(-1, -2).contiguous()
-
-
-def _check_known(given: Mapping[str, Any], where: str, names: tuple[str, ...]) -> None:
-    """Raise an error for names that are not outcomes."""
-    for name in given:
-        if name not in names:
-            raise ArgumentError(
-                f"{where} names {name!r}, which is not one of the outcomes, {', '.join(names)}.{nearest(str(name), names)}"
-            )

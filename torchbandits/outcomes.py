@@ -22,13 +22,15 @@ from torchbandits.checks import (
     check_arms,
     check_choice,
     check_flag,
+    check_named,
     check_whole,
     explains_keywords,
     is_finite,
     is_whole,
     non_negative,
+    numbers_of,
 )
-from torchbandits.errors import ArgumentError, ShapeError, UnsupportedError, nearest, require
+from torchbandits.errors import ShapeError, UnsupportedError, require
 from torchbandits.policies.base import Policy
 from torchbandits.policies.composed import Composed
 from torchbandits.policies.joint import Joint, joint
@@ -157,7 +159,7 @@ def pareto(
         require(not odd, f"minimize names {odd[:1]}, which is not among the objectives: leave it out, or add it there.")
         given = None
         if reference is not None:
-            at = _all_of("reference", reference, own)
+            at = numbers_of("reference", reference, own, own)
             given = tuple(at[own.index(name)] if name in own else 0.0 for name in names)
         return Scalarized(signs, scalarization or "improvement", given, limits, float(certainty), float(optimism))
 
@@ -194,7 +196,7 @@ def epal(models: Mapping[str, Policy], *, epsilon: Mapping[str, float], minimize
     """
 
     def aim(names: Names) -> Certifying:
-        given = _all_of("epsilon", epsilon, names)
+        given = numbers_of("epsilon", epsilon, names, names)
         require(all(value > 0 for value in given), f"epsilon must be > 0 for every outcome, got {dict(epsilon)}.")
         return Certifying(_signs(minimize, names), given)
 
@@ -374,10 +376,7 @@ def _check_bounds(name: str, model: Policy) -> None:
 
 
 def _place(name: Any, names: Names, where: str) -> int:
-    if name not in names:
-        raise ArgumentError(
-            f"{where} names {name!r}, which is not one of the outcomes, {', '.join(names)}.{nearest(str(name), names)}"
-        )
+    check_named(where, [name], names)
     return names.index(name)
 
 
@@ -419,14 +418,3 @@ def _named(what: str, given: Sequence[str], names: Names) -> Names:
 def _signs(minimize: Sequence[str], names: Names) -> tuple[float, ...]:
     small = _named("minimize", minimize, names)
     return tuple(-1.0 if name in small else 1.0 for name in names)
-
-
-def _all_of(what: str, given: Any, names: Names) -> tuple[float, ...]:
-    """A finite number for every outcome, in the order of the outcomes."""
-    require(isinstance(given, Mapping), f"{what} must be numbers by outcome, got {given!r:.60}.")
-    for name in given:
-        _place(name, names, what)
-    missing = [name for name in names if name not in given]
-    require(not missing, f"{what} has no number for {', '.join(missing)}.")
-    require(all(is_finite(given[name]) for name in names), f"{what} must be finite numbers, got {dict(given)}.")
-    return tuple(float(given[name]) for name in names)

@@ -40,13 +40,14 @@ from torchbandits.checks import (
     as_path,
     check_dtype,
     check_flag,
+    check_named,
     check_text,
     check_whole,
     explains_keywords,
     is_finite,
     positive,
 )
-from torchbandits.errors import ArgumentError, StateError, UnsupportedError, issue, nearest, require
+from torchbandits.errors import ArgumentError, StateError, UnsupportedError, issue, require
 from torchbandits.explanation import Words
 from torchbandits.journal import Journal
 from torchbandits.outcome_bandit import OutcomeBandit
@@ -284,11 +285,8 @@ class OutcomeCampaign(Campaign):
         names = self._settings.outcomes
         example = f"{{{names[0]!r}: '{names[0]}_var'}} (--noise-var {names[0]}={names[0]}_var)"
         require(isinstance(noise_var, Mapping), f"noise_var names a column for each outcome, such as {example}.")
+        check_named("noise_var", noise_var, names)
         for name, column in noise_var.items():
-            require(
-                name in names,
-                f"noise_var names {name!r}, which is not one of the outcomes, {', '.join(names)}.{nearest(name, names)}",
-            )
             check_text(f"noise_var[{name!r}]", column)
         return dict(noise_var)
 
@@ -339,9 +337,8 @@ class OutcomeCampaign(Campaign):
         names = self._settings.outcomes
         example = f"{{{names[0]!r}: 1.5}} ({names[0]}=1.5)"
         require(isinstance(values, Mapping) and bool(values), f"{argument} gives a value by outcome, such as {example}.")
+        check_named(argument, values, names)
         for name, value in values.items():
-            known = f"{argument} names {name!r}, which is not one of the outcomes, {', '.join(names)}."
-            require(name in names, f"{known}{nearest(str(name), names)}")
             check_result(f"{argument}[{name!r}]", value)
         unnamed = [name for name in values if named is not None and name not in named]
         require(not unnamed, f"was names {', '.join(unnamed)}, and values does not.")
@@ -693,9 +690,7 @@ def aims_of(
     names = _names("objectives", objectives)
     require(bool(names), "objectives: name at least one column, such as objectives=['yield', 'cost'].")
     small = () if minimize is None else _names("minimize", minimize)
-    for name in small:
-        known = ", ".join(names)
-        require(name in names, f"minimize names {name!r}, which is not one of the objectives, {known}.{nearest(name, names)}")
+    check_named("minimize", small, names, "objectives")
     limits = {}
     for what, given in (("at_least", at_least), ("at_most", at_most)):
         require(given is None or isinstance(given, Mapping), f"{what} must be numbers by column, got {given!r:.60}.")
@@ -725,10 +720,7 @@ def _names(what: str, given: Any) -> tuple[str, ...]:
 def _by_outcome(what: str, given: Any, names: Sequence[str]) -> dict[str, float]:
     """A positive number for each outcome, in their order."""
     require(isinstance(given, Mapping), f"{what} must be numbers by outcome, got {given!r:.60}.")
-    odd = [name for name in given if names and name not in names]
-    require(
-        not odd, f"{what} names {odd[:1]}, which is not one of the outcomes, {', '.join(names)}.{nearest(str(odd[:1]), names)}"
-    )
+    check_named(what, given, names or tuple(given))
     missing = [name for name in names if name not in given]
     require(not missing, f"{what} has no number for {', '.join(missing)}.")
     return {name: float(positive(f"{what}[{name!r}]", given[name])) for name in names or given}

@@ -6,7 +6,7 @@ import functools
 import inspect
 import math
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
@@ -126,6 +126,25 @@ def check_instance(name: str, value: Any, kind: Any, wanted: str) -> None:
 def check_function(name: str, value: Any) -> None:
     """Refuse an object that cannot be called."""
     require(callable(value), f"{name} must be a function, got {type(value).__name__}.")
+
+
+def check_named(what: str, given: Iterable[Any], names: Sequence[str], those: str = "outcomes") -> None:
+    """Refuse a name that is not one of the outcomes."""
+    for name in given:
+        if name not in names:
+            raise ArgumentError(
+                f"{what} names {name!r}, which is not one of the {those}, {', '.join(names)}.{nearest(str(name), names)}"
+            )
+
+
+def numbers_of(what: str, given: Any, names: Sequence[str], needed: Sequence[str]) -> tuple[float, ...]:
+    """The numbers of outcomes, in their order, from finite numbers by name; 0 for one that needs none and has none."""
+    require(isinstance(given, Mapping), f"{what} must be numbers by outcome, got {given!r:.60}.")
+    check_named(what, given, names)
+    missing = [name for name in needed if name not in given]
+    require(not missing, f"{what} has no number for {', '.join(missing)}.")
+    require(all(is_finite(value) for value in given.values()), f"{what} must be finite numbers, got {dict(given)}.")
+    return tuple(float(given.get(name, 0.0)) for name in names)
 
 
 def check_generator(name: str, value: Any) -> None:

@@ -280,7 +280,7 @@ class Campaign(Readable):
         rows, values = history(self._table, self._settings.objective)
         new = self._record.new(rows.tolist(), values)
         if new.any():
-            issue(changed(self._record, rows, values, new, self._ids.of(rows, self._table.take(rows))))
+            issue(changed(self._record, rows, values, new, self._ids.of(rows)))
             self._learn(rows[new], values[new])
 
     def _default(self, priced: bool) -> Policy:
@@ -339,7 +339,7 @@ class Campaign(Readable):
         if not len(places):
             return
         rows = order[places[0] : places[0] + 2].numpy()
-        (one, other), (cost, dearer) = ids.of(rows, table.take(rows)), priced.cpu()[rows].tolist()
+        (one, other), (cost, dearer) = ids.of(rows), priced.cpu()[rows].tolist()
         raise ArgumentError(
             f"cost: rows {one!r} and {other!r} of {table.name} differ only in columns that are no features, and cost {cost:g} "
             f"and {dearer:g} in column {self._settings.cost!r}; the model sees one candidate, which needs one cost. Keep the "
@@ -480,7 +480,7 @@ class Campaign(Readable):
         known = len(rows) - int(new.sum())
         if not count:
             notes += copied(keys_of(rows.tolist(), given[:, None]), new, opened)
-            texts = self._ids.of(rows, self._table.take(rows))
+            texts = self._ids.of(rows)
             notes += changed(self._record, rows, given, new & ~np.isin(rows, opened), texts)
         rows, values = rows[new], given[new]
         own = None
@@ -498,7 +498,7 @@ class Campaign(Readable):
         succeeded = self._succeeded(rows[~np.isnan(values)])
         told = self._learn(rows, values, own)
         notes += succeeded
-        notes += far_off(earlier, values, self._ids.of(rows, self._table.take(rows)))
+        notes += far_off(earlier, values, self._ids.of(rows))
         notes += self._failing(rows[np.isnan(values)])
         if before is None and most_repeated(self._record.rows) is not None:
             believed = self._believed()
@@ -739,7 +739,7 @@ class Campaign(Readable):
         if row < 0:
             return decision
         rows = self._as_told(decision.arm.reshape(1), list(self._record.measured()))
-        (name,) = self._ids.of(rows, self._table.take(rows))
+        (name,) = self._ids.of(rows)
         reasons = tuple(reason.replace(f"row {row} ", f"row {name!r} ") for reason in decision.reasons)
         for rule, turned in zip(rules, signed, strict=True):
             if isinstance(rule, LevelSetKnown) and isinstance(turned, LevelSetKnown):
@@ -827,7 +827,7 @@ class Campaign(Readable):
         repeated = self._repeated(found) if where is None else None
         named = np.unique(np.array([*row[row >= 0], *([] if repeated is None else [repeated[0]])], np.int64))
         best = replace(found.best, index=torch.from_numpy(row).to(found.best.index), mean=self._sign * found.best.mean)
-        names = dict(zip(named.tolist(), self._ids.of(named, self._table.take(named)), strict=True))
+        names = dict(zip(named.tolist(), self._ids.of(named), strict=True))
         above = "below" if self._settings.minimize else "above"
         words = Words("row", "column", "measurement", "measured", "measurement", "evaluation", self.objective, above, names)
         guarantee = found.guarantee
@@ -921,11 +921,7 @@ class Campaign(Readable):
         again = again[self._counts()[again].numpy() == 0]
         if not len(again):
             return []
-        named = ", ".join(map(repr, self._ids.of(again[:_SHOWN], self._table.take(again[:_SHOWN]))))
-        said = (
-            f"Failed again, and never measured: {named}{', …' if len(again) > _SHOWN else ''}. From now on they are left out "
-            "while there are others."
-        )
+        said = f"Failed again, and never measured: {self._named(again)}. From now on they are left out while there are others."
         if not self._bandit.loop.learns_failures:
             said += (
                 " A failure teaches nothing about other rows: leave out those that must fail as well by a condition (where=, "
@@ -940,11 +936,14 @@ class Campaign(Readable):
         now = np.array([row for row in dict.fromkeys(rows.tolist()) if row in failed and row not in known], np.int64)
         if not len(now):
             return []
-        named = ", ".join(map(repr, self._ids.of(now[:_SHOWN], self._table.take(now[:_SHOWN]))))
         return [
-            f"Told as failed before, with a value now: {named}{', …' if len(now) > _SHOWN else ''}. Both count. If nothing had "
-            f"failed, and the cell was still empty, take the failure back: {self._take_back()}."
+            f"Told as failed before, with a value now: {self._named(now)}. Both count. If nothing had failed, and the cell was "
+            f"still empty, take the failure back: {self._take_back()}."
         ]
+
+    def _named(self, rows: NDArray[np.int64]) -> str:
+        """The ids of rows as text; of many rows, the first ones."""
+        return ", ".join(map(repr, self._ids.of(rows[:_SHOWN]))) + (", …" if len(rows) > _SHOWN else "")
 
     def _take_back(self) -> str:
         """How a failure is taken back, in Python and as a command."""
@@ -987,7 +986,7 @@ class Campaign(Readable):
     def open(self) -> list[str]:
         """Ids of the open rows, which were asked for and neither told nor forgotten, in the order of their selection."""
         rows = self._open_rows()
-        return self._ids.of(rows, self._table.take(rows))
+        return self._ids.of(rows)
 
     @one_at_a_time
     def close(self) -> None:

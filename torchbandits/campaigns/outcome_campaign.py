@@ -189,7 +189,7 @@ class OutcomeCampaign(Campaign):
         new = self._results.new(rows.tolist(), values)
         some = _some(new)
         if some.any():
-            texts = self._ids.of(rows, self._table.take(rows))
+            texts = self._ids.of(rows)
             for j, (name, own) in enumerate(zip(self._settings.outcomes, self._results.outcomes, strict=True)):
                 issue(changed(own, rows, values[:, j], new[:, j], texts, name))
             self._learn_outcomes(rows[some], np.where(new, values, np.nan)[some])
@@ -231,7 +231,7 @@ class OutcomeCampaign(Campaign):
         known = len(rows) - int(some.sum())
         if not count:
             notes += copied(keys_of(rows.tolist(), values), some, opened, "values")
-            texts, unasked = self._ids.of(rows, self._table.take(rows)), ~np.isin(rows, opened)
+            texts, unasked = self._ids.of(rows), ~np.isin(rows, opened)
             for j, (name, own) in enumerate(zip(self._settings.outcomes, self._results.outcomes, strict=True)):
                 notes += changed(own, rows, values[:, j], new[:, j] & unasked, texts, name)
         if not some.any():
@@ -246,7 +246,7 @@ class OutcomeCampaign(Campaign):
         notes += self._succeeded(rows[some & ~lost])
         told = self._learn_outcomes(rows[some], np.where(new, values, np.nan)[some], None if noise is None else noise[some])
         notes += self._failing(rows[some & lost])
-        texts = self._ids.of(rows[some], self._table.take(rows[some]))
+        texts = self._ids.of(rows[some])
         for j, (name, own) in enumerate(zip(self._settings.outcomes, self._results.outcomes, strict=True)):
             notes += far_off(earlier[j], np.where(new, values, np.nan)[some, j], texts, name)
             every = own.values_measured()

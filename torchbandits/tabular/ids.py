@@ -155,11 +155,11 @@ class Ids:
                 return str(own)
         return None
 
-    def of(self, rows: NDArray[np.int64], taken: Any) -> list[str]:
-        """Ids of rows, as texts, from these rows of the table."""
+    def of(self, rows: NDArray[np.int64]) -> list[str]:
+        """Ids of rows, as texts."""
         if self.column is None:
             return [str(row + 1) for row in rows.tolist()]
-        texts: list[str] = as_texts(taken.column(self.column).combine_chunks()).to_pylist()
+        texts: list[str] = as_texts(self._table.take(rows).column(self.column).combine_chunks()).to_pylist()
         return texts
 
     def _batches(self) -> Iterator[tuple[int, Any]]:

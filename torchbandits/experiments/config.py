@@ -357,16 +357,23 @@ def build_kernel(configs: Sequence[KernelConfig], arms: Tensor | ArmSource) -> K
         ConfigError: If GPyTorch's kernel has no such option, or refuses its value.
     """
     config, like = configs[0], torch.empty(0, dtype=arms.dtype, device=arms.device)
-    kernel = _named(configs, arms.shape[-1], like, "kernel")
-    if config.outputscale is not None:
-        kernel = ScaleKernel(kernel, batch_shape=kernel.batch_shape).to(like)
-        # A tensor, because GPyTorch rounds a Python number to float32.
-        kernel.outputscale = like.new_tensor(config.outputscale)
+    kernel = _scaled(configs, arms.shape[-1], like, "kernel")
     try:
         kernel(like.new_ones(1, arms.shape[-1])).to_dense()
     except (AttributeError, TypeError, ValueError, RuntimeError) as error:  # GPyTorch keeps some options unseen
         raise ConfigError(f"kernel: {config.name} can't be evaluated with these options: {error}.") from error
     return kernel.requires_grad_(False)
+
+
+def _scaled(configs: Sequence[KernelConfig], dim: int, like: Tensor, where: str) -> Kernel:
+    """The kernel, also one within another kernel."""
+    kernel, outputscale = _named(configs, dim, like, where), configs[0].outputscale
+    if outputscale is None:
+        return kernel
+    scaled = ScaleKernel(kernel, batch_shape=kernel.batch_shape).to(like)
+    # A tensor, because GPyTorch rounds a Python number to float32.
+    scaled.outputscale = like.new_tensor(outputscale)
+    return scaled
 
 
 def _named(configs: Sequence[KernelConfig], dim: int, like: Tensor, where: str) -> Kernel:
@@ -413,19 +420,11 @@ def _arguments(kind: type[Kernel]) -> set[str]:
 def _argument(name: str, value: Any, dim: int, like: Tensor, where: str) -> Any:
     """A value of a file as GPyTorch takes it: mappings are kernels, and `active_dims` is a tuple."""
     if isinstance(value, dict) and "name" in value:
-        return _part(value, dim, like, f"{where}.options.{name}")
+        return _scaled([KernelConfig.model_validate(value)], dim, like, f"{where}.options.{name}")
     if isinstance(value, list) and value and all(isinstance(one, dict) and "name" in one for one in value):
-        return [_part(one, dim, like, f"{where}.options.{name}[{place}]") for place, one in enumerate(value)]
+        parts = [KernelConfig.model_validate(one) for one in value]
+        return [_scaled([one], dim, like, f"{where}.options.{name}[{place}]") for place, one in enumerate(parts)]
     return tuple(value) if name == "active_dims" and isinstance(value, list) else value
-
-
-def _part(value: dict[str, Any], dim: int, like: Tensor, where: str) -> Kernel:
-    config = KernelConfig.model_validate(value)
-    kernel = _named([config], dim, like, where)
-    if config.outputscale is not None:
-        kernel = ScaleKernel(kernel).to(like)
-        kernel.outputscale = like.new_tensor(config.outputscale)
-    return kernel
 
 
 def _set(kernel: Kernel, name: str, value: Any, like: Tensor, where: str, taken: set[str]) -> None:

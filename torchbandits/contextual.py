@@ -65,7 +65,7 @@ from torchbandits.selections import within as picks_within
 from torchbandits.sets import LevelSet, TopK, level_set, top_k
 from torchbandits.shapes import broadcast_shapes
 from torchbandits.stopping import Decision, Rule, check_rules, decide
-from torchbandits.types import Arms, FitReport, PickMask, Picks, Points, Recommendation, Report, Selection
+from torchbandits.types import Arms, FitReport, PickMask, Picks, Points, Recommendation, Report, Selection, with_blanks
 from torchbandits.widths import Width
 
 
@@ -826,13 +826,7 @@ class ContextualBandit:
         known = top.values > -torch.inf
         index = torch.where(known, top.indices, -1)
         points = state.rows.points(self._contexts.inward(index, self._contexts.current.unsqueeze(-1)))
-        pad, grow = (0, k - index.shape[-1]), torch.nn.functional.pad
-        return Recommendation(
-            grow(torch.where(known.unsqueeze(-1), points, torch.nan), (0, 0, *pad), value=torch.nan),
-            grow(index, pad, value=-1),
-            grow(torch.where(known, top.values, torch.nan), pad, value=torch.nan),
-            grow(torch.where(known, variance.gather(-1, top.indices), torch.nan), pad, value=torch.nan),
-        )
+        return with_blanks(Recommendation(points, index, top.values, variance.gather(-1, top.indices)), known, k)
 
     def _picks(self, selection: Selection | Tensor) -> tuple[Tensor, Tensor]:
         contexts = self._contexts

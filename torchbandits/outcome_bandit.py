@@ -47,7 +47,7 @@ from torchbandits.selections import renumbered
 from torchbandits.sets import table_of
 from torchbandits.sources import ArmSource
 from torchbandits.stopping import Decision, Rule, check_rules, decide
-from torchbandits.types import Recommendation, Report, Selection
+from torchbandits.types import Recommendation, Report, Selection, with_blanks
 
 
 class OutcomeBandit(Bandit):
@@ -258,17 +258,9 @@ class OutcomeBandit(Bandit):
         here = min(most, ranked.shape[-1])
         known, top = ranked[..., :here] >= 0, ranked[..., :here].clamp_min(0)
         at = top.unsqueeze(-2).expand(*mean.shape[:-1], here)
-        gone = ~known.unsqueeze(-1)
         told = state.in_reward_units(mean.gather(-1, at), std.gather(-1, at).square())
-        pad, grow = (0, most - here), torch.nn.functional.pad
         points = self.loop.points(at)[..., 0, :, :]
-        return Recommendation(
-            grow(torch.where(gone, torch.nan, points), (0, 0, *pad), value=torch.nan),
-            grow(torch.where(known, top, -1), pad, value=-1),
-            grow(told.mean.mT.masked_fill(gone, torch.nan), (0, 0, *pad), value=torch.nan),
-            grow(told.variance.mT.masked_fill(gone, torch.nan), (0, 0, *pad), value=torch.nan),
-            self.outcomes,
-        )
+        return with_blanks(Recommendation(points, top, told.mean.mT, told.variance.mT, self.outcomes), known, most)
 
     @one_at_a_time
     def best_arm(self) -> Tensor:

@@ -126,6 +126,19 @@ class Recommendation:
         return self._shown().html()
 
 
+def with_blanks(best: Recommendation, known: Tensor, k: int) -> Recommendation:
+    """A recommendation of k arms from q ≤ k of them: −1 and NaN where they are not `known`, `batch_shape x q` booleans, and in
+    the places after them."""
+
+    def blanked(values: Tensor, blank: float | int) -> Tensor:
+        trailing = values.dim() - known.dim()
+        values = values.masked_fill(~known[(..., *[None] * trailing)], blank)
+        return torch.nn.functional.pad(values, (0, 0) * trailing + (0, k - known.shape[-1]), value=blank)
+
+    mean, variance = blanked(best.mean, torch.nan), blanked(best.variance, torch.nan)
+    return Recommendation(blanked(best.points, torch.nan), blanked(best.index, -1), mean, variance, best.outcomes)
+
+
 @dataclass(frozen=True)
 class Report:
     """The state after one `tell`, one number per batch row.

@@ -25,7 +25,7 @@ from torchbandits.policies.near import MOST, Near
 from torchbandits.policies.scale import ScaleWatch
 from torchbandits.posteriors import GaussianProcess, PartitionedProcess, Statistics, aggregate
 from torchbandits.transfers import to_device, to_host
-from torchbandits.types import Marginals, Progress, Pulls, Recommendation, Selection
+from torchbandits.types import Marginals, Progress, Pulls, Recommendation, Selection, with_blanks
 from torchbandits.widths import Width
 
 RECENT = 40
@@ -198,15 +198,9 @@ class State(Buffered, ABC):
         top = ranked.indices[..., :k_here]
         valid = pulled.gather(-1, top)
         told = self.in_reward_units(mean.gather(-1, top), variance.gather(-1, top))
-        pad = (0, k - k_here)
-        grow = torch.nn.functional.pad
         points = statistics.points.gather(-2, top.unsqueeze(-1).expand(*top.shape, statistics.points.shape[-1]))
-        return Recommendation(
-            grow(torch.where(valid.unsqueeze(-1), points, torch.nan), (0, 0, *pad), value=torch.nan).to(arms.dtype),
-            grow(torch.where(valid, arm.gather(-1, top), -1), pad, value=-1),
-            grow(torch.where(valid, told.mean, torch.nan), pad, value=torch.nan),
-            grow(torch.where(valid, told.variance, torch.nan), pad, value=torch.nan),
-        )
+        best = Recommendation(points.to(arms.dtype), arm.gather(-1, top), told.mean, told.variance)
+        return with_blanks(best, valid, k)
 
     def best_arm(self) -> Tensor:
         """The arm that `best(1)` recommends, `batch_shape`; −1 before the first pull."""

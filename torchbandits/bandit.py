@@ -40,7 +40,7 @@ from torchbandits.checks import (
     same_device,
 )
 from torchbandits.constraints import Constraint, check_within
-from torchbandits.display import Shown, count, numbers, pairs
+from torchbandits.display import Readable, Shown, count, numbers, pairs
 from torchbandits.errors import ArgumentError, UnsupportedError, require
 from torchbandits.explanation import Explanation, explain
 from torchbandits.filling import fill_within
@@ -61,7 +61,7 @@ if TYPE_CHECKING:
 Maximizer = Callable[[Callable[[Tensor], Tensor]], Tensor]  # takes a score of points, returns the point that maximises it
 
 
-class Bandit:
+class Bandit(Readable):
     """Selects the arms to evaluate next, and learns from their rewards.
 
     Args:
@@ -439,14 +439,6 @@ class Bandit:
         opened = 0 if self.loop.open is None else int(self.loop.open.mask.sum())
         values = [("policy", repr(self.policy)), ("pulls", numbers(self.pulls)), ("open picks", f"{opened:,}"), *journal]
         return pairs(f"Bandit: {rows}{count(num_arms, 'arm')} of {count(dim, 'feature')}", values)
-
-    def __repr__(self) -> str:
-        """Arms, policy, pulls and open picks."""
-        return self._shown().text()
-
-    def _repr_html_(self) -> str:
-        """The contents of `repr` as an HTML table, for notebooks."""
-        return self._shown().html()
 
     @property
     def arms(self) -> Tensor | ArmSource:

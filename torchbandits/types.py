@@ -16,7 +16,7 @@ import torch
 from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
-from torchbandits.display import Shown, count, fits, labels, misfit, numbers, pairs, table
+from torchbandits.display import Readable, Shown, count, fits, labels, misfit, numbers, pairs, table
 from torchbandits.transfers import to_device, to_host
 
 # One CPU generator per batch row, in row-major order.
@@ -40,8 +40,8 @@ class Marginals:
     variance: Tensor
 
 
-@dataclass(frozen=True)
-class Selection:
+@dataclass(frozen=True, repr=False)
+class Selection(Readable):
     """The picks of one `ask`: `points` `batch_shape x q x d`; `index` into the arms and `mask`, both `batch_shape x q`.
 
     Rows of a batch may pick different numbers of arms: a place that is not a pick has `mask` False and `index` −1.
@@ -65,14 +65,6 @@ class Selection:
         rows = f" in {self.mask.shape[:-1].numel():,} rows" if self.mask.dim() > 1 else ""
         return table(f"Selection of {count(int(self.mask.sum()), 'pick')}{rows}", self.mask, {"arm": self.index}, self.points)
 
-    def __repr__(self) -> str:
-        """The first picks, one line each: arm and features."""
-        return self._shown().text()
-
-    def _repr_html_(self) -> str:
-        """An HTML table of the same values, for notebooks."""
-        return self._shown().html()
-
 
 @dataclass(frozen=True)
 class Evidence:
@@ -85,8 +77,8 @@ class Evidence:
     generator_states: tuple[Tensor, ...] = ()
 
 
-@dataclass(frozen=True)
-class Recommendation:
+@dataclass(frozen=True, repr=False)
+class Recommendation(Readable):
     """The k best arms among the pulled arms, best first: `points` `batch_shape x k x d`, other fields `batch_shape x k`.
 
     `index` is −1 (and mean NaN) where a row has pulled fewer than k arms. It is −1, with a mean, for an observed point of a box
@@ -117,14 +109,6 @@ class Recommendation:
         title = f"Recommendation of {count(int(known.sum()), 'arm')}, best first"
         return table(title, known, columns, self.points)
 
-    def __repr__(self) -> str:
-        """The best arms, one line each: arm, mean and standard deviation in reward units, features."""
-        return self._shown().text()
-
-    def _repr_html_(self) -> str:
-        """An HTML table of the same values, for notebooks."""
-        return self._shown().html()
-
 
 def with_blanks(best: Recommendation, known: Tensor, k: int) -> Recommendation:
     """A recommendation of k arms from q ≤ k of them: −1 and NaN where they are not `known`, `batch_shape x q` booleans, and in
@@ -139,8 +123,8 @@ def with_blanks(best: Recommendation, known: Tensor, k: int) -> Recommendation:
     return Recommendation(blanked(best.points, torch.nan), blanked(best.index, -1), mean, variance, best.outcomes)
 
 
-@dataclass(frozen=True)
-class Report:
+@dataclass(frozen=True, repr=False)
+class Report(Readable):
     """The state after one `tell`, one number per batch row.
 
     `certificate` is the largest upper bound minus the largest lower bound over the arms, in reward units: if the width is
@@ -176,14 +160,6 @@ class Report:
         ]
         known = [(name, text) for name, text in values if not text.startswith("–")]
         return pairs("Report", [pair for pair in known if pair != ("never asked for", "0")])
-
-    def __repr__(self) -> str:
-        """One line per number; unknown numbers are left out."""
-        return self._shown().text()
-
-    def _repr_html_(self) -> str:
-        """An HTML table of the same values, for notebooks."""
-        return self._shown().html()
 
 
 @dataclass(frozen=True)

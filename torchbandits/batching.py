@@ -142,10 +142,6 @@ class _Threshold(BatchRule):
         at_least("ratio_threshold (C̃)", self.ratio_threshold)
         BatchRule.__post_init__(self)
 
-    @abstractmethod
-    def meter(self, lookahead: Lookahead) -> Meter | RatioMeter:
-        """The meter of a growing batch."""
-
 
 @dataclass(frozen=True)
 class Global(_Threshold):

@@ -8,7 +8,7 @@ arms by cheap approximations.
 from torchbandits.aims.base import Aim, Limit, Outlook, log_probability
 from torchbandits.aims.certifying import Certifying, classified
 from torchbandits.aims.constrained import Constrained
-from torchbandits.aims.dominance import covered, growing_hypervolume, growing_r2, hypervolume, non_dominated
+from torchbandits.aims.dominance import growing_hypervolume, growing_r2, hypervolume, non_dominated
 from torchbandits.aims.fidelity import Fidelity
 from torchbandits.aims.safe import Safe
 from torchbandits.aims.scalarized import Scalarized
@@ -23,7 +23,6 @@ __all__ = [
     "Safe",
     "Scalarized",
     "classified",
-    "covered",
     "growing_hypervolume",
     "growing_r2",
     "hypervolume",

@@ -6,7 +6,6 @@ from torchbandits.journal.fingerprint import (
     describe_policy,
     describe_run,
     difference,
-    digest,
 )
 from torchbandits.journal.format import GeneratorStates, from_bytes, held, pack, state_as_text, state_of_text, to_bytes, unpack
 from torchbandits.journal.journal import Journal, as_journal, begun
@@ -31,7 +30,6 @@ __all__ = [
     "describe_policy",
     "describe_run",
     "difference",
-    "digest",
     "from_bytes",
     "held",
     "in_words",

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from torchbandits.arms import ArmRows, matches, stand_ins
 from torchbandits.checks import check_costs
+from torchbandits.constraints import counts_of
 from torchbandits.errors import NumericalError, StateError, TorchBanditsError, UnsupportedError, require
 from torchbandits.failures import Failures
 from torchbandits.gradients import without_gradients
@@ -250,9 +251,8 @@ class Loop:
         assert free is not None
         for picks in (selection, self.open):
             if picks is not None:
-                taken = torch.zeros_like(free, dtype=torch.int64)
-                taken.scatter_add_(-1, self.state.rows.entry(picks.index).clamp_min(0), picks.mask.long())
-                free = free & (taken == 0)
+                entries = self.state.rows.entry(picks.index).masked_fill(~picks.mask, -1)
+                free = free & (counts_of(entries, free.shape[-1]) == 0)
         return bool((short & ~free.any(dim=-1)).any())
 
     def _of_pulls(self, values: Tensor) -> Tensor:

@@ -18,6 +18,7 @@ from torch.nn.functional import pad
 
 from torchbandits.bandit import Bandit
 from torchbandits.checks import as_tensor, check_flag, check_function, check_whole, explains_keywords
+from torchbandits.constraints import counts_of
 from torchbandits.environments.base import Environment
 from torchbandits.errors import EvaluationError, NonFiniteError, ShapeError, UnsupportedError, require
 from torchbandits.evaluation import (
@@ -478,14 +479,8 @@ class Rounds:
         self._rounds = self._rounds - (failed >= 0).sum(dim=-1)
         self._least = 0  # counted anew when asked
         if exclude:
-            bandit = self._bandit
-            if self._excluded is None:
-                shape = (*bandit.batch_shape, bandit.arms.shape[-2])
-                self._excluded = torch.zeros(shape, dtype=torch.bool, device=bandit.device)
-            hits = torch.zeros_like(self._excluded, dtype=torch.int64).scatter_add(
-                -1, failed.clamp_min(0), (failed >= 0).long()
-            )
-            self._excluded = self._excluded | (hits > 0)
+            hit = counts_of(failed, self._bandit.arms.shape[-2]) > 0
+            self._excluded = hit if self._excluded is None else self._excluded | hit
 
     def _one_by_one(self, more: int) -> Selection:
         """The open picks with at most `more` further ones, each of another arm. There must be an arm on offer."""
@@ -511,9 +506,8 @@ class Rounds:
         loop = self._bandit.loop
         taken, first = loop.counts > 0, loop.state.rows.first
         if loop.open is not None:
-            opened = torch.zeros_like(taken, dtype=torch.int64).scatter_add(
-                -1, loop.state.rows.entry(loop.open.index).clamp_min(0), loop.open.mask.long()
-            )
+            entries = loop.state.rows.entry(loop.open.index).masked_fill(~loop.open.mask, -1)
+            opened = counts_of(entries, taken.shape[-1])
             taken = taken | ((opened if first is None else opened.gather(-1, first.expand_as(opened))) > 0)
         # Outcomes share their picks.
         return taken.any(dim=-2, keepdim=True).expand_as(taken) if isinstance(loop.policy, Joint) else taken

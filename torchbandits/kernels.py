@@ -407,11 +407,6 @@ class StationaryBlocks:
         apart = form.effect is None or (points.device.type == "cpu" and points.shape[-1] > _FEW_FEATURES)
         self._trusted = apart and form.trusts(norms)
 
-    @staticmethod
-    def supports(kernel: gpytorch.kernels.Kernel) -> bool:
-        """Whether the kernel is RBF or Matérn."""
-        return Stationary.of(kernel) is not None
-
     def __call__(self, arms: Arms, out: Tensor) -> Tensor:
         """k(points, arms) for arms `n x d` or `batch_shape x n x d`, written to `out`, `batch_shape x m x n`. O(n m d)."""
         x = (arms - self._centre) * self._scale

@@ -158,7 +158,7 @@ def ratio_meter(lookahead: Lookahead, ratio_threshold: float, *, exact: bool) ->
     """The meter of a growing batch, for arms on the host or on a device."""
     table, start = lookahead.table, lookahead.start
     # Other kernels are evaluated one point at a time.
-    many = table.posterior.finite is not None or Stationary.of(table.posterior.kernel) is not None
+    many = table.posterior.finite is not None or Stationary.covers(table.posterior.kernel)
     fits = start.numel() * lookahead.most_leaders <= _KEPT
     kept = start.device.type != "cpu" and not table.rows.sharded and many and fits
     return (RatioMeterOnDevice if kept else RatioMeter)(lookahead, ratio_threshold, exact=exact)

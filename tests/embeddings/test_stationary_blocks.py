@@ -58,7 +58,7 @@ def test_blocks_equal_dense_distances(monkeypatch: pytest.MonkeyPatch, name: str
     monkeypatch.setattr(kernels, "_by_numpy", lambda values: numpy)
     points, arms = cloud(0)
     kernel = make(name, lengthscale)
-    assert StationaryBlocks.supports(kernel)
+    assert Stationary.covers(kernel)
     K = StationaryBlocks(points, kernel)(arms, torch.full((40, 140), torch.nan, dtype=F64))
     expected = dense(name, points, arms, lengthscale)
     # Matérn 1/2 has slope 1 at 0, and coordinates around 3 represent a distance only to 1e-15/ℓ.
@@ -101,7 +101,7 @@ def test_other_kernels_are_left_to_gpytorch() -> None:
         gpytorch.kernels.ScaleKernel(gpytorch.kernels.PeriodicKernel()),
         gpytorch.kernels.RBFKernel() + gpytorch.kernels.MaternKernel(1.5),
     ):
-        assert not StationaryBlocks.supports(kernel)
+        assert not Stationary.covers(kernel)
 
 
 @pytest.mark.sweep(1)

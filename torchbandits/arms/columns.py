@@ -421,7 +421,7 @@ class KernelColumns:
             for part, words in packed.packed(step):
                 yield part, similarities(words, out[..., : len(words)])
             return
-        if not StationaryBlocks.supports(kernel):
+        if not Stationary.covers(kernel):
             for part, arms in source.chunks(step):
                 yield part, evaluate_kernel(kernel, points, arms)
             return

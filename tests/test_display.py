@@ -58,6 +58,17 @@ def test_a_bandit_says_what_it_is():
     assert repr(rows).splitlines()[0] == "Bandit: 2 rows on 40 arms of 8 features"
 
 
+def test_a_contextual_bandit_says_what_it_is():
+    kernel = gpytorch.kernels.RBFKernel().double()
+    bandit = tb.ContextualBandit(tb.gp_ucb(kernel, noise_std=0.1), ARMS, torch.eye(3, dtype=torch.float64)[:2])
+    selection = bandit.ask(context=torch.tensor([0.0, 0, 1]))
+    lines = [" ".join(line.split()) for line in repr(bandit).splitlines()]
+    assert lines[0] == "ContextualBandit: 40 arms of 8 features"
+    assert lines[2:] == ["contexts kept 3 of 3 features", "pulls 0", "open picks 1"]
+    bandit.tell(selection, torch.zeros(1))
+    assert [" ".join(line.split()) for line in repr(bandit).splitlines()][3:] == ["pulls 1", "open picks 0"]
+
+
 def test_a_selection_is_a_table_of_its_picks():
     _, selection, _ = told()
     title, header, *lines = repr(selection).splitlines()

@@ -41,6 +41,7 @@ from torchbandits.checks import (
     own_copy,
 )
 from torchbandits.constraints import Constraint, check_within
+from torchbandits.display import Readable, Shown, count, numbers, pairs
 from torchbandits.errors import ArgumentError, NonFiniteError, ShapeError, StateError, UnsupportedError, require
 from torchbandits.explanation import Explanation, Words, explain
 from torchbandits.filling import fill_within
@@ -278,7 +279,7 @@ class LoopHere(Advised):
         return torch.where(arm >= 0, arm % self._num_own, -1)
 
 
-class ContextualBandit:
+class ContextualBandit(Readable):
     """Selects arms at given contexts. The kernel is defined on (context, arm) pairs, with the context's features first.
 
     The arms are tabulated at up to `max_contexts` contexts. Returning to a kept context costs nothing, and a new context costs
@@ -622,6 +623,22 @@ class ContextualBandit:
     def posterior(self) -> GaussianProcess | PartitionedProcess:
         """The posterior, callable on any points (context, arm). It returns `Marginals(mean, variance)` in reward units."""
         return self.loop.process
+
+    def _shown(self) -> Shown:
+        seen, opened = self._contexts.seen, self.loop.open
+        rows = f"{self.batch_shape.numel():,} rows on " if self.batch_shape else ""
+        journal = [] if self.journal is None else [("journal", str(self.journal.path))]
+        open_picks = 0 if opened is None else int(opened.mask.sum())
+        values = [
+            ("policy", repr(self.loop.policy)),
+            ("contexts kept", f"{seen.shape[-2]:,} of {count(seen.shape[-1], 'feature')}"),
+            ("pulls", numbers(self.pulls)),
+            ("open picks", f"{open_picks:,}"),
+        ]
+        return pairs(
+            f"ContextualBandit: {rows}{count(self.arms.shape[-2], 'arm')} of {count(self.arms.shape[-1], 'feature')}",
+            values + journal,
+        )
 
     @property
     def arms(self) -> Tensor:

@@ -28,6 +28,7 @@ class Budget:
 
 
 BUDGETS = {
+    "plates": Budget(48, 8),
     "small": Budget(110, 1),
     "middle": Budget(300, 10),
     "large": Budget(3000, 50, fewest_candidates=6000, repeats=True),

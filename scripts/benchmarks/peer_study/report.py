@@ -52,8 +52,8 @@ METHOD_NOTES = """## How the methods are run
   standard deviation of the noise.
 
 `forest`, `botorch` and `baybe` recommend the evaluated candidate with the highest posterior mean; `auto` and `batch_bkb`
-recommend `best_arm()`. With the two smaller budgets the peers do not evaluate a candidate twice; with the large budget they may
-evaluate it again in another batch (BayBE follows its defaults). `auto` and `batch_bkb` may always evaluate a candidate again.
+recommend `best_arm()`. Only with the large budget may the peers evaluate a candidate again, in another batch (BayBE follows its
+defaults). `auto` and `batch_bkb` may always evaluate a candidate again.
 
 """
 
@@ -174,8 +174,9 @@ def stopped_early(records: pd.DataFrame, budget: str, ours: str) -> str:
 
 
 def not_run(records: pd.DataFrame, budget: str) -> str:
-    """The methods without a whole run with this budget, with the mean time of a run with the budget before it."""
-    smaller = list(BUDGETS)[: list(BUDGETS).index(budget)]
+    """The methods without a whole run with this budget, with the mean time of a run with the recorded budget before it."""
+    recorded = set(records["budget"])
+    smaller = [b for b in list(BUDGETS)[: list(BUDGETS).index(budget)] if b in recorded]
     if not smaller or "auto" not in set(records["method"][records["budget"] == budget]):
         return ""
     seconds = records.groupby(["budget", "method"])["seconds"].mean()

@@ -228,7 +228,8 @@ class FromData:
         units.add_(row, sums, squares, state.statistics.size, deviations)
         if not state.posterior.sparse and state.statistics.size > self.most_exact(state):
             learn_sparsely(state)
-        if pulls.points is not None and isinstance(state, TableState):
+        # Points of other contexts may have features that all arms share.
+        if pulls.points is not None and isinstance(state, TableState) and state.rows.limits is not None:
             self.follow(state, state.rows.source, known)
         # The units of the last fit do not extend to an average so far from all others.
         due = self.due(state, pulls) | units.far_off(state.statistics).cpu()

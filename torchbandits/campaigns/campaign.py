@@ -28,6 +28,7 @@ from torchbandits.bandit import Bandit
 from torchbandits.calls import one_at_a_time
 from torchbandits.campaigns.conditions import labels_of, on_offer, values_of
 from torchbandits.campaigns.corrections import Corrected, Correction, Wanted, check_result
+from torchbandits.campaigns.exclusions import EXCLUDED, read_excluded, without, write_excluded
 from torchbandits.campaigns.results import (
     FAILURES,
     Record,
@@ -102,6 +103,8 @@ _FIRST = 6
 kernel."""
 _CONSTANT = 4
 """Number of equal results from which a wrong column is suspected: two yields of 0 are common."""
+_BLOCK = 2048
+"""Number of rows whose posterior is computed at a time, each with a number for every measured row."""
 _SHOWN = 8
 """Largest number of ids of open rows that a printed campaign shows."""
 EXPECTED, DEVIATION, RANK, MEASURED, TIMES = "expected", "deviation", "rank", "measured", "times"
@@ -149,8 +152,8 @@ class Campaign(Readable):
             logarithm of one more), `"boolean"`, `"date"`, `"category"`, `"substance"` (SMILES), `"molecule"` (SMILES; all other
             columns are then ignored), `"ignore"`, or the list of its categories in order, lowest first.
         candidates: The rows on offer: the name of a column of booleans, or a comparison of columns, such as
-            `"temp < 80 and solvent != 'DMF'"`. Results of other rows may be told as well. A resumed campaign may have another
-            condition.
+            `"temp < 80 and solvent != 'DMF'"`. Results of other rows may be told as well. If a resumed campaign is given
+            another condition, it holds from then on. `exclude` takes out single rows.
         cost: The column of the cost of an evaluation, > 0.
         dtype: Precision of the features: float64 by default, float32 from 10⁶ rows on.
         device: Where the rows are scored, such as `"cuda"`. A resumed campaign may be on another device, where it selects the
@@ -232,13 +235,20 @@ class Campaign(Readable):
             check_pair(self._journal.path, path)
         begun = begin(table, wanted, candidates, path)
         self._check_kind(begun.settings)
-        self._table, self._ids, self._settings, self._new = begun.table, begun.ids, begun.settings, begun.new
+        self._table, self._ids, self._settings = begun.table, begun.ids, begun.settings
+        # A campaign that began with a condition goes on with it.
+        self._strict = begun.new or begun.changed
         self._sign = -1.0 if begun.settings.minimize else 1.0
-        self._offer = self._offer_of(self._table)
+        self._excluded = self._read_excluded(begun.new)
+        self._offer = self._offer_of(self._table, self._excluded)
         self._bandit = self._made(policy, device, generator, path if begun.new else None)
         self._quiet()
         self._rejoin()
         self._remember()
+        if path is not None and begun.changed:
+            files.write_text(path, begun.settings.text())
+        if self._journal is not None and begun.new:
+            _beside(self._journal, EXCLUDED).unlink(missing_ok=True)
         self._tell_history()
         found, column = self._bandit.loop.state.rows.source, begun.settings.decisions.molecules
         if begun.new and column is not None and isinstance(found, Fingerprints):
@@ -264,12 +274,21 @@ class Campaign(Readable):
             require(kept.count >= rows, message, StateError)
             # It has rows in excess if a call of `extend` was interrupted.
             self._table = InMemory(kept.arrow.slice(0, rows), kept.path, index=kept.index)
-            self._ids, self._offer = Ids(self._table, self._settings.id), self._offer_of(self._table)
+            self._ids = Ids(self._table, self._settings.id)
+            self._offer = self._offer_of(self._table, self._excluded)
 
-    def _offer_of(self, table: Table) -> Tensor | None:
+    def _read_excluded(self, new: bool) -> NDArray[np.int64]:
+        """The rows that an earlier process excluded."""
+        # Beside the journal of a new campaign the file is of an earlier one, whose other files were deleted.
+        if self._journal is None or new:
+            return np.zeros(0, np.int64)
+        return read_excluded(_beside(self._journal, EXCLUDED))
+
+    def _offer_of(self, table: Table, excluded: NDArray[np.int64]) -> Tensor | None:
+        """The mask of the rows that may be selected; None for all."""
         fixed = self._settings.candidates
-        # A campaign that began with a condition goes on with it.
-        return None if fixed is None else on_offer("candidates", table, fixed, strict=self._new)
+        offer = None if fixed is None else on_offer("candidates", table, fixed, strict=self._strict)
+        return without(offer, excluded, table.count)
 
     def _remember(self) -> None:
         """Read the record of the journal."""
@@ -623,9 +642,7 @@ class Campaign(Readable):
         self._check_not_closed()
         opened, entries = self._open_rows(), self._open_entries().numpy()
         if ids is not None:
-            sized = isinstance(ids, Sequence) and not isinstance(ids, str)
-            require(sized, f"ids must be a list of ids, got {type(ids).__name__}.")
-            wanted = self._ids.texts(ids)
+            wanted = self._texts(ids)
             found = self._ids.find(wanted)
             equal = {
                 text: opened == row if row in opened else entries == int(self._entries([row])) for text, row in found.items()
@@ -638,6 +655,58 @@ class Campaign(Readable):
             )
             opened = opened[np.logical_or.reduce([np.zeros(len(opened), bool), *equal.values()])]
         self._give_up(opened)
+
+    @one_at_a_time
+    def exclude(self, ids: Sequence[Any] | None = None, *, where: Any = None) -> int:
+        """Take rows out of selection until `include` puts them back, such as a compound that is out of stock. They are kept out
+        when the campaign is resumed. Open ones among them are given up, as by `forget`. Their results count as before, and
+        further ones may be told. A row with the same features may be selected in their place.
+
+        Args:
+            ids: The ids of the rows.
+            where: A condition on the rows, as for `ask`; with `ids`, on these. Rows that are added later by `extend` are not
+                excluded.
+
+        Returns:
+            The number of rows that were not excluded before.
+
+        Raises:
+            ArgumentError: If an id is unknown, the condition is none or no row fulfils it, or no row would be left to select.
+                Nothing has changed then.
+            DataError: If the file of the excluded rows (`JOURNAL.excluded.npy`) cannot be written.
+        """
+        self._check_not_closed()
+        some = ids is not None or where is not None
+        require(some, "exclude() needs the ids of the rows, or a condition on them (where=).")
+        rows, opened = self._rows_of(ids, where), self._open_rows()
+        new = self._exclude(np.union1d(self._excluded, rows))
+        self._give_up(opened[np.isin(opened, rows)])
+        return new
+
+    @one_at_a_time
+    def include(self, ids: Sequence[Any] | None = None, *, where: Any = None) -> int:
+        """Put rows back that were taken out by `exclude`: all of them, those with the given ids, or those that fulfil a
+        condition. Rows that are no `candidates` are not selected all the same.
+
+        Returns:
+            The number of rows that were excluded before.
+
+        Raises:
+            ArgumentError: If an id is unknown, or the condition is none or no row fulfils it. Nothing has changed then.
+            DataError: If the file of the excluded rows cannot be written.
+        """
+        self._check_not_closed()
+        return -self._exclude(np.setdiff1d(self._excluded, self._rows_of(ids, where)))
+
+    def _exclude(self, rows: NDArray[np.int64]) -> int:
+        """Exclude these rows, in increasing order, and no others. Returns how many more there are than before."""
+        more = len(rows) - len(self._excluded)
+        if more:
+            offer = self._offer_of(self._table, rows)
+            if self._journal is not None:
+                write_excluded(_beside(self._journal, EXCLUDED), rows)
+            self._excluded, self._offer = rows, offer
+        return more
 
     @one_at_a_time
     def extend(self, table: Any) -> int:
@@ -673,7 +742,7 @@ class Campaign(Readable):
         if settings.cost is not None:
             costs(new, settings.cost)
         whole = joined(self._table, new)
-        offer, priced = self._offer_of(whole), None if settings.cost is None else costs(whole, settings.cost)
+        offer, priced = self._offer_of(whole, self._excluded), None if settings.cost is None else costs(whole, settings.cost)
         for name in settings.outcomes:
             history(whole, name)  # refuses texts
         ids = Ids(whole, settings.id)
@@ -759,6 +828,28 @@ class Campaign(Readable):
             rows.competing = None
 
     @one_at_a_time
+    def predict(self, ids: Sequence[Any] | None = None, *, where: Any = None) -> pd.DataFrame:
+        """What the model expects of rows, measured or not, in the order of their ids or of the table.
+
+        Args:
+            ids: The ids of the rows; all rows by default.
+            where: A condition on the rows, as for `ask`; with `ids`, on these.
+
+        Returns:
+            The columns of `best`.
+
+        Raises:
+            ArgumentError: If an id is unknown, or the condition is none or no row fulfils it.
+            UnsupportedError: For a policy without a model, such as `uniform`.
+            StateError: If nothing was measured yet.
+
+        Cost: that of the posterior of each row.
+        """
+        self._check_measured("no prediction")
+        require(self._has_model(), "predict() reads a model, and the policy of this campaign has none.", UnsupportedError)
+        return self._with_results(self._rows_of(ids, where))
+
+    @one_at_a_time
     def best(self, k: int = 5, *, where: Any = None) -> pd.DataFrame:
         """The measured rows with the best posterior means, best first; at most k. If noise leaves open which is best, `doubt`
         says so.
@@ -785,10 +876,7 @@ class Campaign(Readable):
         index = self._bandit.best(max(1, state.statistics.size if every else most)).index
         rows, kept = self._fulfilling(index[index >= 0], list(values), where)
         rows = rows[kept][:k]
-        table = self._described(rows)
-        table[self._own(MEASURED)] = [float(np.mean(values.get(row, [np.nan]))) for row in rows.tolist()]
-        table[self._own(TIMES)] = [len(values.get(row, [])) for row in rows.tolist()]
-        return table
+        return self._with_results(rows)
 
     @one_at_a_time
     def explain(self, *, where: Any = None) -> Explanation:
@@ -906,6 +994,13 @@ class Campaign(Readable):
         message = f"nothing was measured yet, so that there is {there_is}: tell() results first (torchbandits campaign tell)."
         require(bool((self._bandit.pulls > 0).any()), message, StateError)
 
+    def _has_model(self) -> bool:
+        """Whether the policy has a posterior."""
+        try:
+            return self._bandit.posterior is not None
+        except UnsupportedError:
+            return False
+
     def _rows_measured(self) -> list[int]:
         """The rows with a value."""
         return list(self._record.measured())
@@ -956,6 +1051,7 @@ class Campaign(Readable):
         values = [
             ("measured", count(len(self._rows_measured()), "row")),
             ("waited for", f"{count(len(opened), 'row')}{': ' if opened else ''}{waited}"),
+            *([("excluded", count(len(self._excluded), "row"))] if len(self._excluded) else []),
             *journal,
         ]
         return pairs(f"{type(self).__name__} for {self.objective}: {count(self._table.count, 'candidate')}", values)
@@ -987,6 +1083,12 @@ class Campaign(Readable):
         """Ids of the open rows, which were asked for and neither told nor forgotten, in the order of their selection."""
         rows = self._open_rows()
         return self._ids.of(rows)
+
+    @property
+    @one_at_a_time
+    def excluded(self) -> list[str]:
+        """Ids of the rows that were taken out by `exclude`, in the order of the table."""
+        return self._ids.of(self._excluded)
 
     @one_at_a_time
     def close(self) -> None:
@@ -1124,6 +1226,24 @@ class Campaign(Readable):
         others = "ask for rows that were not measured yet (repeats=False, --no-repeats)"
         return (*repeated, reason_for_repeats(sure, found.noise_share, others))
 
+    def _texts(self, ids: Any) -> list[str]:
+        """Ids as texts."""
+        sized = isinstance(ids, Sequence) and not isinstance(ids, str)
+        require(sized, f"ids must be a list of ids, got {type(ids).__name__}.")
+        return self._ids.texts(ids)
+
+    def _rows_of(self, ids: Sequence[Any] | None, where: Any) -> NDArray[np.int64]:
+        """The rows with these ids, each once, or all rows; of them, those that fulfil a condition."""
+        rows = np.arange(self._table.count)
+        if ids is not None:
+            wanted = list(dict.fromkeys(self._texts(ids)))
+            found = self._ids.find(wanted)
+            unknown = [text for text in wanted if text not in found]
+            few = ", ".join(map(repr, unknown[:_SHOWN])) + (", …" if len(unknown) > _SHOWN else "")
+            require(not unknown, f"ids: {few} {'is' if len(unknown) == 1 else 'are'} not in {self._table.name}.")
+            rows = np.array([found[text] for text in wanted], np.int64)
+        return rows if where is None else rows[on_offer("where", self._table, where).numpy()[rows]]
+
     def _open_rows(self) -> NDArray[np.int64]:
         """Open rows in the order of their selection, on the host."""
         opened = self._bandit.loop.open
@@ -1217,6 +1337,13 @@ class Campaign(Readable):
         taken[self._own(DEVIATION)] = marginals.variance.double().clamp_min(0).sqrt().cpu().numpy()
         return taken
 
+    def _with_results(self, rows: NDArray[np.int64]) -> pd.DataFrame:
+        """Rows as `_described`, with the average of the values told, and their number."""
+        frame, values = self._described(rows), self._record.measured()
+        frame[self._own(MEASURED)] = averages(rows, values)
+        frame[self._own(TIMES)] = [len(values.get(row, [])) for row in rows.tolist()]
+        return frame
+
     def _cells(self, rows: NDArray[np.int64]) -> pd.DataFrame:
         """Rows of the table with their ids first, without the columns of the results."""
         taken = self._table.take(rows).to_pandas()
@@ -1230,18 +1357,17 @@ class Campaign(Readable):
         """Posterior mean and variance of rows, not conditioned on open ones; NaN before the first result, and for a policy
         without a posterior."""
         unknown = torch.full((len(rows),), torch.nan, dtype=torch.float64)
-        if not len(rows) or not bool((self._bandit.pulls > 0).all()):
+        if not len(rows) or not bool((self._bandit.pulls > 0).all()) or not self._has_model():
             return Marginals(unknown, unknown)
-        try:
-            posterior = copy.deepcopy(self._bandit.posterior)
-        except UnsupportedError:
-            return Marginals(unknown, unknown)
-        points = self._bandit.loop.state.rows.points(self._there(torch.from_numpy(rows)))
+        posterior = copy.deepcopy(self._bandit.posterior)
+        known = self._bandit.loop.state.rows
+        blocks = self._there(torch.from_numpy(rows)).split(_BLOCK)
         if isinstance(posterior, GaussianProcess):
-            posterior.set_pending_(points[:0], points.new_zeros(0))
+            points = known.points(blocks[0][:0])
+            posterior.set_pending_(points, points.new_zeros(0))
         with torch.no_grad():
-            found: Marginals = posterior(points)
-        return found
+            found = [posterior(known.points(block)) for block in blocks]
+        return Marginals(torch.cat([part.mean for part in found]), torch.cat([part.variance for part in found]))
 
     def _own(self, name: str) -> str:
         """Name of an added column, which must not be a name of the table or of an outcome."""
@@ -1257,6 +1383,11 @@ def overruled_by(columns: Any) -> dict[str, Any] | None:
         known = isinstance(kind, Iterable)
         require(known, f"columns: {name!r} must be a kind or the list of its categories in order, got {kind!r:.60}.")
     return {str(name): kind if isinstance(kind, str) else list(kind) for name, kind in columns.items()}
+
+
+def averages(rows: NDArray[np.int64], values: Mapping[int, Sequence[float]]) -> list[float]:
+    """The average of the values of each row; NaN for a row without any."""
+    return [float(np.mean(values[row])) if row in values else math.nan for row in rows.tolist()]
 
 
 def known_noise(noise_std: float, decisions: Decisions) -> Policy:

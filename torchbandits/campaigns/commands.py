@@ -243,6 +243,19 @@ def best(
 
 
 @campaign_app.command()
+def predict(
+    ids: Annotated[list[str] | None, typer.Argument(help="Ids of rows; by default all rows.")] = None,
+    where: Annotated[str | None, typer.Option(help='Only rows that fulfil a condition: "price < 100".')] = None,
+    output: Output = None,
+    folder: Folder = HERE,
+    device: Device = "cpu",
+) -> None:
+    """Write what the model expects of rows, measured or not."""
+    with _opened(folder, device) as campaign:
+        _write(_rounded(campaign.predict(ids or None, where=where), campaign), output, folder)
+
+
+@campaign_app.command()
 def front(
     measured: Annotated[bool, typer.Option("--measured", help="Write only rows that were measured.")] = False,
     output: Output = None,
@@ -358,6 +371,33 @@ def forget(
         before = len(campaign.open)
         campaign.forget(ids or None)
         say(f"{count(before - len(campaign.open), 'row')} given up, {len(campaign.open):,} pending.")
+
+
+@campaign_app.command()
+def exclude(
+    ids: Annotated[list[str] | None, typer.Argument(help="Ids of rows that are not to be selected any more.")] = None,
+    where: Annotated[str | None, typer.Option(help="Rows that fulfil a condition: \"supplier == 'B'\".")] = None,
+    folder: Folder = HERE,
+) -> None:
+    """Take rows out of selection until `include` puts them back; pending ones are given up. Results count as before."""
+    require(bool(ids) or where is not None, "give the ids of the rows, or --where.", ConfigError)
+    with _opened(folder) as campaign:
+        new = campaign.exclude(ids or None, where=where)
+        say(f"{count(new, 'row')} excluded, {len(campaign.excluded):,} in all. {len(campaign.open):,} pending.")
+
+
+@campaign_app.command()
+def include(
+    ids: Annotated[list[str] | None, typer.Argument(help="Ids of excluded rows.")] = None,
+    where: Annotated[str | None, typer.Option(help="Rows that fulfil a condition: \"supplier == 'B'\".")] = None,
+    everything: Annotated[bool, typer.Option("--all", help="Put all excluded rows back.")] = False,
+    folder: Folder = HERE,
+) -> None:
+    """Put rows back that were excluded."""
+    require((bool(ids) or where is not None) != everything, "give the ids of the rows, --where, or --all.", ConfigError)
+    with _opened(folder) as campaign:
+        back = campaign.include(ids or None, where=where)
+        say(f"{count(back, 'row')} put back, {len(campaign.excluded):,} excluded.")
 
 
 @campaign_app.command(context_settings={"ignore_unknown_options": True})  # for negative numbers

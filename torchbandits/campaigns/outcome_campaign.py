@@ -28,6 +28,7 @@ from torchbandits.campaigns.campaign import (
     RANK,
     TIMES,
     Campaign,
+    averages,
     known_noise,
     of_measurements,
     overruled_by,
@@ -585,7 +586,7 @@ class OutcomeCampaign(Campaign):
         frame, times = self._described(rows), np.zeros(len(rows), np.int64)
         for name, own in zip(self._settings.outcomes, self._results.outcomes, strict=True):
             values = own.measured()
-            frame[self._own(f"{name} {MEASURED}")] = [float(np.mean(values.get(row, [np.nan]))) for row in rows.tolist()]
+            frame[self._own(f"{name} {MEASURED}")] = averages(rows, values)
             times = np.maximum(times, [len(values.get(row, [])) for row in rows.tolist()])
         frame[self._own(TIMES)] = times
         return frame

@@ -152,12 +152,14 @@ class Beginning:
         ids: The ids of the candidates.
         settings: The settings of the campaign.
         new: Whether the settings are yet to be written.
+        changed: Whether they are those of a resumed campaign with another condition on its candidates.
     """
 
     table: Table
     ids: Ids
     settings: Settings
     new: bool
+    changed: bool = False
 
 
 def begin(given: Any, wanted: dict[str, Any], candidates: str | None, path: Path | None) -> Beginning:
@@ -262,7 +264,8 @@ def _resumed(settings: Settings, given: Any, wanted: dict[str, Any], candidates:
         f"back{kept}, or begin another campaign with another journal.{extended}",
         StateError,
     )
-    return Beginning(table, ids, settings if candidates is None else replace(settings, candidates=candidates), False)
+    same = candidates in (None, settings.candidates)
+    return Beginning(table, ids, settings if same else replace(settings, candidates=candidates), False, changed=not same)
 
 
 def history(table: Table, objective: str) -> tuple[NDArray[np.int64], NDArray[np.float64]]:

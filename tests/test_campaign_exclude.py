@@ -1,0 +1,235 @@
+"""Rows taken out of a campaign and put back, and what is expected of any row."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from problems import OFF_SCALE
+from test_campaign import campaign, frame, measured, yields
+from typer.testing import CliRunner
+
+import torchbandits as tb
+from torchbandits.cli import app
+from torchbandits.errors import ArgumentError, DataError, StateError, UnsupportedError
+
+pytestmark = OFF_SCALE
+
+
+def outcomes(table: Any = None, **options: Any) -> tb.OutcomeCampaign:
+    return tb.OutcomeCampaign(frame() if table is None else table, ["yield", "cost"], **options)
+
+
+def told(c: tb.Campaign) -> tb.Campaign:
+    rows = frame()[3:9].assign(cost=1.0)
+    c.tell(rows[["id"]].assign(**{name: yields(rows) + place for place, name in enumerate(c.outcomes)}))
+    return c
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_excluded_rows_stay_out_until_they_are_put_back(several: bool, tmp_path: Path):
+    begin, path = outcomes if several else campaign, tmp_path / "lab"
+    c = told(begin(journal=path))
+    first = c.ask(4, repeats=False)["id"].tolist()
+    # One of them is open, one was measured, and one is neither.
+    other = next(text for text in frame()["id"] if text not in (*first, *frame()["id"][3:9]))
+    assert c.exclude([first[1], "004", other, other]) == 3
+    assert c.exclude([first[1]]) == 0
+    assert c.excluded == sorted([first[1], "004", other])
+    assert c.open == [first[0], *first[2:]]
+    assert "excluded    3 rows" in str(c)
+    assert "004" in c.predict(["004"])["id"].tolist()
+    c.close()
+    (tmp_path / "lab.checkpoint").unlink()
+    c = begin(journal=path)
+    assert c.excluded == sorted([first[1], "004", other])
+    assert c.open == [first[0], *first[2:]]
+    assert not {first[1], "004", other} & set(c.ask(40)["id"])
+    c.forget()
+    assert c.include([other, first[0]]) == 1
+    assert c.excluded == sorted([first[1], "004"])
+    assert c.include() == 2
+    assert c.excluded == []
+    assert {first[1], other} <= set(c.ask(54, repeats=False)["id"])
+
+
+def test_a_condition_excludes_the_rows_of_now_and_not_those_of_later(tmp_path: Path):
+    path = tmp_path / "lab"
+    c = told(campaign(frame()[:40], journal=path, candidates="temp < 110"))
+    dmf = (frame()["solvent"] == "DMF").to_numpy()
+    assert c.exclude(where={"solvent": "DMF"}) == dmf[:40].sum()
+    c.extend(frame()[40:].reset_index(drop=True))
+    c.close()
+    c = campaign(frame()[:40], journal=path)
+    hot = (frame()["temp"] >= 110).to_numpy()
+    out = hot | (dmf & (np.arange(60) < 40))
+    found = c.ask(int((~out).sum()) - len({3, 4, 5, 6, 7, 8} - set(np.flatnonzero(out))), repeats=False)
+    assert not set(found["id"].astype(int)) & set(np.flatnonzero(out))
+    assert set(np.flatnonzero(dmf & ~hot & (np.arange(60) >= 40))) <= set(found["id"].astype(int))
+    # On rows with these ids, which are hot and were never on offer.
+    assert c.include(frame()["id"][:20].tolist(), where="solvent == 'DMF'") == dmf[:20].sum()
+
+
+def test_a_row_with_the_same_features_takes_the_place_of_an_excluded_one():
+    twice = pd.concat([frame()[:20], frame()[:20].assign(id=[f"copy{i}" for i in range(20)])], ignore_index=True)
+    c = told(campaign(twice))
+    (first,) = c.ask(1, repeats=False)["id"]
+    c.exclude([first])
+    assert c.open == []
+    assert c.ask(1, repeats=False)["id"].tolist() == [f"copy{int(first)}"]
+
+
+def test_excluded_rows_are_no_rivals_of_the_best_one():
+    c = told(campaign(policy=None))
+    assert c.explain().rivals > 0
+    row = int(c.explain().best.index[0])
+    c.exclude(where=frame()["id"] != f"{row:03d}")
+    assert c.explain().rivals == 0
+    assert c.best(1)["id"].tolist() == [f"{row:03d}"]
+
+
+def test_what_can_not_be_excluded_changes_nothing(tmp_path: Path):
+    c = told(campaign(journal=tmp_path / "lab", candidates="temp < 110"))
+    opened = c.ask(3, repeats=False)["id"].tolist()
+    with pytest.raises(ArgumentError, match="ids: 'x', '061' are not in the table"):
+        c.exclude([opened[0], "x", "061"])
+    with pytest.raises(ArgumentError, match="allows are excluded then, and no row is left to select"):
+        c.exclude(where="temp < 110")
+    with pytest.raises(ArgumentError, match="needs the ids of the rows, or a condition"):
+        c.exclude()
+    with pytest.raises(ArgumentError, match="ids must be a list of ids, got str"):
+        c.exclude("003")
+    with pytest.raises(ArgumentError, match="where: no row of the table fulfils"):
+        c.exclude(where="temp > 1000")
+    with pytest.raises(ArgumentError, match="ids: 'x' is not in the table"):
+        c.include(["x"])
+    assert (c.open, c.excluded) == (opened, [])
+    assert not (tmp_path / "lab.excluded.npy").exists()
+    c.close()
+    with pytest.raises(StateError, match="was closed"):
+        c.exclude(["003"])
+
+
+def test_a_file_of_excluded_rows_is_whole_and_of_this_campaign(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    path, kept = tmp_path / "lab", tmp_path / "lab.excluded.npy"
+    c = told(campaign(journal=path))
+    opened = c.ask(2, repeats=False)["id"].tolist()
+
+    def full(*_: Any) -> None:
+        raise OSError("disk full")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("torchbandits.campaigns.exclusions.np.save", full)
+        with pytest.raises(DataError, match="disk full"):
+            c.exclude([opened[0]])
+    assert (c.open, c.excluded) == (opened, [])
+    c.exclude(["010"])
+    c.close()
+    whole = kept.read_bytes()
+    for bad in (b"", whole[:-3], b"something else"):
+        kept.write_bytes(bad)
+        with pytest.raises(DataError, match="does not hold the excluded rows of a campaign: restore it from a copy"):
+            campaign(journal=path)
+    for array in (np.array([3, 1]), np.array([-1]), np.array([1.0]), np.array([[1]])):
+        np.save(kept, array)
+        with pytest.raises(DataError, match="does not hold the excluded rows"):
+            campaign(journal=path)
+    kept.write_bytes(whole)
+    assert campaign(journal=path).excluded == ["010"]
+    # Another campaign with a journal of the same name has all its rows.
+    for file in tmp_path.glob("lab*"):
+        if file != kept:
+            file.unlink()
+    c = campaign(journal=path)
+    assert c.excluded == []
+    assert not kept.exists()
+    c.close()
+
+
+def test_a_condition_given_to_a_resumed_campaign_holds_from_then_on(tmp_path: Path):
+    path = tmp_path / "lab"
+    told(campaign(journal=path, candidates="temp < 110")).close()
+    campaign(journal=path, candidates="temp < 60").close()
+    c = campaign(journal=path)
+    assert c.ask(5)["temp"].max() < 60
+    c.close()
+    with pytest.raises(ArgumentError, match="holds numbers, and 'hot' is a text"):
+        campaign(journal=path, candidates="temp != 'hot'")
+    assert campaign(journal=path).ask(5)["temp"].max() < 60
+
+
+def test_what_is_expected_of_any_row():
+    c = told(campaign())
+    plate = c.ask(3, repeats=False)
+    found = c.predict(["050", plate["id"][1], "004", "050"])
+    assert found["id"].tolist() == ["050", plate["id"][1], "004"]
+    assert list(found.columns) == [*c.best().columns]
+    assert found["expected"][1] == pytest.approx(plate["expected"][1], abs=1e-12)
+    assert found["times"].tolist() == [0, 0, 1]
+    assert found["measured"][2] == pytest.approx(yields(frame())[4])
+    assert found["measured"].isna().tolist() == [True, True, False]
+    every = c.predict()
+    assert every["id"].tolist() == frame()["id"].tolist()
+    c.forget()
+    marginals = c.bandit.posterior(c.bandit.arms)
+    np.testing.assert_allclose(every["expected"], marginals.mean, rtol=1e-9)
+    np.testing.assert_allclose(every["deviation"], marginals.variance.sqrt(), rtol=1e-9)
+    assert c.predict(where="solvent == 'DMF'")["solvent"].unique().tolist() == ["DMF"]
+    assert c.predict(["030", "004"], where="temp > 1 and id == '004'")["id"].tolist() == ["004"]
+
+
+def test_blocks_of_rows_are_predicted_as_one(monkeypatch: pytest.MonkeyPatch):
+    c = told(campaign(minimize=True))
+    whole = c.predict()
+    monkeypatch.setattr("torchbandits.campaigns.campaign._BLOCK", 7)
+    pd.testing.assert_frame_equal(c.predict(), whole)
+
+
+def test_a_prediction_needs_a_result_and_a_model():
+    with pytest.raises(StateError, match="nothing was measured yet, so that there is no prediction"):
+        campaign().predict(["004"])
+    with pytest.raises(UnsupportedError, match="the policy of this campaign has none"):
+        told(campaign(policy=tb.uniform())).predict(["004"])
+    with pytest.raises(ArgumentError, match="ids: 'x' is not in the table"):
+        told(campaign()).predict(["x"])
+
+
+def test_outcomes_of_any_row_are_expected():
+    c = told(outcomes())
+    found = c.predict(["030", "004"])
+    assert found["id"].tolist() == ["030", "004"]
+    assert found["times"].tolist() == [0, 1]
+    assert np.isfinite(found[["yield expected", "cost deviation"]].to_numpy()).all()
+
+
+def test_rows_are_excluded_by_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments: str, status: int = 0) -> str:
+        result = CliRunner().invoke(app, ["campaign", *arguments])
+        assert result.exit_code == status, result.output
+        return result.output
+
+    frame().to_csv("candidates.csv", index=False)
+    run("new", "candidates.csv", "--objective", "yield")
+    measured(frame()[:6]).to_csv("results.csv", index=False)
+    run("tell", "results.csv")
+    first = run("ask", "-n", "3").splitlines()[1].split(",")[0]
+    assert "2 rows excluded, 2 in all. 2 pending." in run("exclude", first, "007" if first != "007" else "008")
+    dmf = int((frame()["solvent"] == "DMF").sum())
+    assert "in all" in run("exclude", "--where", "solvent == 'DMF'")
+    assert first not in [line.split(",")[0] for line in run("ask", "-n", "20").splitlines()[1:]]
+    assert f"{dmf} rows put back" in run("include", "--where", "solvent == 'DMF'")
+    run("include", "--all")
+    assert "0 rows put back, 0 excluded." in run("include", first)
+    assert "give the ids of the rows, or --where" in run("exclude", status=2)
+    assert "give the ids of the rows, --where, or --all" in run("include", status=2)
+    assert "give the ids of the rows, --where, or --all" in run("include", first, "--all", status=2)
+    lines = run("predict", "003", first).splitlines()
+    assert [line.split(",")[0] for line in lines] == ["id", "003", first]
+    assert len(run("predict").splitlines()) == 61
+    assert torch.get_default_dtype() == torch.float32

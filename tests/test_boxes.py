@@ -706,3 +706,19 @@ def test_bad_boxes():
             tb.Bandit(policy, **options)
     with pytest.raises(errors.ArgumentError, match="uniform"):
         tb.Bandit(tb.compressed_gp(rbf(), width=TWO), bounds=torch.stack([torch.zeros(12), torch.ones(12)]))
+
+
+def test_what_compares_arms_is_refused_on_a_box_in_its_words():
+    """A message must not advise the policy that is in use."""
+    policy = tb.gp_ucb(gpytorch.kernels.RBFKernel().double(), noise_std=0.1, width=tb.widths.Constant(2.0))
+    bandit = tb.Bandit(policy, bounds=torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=torch.float64))
+    bandit.tell(bandit.ask(), torch.zeros(1, dtype=torch.float64))
+    refused = [
+        bandit.explain,
+        lambda: bandit.top_k(2),
+        lambda: bandit.level_set(0.5),
+        lambda: bandit.should_stop(tb.stopping.ProbableRegret(0.1)),
+    ]
+    for call in refused:
+        with pytest.raises(errors.UnsupportedError, match=r"this bandit is on a box \(bounds=\): give it a list of points"):
+            call()

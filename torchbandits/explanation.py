@@ -29,7 +29,7 @@ from torchbandits.policies.repeats import (
     rivals,
     share_of_noise,
 )
-from torchbandits.policies.state import RECENT, TableState
+from torchbandits.policies.state import RECENT, TableState, check_no_box
 from torchbandits.posteriors import GaussianProcess
 from torchbandits.random_effects import RandomEffectKernel, smooth_part
 from torchbandits.sources import ArmSource
@@ -401,6 +401,7 @@ def explain(
         best: The best arms of a context; by default the best arms pulled.
     """
     place = (row,) if isinstance(row, int) else row
+    check_no_box(state, "explain()")
     if not isinstance(state, TableState) or not isinstance(policy, Composed):
         raise UnsupportedError("explain() reads one Gaussian process over given arms: use auto, gp_ucb or batch_bkb.")
     posterior = state.posterior

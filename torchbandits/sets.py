@@ -15,7 +15,7 @@ from torchbandits.gradients import without_gradients
 from torchbandits.loop import Loop
 from torchbandits.policies import Composed
 from torchbandits.policies.picking import marginals, only_entries
-from torchbandits.policies.state import TableState
+from torchbandits.policies.state import TableState, check_no_box
 from torchbandits.widths import Width
 
 # Number of arms, besides the members, that are drawn jointly for the probabilities of `top_k`.
@@ -81,6 +81,7 @@ def table_of(loop: Loop, what: str) -> TableState:
         UnsupportedError: For another state.
     """
     state = loop.state
+    check_no_box(state, what)
     if not isinstance(state, TableState) or state.rows.sharded:
         raise UnsupportedError(
             f"{what} reads one Gaussian process over given arms: use gp_ucb, batch_bkb, lucb, lse or another policy with one, "

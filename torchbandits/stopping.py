@@ -33,7 +33,7 @@ from torchbandits.policies import Composed
 from torchbandits.policies.joint import Joint, PerOutcome
 from torchbandits.policies.phased import Phased
 from torchbandits.policies.picking import incumbent, marginals, only_entries
-from torchbandits.policies.state import TableState
+from torchbandits.policies.state import TableState, check_no_box
 from torchbandits.scores import LogEI, Straddle
 from torchbandits.widths import (
     BBKB,
@@ -189,6 +189,7 @@ def table_state(loop: Loop, rule: str) -> tuple[Composed, TableState]:
         UnsupportedError: For any other loop.
     """
     policy, state = loop.policy, loop.state
+    check_no_box(state, rule)
     if isinstance(policy, Phased) and policy.one_function:
         policy = policy.engine
     known = isinstance(policy, Composed) and isinstance(state, TableState) and not state.rows.sharded

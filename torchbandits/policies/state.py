@@ -675,6 +675,16 @@ class TableState(GaussianState):
         return self
 
 
+def check_no_box(state: object, what: str) -> None:
+    """Refuse to compare the arms of a box.
+
+    Raises:
+        UnsupportedError: If this is the state of a bandit on a box.
+    """
+    message = f"{what} compares the arms of a list, and this bandit is on a box (bounds=): give it a list of points instead."
+    require(not isinstance(state, BoxState), message, UnsupportedError)
+
+
 class BoxState(GaussianState):
     """A Gaussian process whose arms are the picked points of a box."""
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Installs (once) and runs the tests, one process per core: the default tests take a few minutes; with `--all` as the first
+# Installs (once) and runs the tests, one process per core: the default tests take up to eight minutes; with `--all` as the first
 # argument, the exhaustive tests run too.
 # Arguments are passed to pytest, for example `-k law_4`, or `-n 0 -m benchmark`.
 set -euo pipefail

@@ -281,6 +281,7 @@ BY_FUNCTION: dict[str, dict[str, Make]] = {  # includes optional arguments that 
     "Campaign.extend": {"table": given({"id": [30], "a": [0.5], "b": [0.25]})},
     "Campaign.exclude": {"ids": given([2])},
     "Campaign.forget": {},
+    "Campaign.plan": {"ids": given([2])},
     "Campaign.report": {"path": lambda folder: folder / "page.html"},
     "Campaign.tell": {"measured": given({"id": [5], "yield": [1.0]})},
     "OutcomeCampaign": {
@@ -294,6 +295,7 @@ BY_FUNCTION: dict[str, dict[str, Make]] = {  # includes optional arguments that 
     "OutcomeCampaign.extend": {"table": given({"id": [30], "a": [0.5], "b": [0.25]})},
     "OutcomeCampaign.exclude": {"ids": given([2])},
     "OutcomeCampaign.forget": {},
+    "OutcomeCampaign.plan": {"ids": given([2])},
     "OutcomeCampaign.report": {"path": lambda folder: folder / "page.html"},
     "OutcomeCampaign.tell": {"measured": given({"id": [5], "yield": [1.0]})},
     "ContextualBandit.forget": {"selection": lambda _: contextual().ask(context=ARMS[0])},

@@ -103,6 +103,9 @@ def test_what_can_not_be_excluded_changes_nothing(tmp_path: Path):
         c.exclude()
     with pytest.raises(ArgumentError, match="ids must be a list of ids, got str"):
         c.exclude("003")
+    for wrong in ({"003": 1}, frame(), np.array("003")):
+        with pytest.raises(ArgumentError, match="ids must be a list of ids, got"):
+            c.exclude(wrong)
     with pytest.raises(ArgumentError, match="where: no row of the table fulfils"):
         c.exclude(where="temp > 1000")
     with pytest.raises(ArgumentError, match="ids: 'x' is not in the table"):
@@ -134,7 +137,7 @@ def test_a_file_of_excluded_rows_is_whole_and_of_this_campaign(tmp_path: Path, m
         kept.write_bytes(bad)
         with pytest.raises(DataError, match="does not hold the excluded rows of a campaign: restore it from a copy"):
             campaign(journal=path)
-    for array in (np.array([3, 1]), np.array([-1]), np.array([1.0]), np.array([[1]])):
+    for array in (np.array([3, 1]), np.array([-1]), np.array([1.0]), np.array([[1]]), np.array([3, 60])):
         np.save(kept, array)
         with pytest.raises(DataError, match="does not hold the excluded rows"):
             campaign(journal=path)
@@ -148,6 +151,66 @@ def test_a_file_of_excluded_rows_is_whole_and_of_this_campaign(tmp_path: Path, m
     assert c.excluded == []
     assert not kept.exists()
     c.close()
+
+
+def test_ids_may_be_an_array_a_column_or_a_set():
+    c = told(campaign())
+    assert c.exclude(frame()["id"][20:23]) == 3
+    assert c.exclude(frame()["id"][22:25].to_numpy()) == 2
+    assert c.exclude({"030", "031"}) == 2
+    assert c.excluded == ["020", "021", "022", "023", "024", "030", "031"]
+    assert c.predict(frame()["id"][3:5])["id"].tolist() == ["003", "004"]
+    c.forget(c.ask(2, repeats=False)["id"])
+    assert c.open == []
+
+
+def test_rows_added_later_are_left_where_all_others_are_excluded(tmp_path: Path):
+    path = tmp_path / "lab"
+    c = told(campaign(frame()[:40], journal=path))
+    c.extend(frame()[40:].reset_index(drop=True))
+    assert c.exclude(where=np.arange(60) < 40) == 40
+    assert c.exclude(["041"]) == 1
+    c.close()
+    c = campaign(frame()[:40], journal=path)
+    assert len(c.excluded) == 41
+    assert {int(text) for text in c.ask(19, repeats=False)["id"]} == {40, *range(42, 60)}
+    c.close()
+
+
+def test_a_row_is_given_up_that_was_excluded_before_a_kill(tmp_path: Path):
+    path = tmp_path / "lab"
+    c = told(campaign(journal=path))
+    opened = c.ask(2, repeats=False)["id"].tolist()
+    c.close()
+    # Killed between the two writes: the row is in the file, and its pick in the journal.
+    np.save(tmp_path / "lab.excluded.npy", np.array([int(opened[0])]))
+    c = campaign(journal=path)
+    assert (c.excluded, c.open) == ([opened[0]], [opened[1]])
+    c.close()
+    c = campaign(journal=path)
+    assert c.open == [opened[1]]
+    c.close()
+
+
+def test_a_campaign_that_can_not_resume_leaves_its_journal_free(tmp_path: Path):
+    path = tmp_path / "lab"
+    told(campaign(journal=path)).close()
+    (tmp_path / "lab.excluded.npy").write_bytes(b"x")
+    with pytest.raises(DataError, match="restore it from a copy"):
+        campaign(journal=path)
+    (tmp_path / "lab.excluded.npy").unlink()
+    campaign(journal=path).close()
+
+
+def test_too_many_rows_are_refused_with_what_would_help():
+    c = told(campaign())
+    with pytest.raises(ArgumentError, match=r"60 of the table can be selected: ask for fewer\."):
+        c.ask(61)
+    c.exclude(["020"])
+    with pytest.raises(ArgumentError, match=r"59 of the table can be selected: ask for fewer, or include\(\) excluded rows\."):
+        c.ask(60)
+    with pytest.raises(ArgumentError, match=r"ask for fewer, or widen the condition, or include\(\) excluded rows\."):
+        c.ask(60, where="temp < 110")
 
 
 def test_a_condition_given_to_a_resumed_campaign_holds_from_then_on(tmp_path: Path):

@@ -187,6 +187,35 @@ class Bandit(Readable):
         return self.recorder.ask(most, offered, more)[1]
 
     @one_at_a_time
+    def plan(self, selection: Selection | Tensor) -> Selection:
+        """Open picks of one's own choice, in addition to the open ones, such as experiments that were decided elsewhere.
+
+        They are pending picks like those of `ask`: further picks are selected conditional on them, and they are told or
+        forgotten in the same way.
+
+        Args:
+            selection: Arm indices `batch_shape x q` (−1 for none in a batch row with fewer), or a selection of another bandit
+                on these arms.
+
+        Returns:
+            A copy of the whole open selection, earlier picks first.
+
+        Raises:
+            ShapeError, ArmIndexError: On bad input. The bandit is then unchanged.
+            UnsupportedError: In a box; pass the point to `ask` by its maximizer there.
+
+        Guarantee: that of rewards of picks that were never asked for.
+        """
+        loop = self.loop
+        loop.recover_()
+        message = "a box has no arms to plan: ask(more=1, maximizer=lambda score: point) opens a pick at a point."
+        require(loop.state.box is None, message, UnsupportedError)
+        index, mask = self._picks(self._of_now(selection), loop.device)
+        require(bool(mask.any()), "selection has no pick: give the indices of the arms that will be evaluated.")
+        self.recorder.plan(index, mask)
+        return duplicate(cast(Selection, loop.open))
+
+    @one_at_a_time
     def tell(
         self,
         selection: Selection | Tensor,

@@ -10,7 +10,7 @@ import os
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -395,7 +395,26 @@ class ContextualBandit(Readable):
             else:
                 added, _ = self.recorder.ask(limit, self._contexts.only_here(offered), many, whole=exactly is not None)
             mine = added if mine is None else joined(mine, added)
-        return duplicate(Selection(mine.points, self._contexts.outward(mine.index), mine.mask))
+        return self._outward(mine)
+
+    @one_at_a_time
+    def plan(self, selection: Selection | Tensor, *, context: Tensor) -> Selection:
+        """Open picks of one's own choice at a context, in addition to the open ones; see `Bandit.plan`.
+
+        Args:
+            selection: Arm indices `batch_shape x q`, or a selection of another bandit on these arms, at this context.
+            context: `c` or `batch_shape x c`.
+
+        Returns:
+            All picks that are open at this context, as `ask` returns them.
+        """
+        self.loop.recover_()
+        index, mask = self._picks(selection)
+        require(bool(mask.any()), "selection has no pick: give the indices of the arms that will be evaluated.")
+        joint = self._inward(selection, index, mask, context)
+        self._enter(context)
+        self.recorder.plan(joint, mask)
+        return self._outward(cast(Selection, self._open_here()))
 
     @one_at_a_time
     def tell(
@@ -820,6 +839,10 @@ class ContextualBandit(Readable):
             inward=contexts.only_here,
             repeated=lambda values: values.tile(contexts.seen.shape[-2]),
         )
+
+    def _outward(self, mine: Selection) -> Selection:
+        """Open picks at the current context as a selection of its own, with indices into the arms."""
+        return duplicate(Selection(mine.points, self._contexts.outward(mine.index), mine.mask))
 
     def _open_here(self) -> Selection | None:
         loop = self.loop

@@ -129,10 +129,14 @@ class OutcomeBandit(Bandit):
             offered = check_available(available, self._shape, loop.num_arms, loop.device)
             if offered is not None:
                 available = offered.expand(*self._shape, -1).unsqueeze(-2).expand(*loop.batch_shape, -1)
-        selection = super().ask(limit, more=more, exactly=exactly, within=within, available=available)
-        first = (selection.points[..., 0, :, :], selection.index[..., 0, :], selection.mask[..., 0, :])
-        # The open picks of the outcomes differ only if some outcomes forgot picks, which no method of this class does.
-        return Selection(*(part.clone() for part in first))
+        return self._shared(super().ask(limit, more=more, exactly=exactly, within=within, available=available))
+
+    @one_at_a_time
+    def plan(self, selection: Selection | Tensor) -> Selection:
+        """Open picks of one's own choice, as `Bandit.plan`; `index` and `mask` are `... x q`, without the outcome dimension."""
+        self.loop.recover_()
+        index, mask = check_picks(self._of_now(selection), self._shape, self.loop.total, self.device)
+        return self._shared(super().plan(self._spread(index, mask)))
 
     @one_at_a_time
     def tell(
@@ -473,6 +477,13 @@ class OutcomeBandit(Bandit):
             seeds = torch.randint(2**62, (k - 1,), generator=first).tolist()
             own += [first, *(torch.Generator().manual_seed(seed) for seed in seeds)]
         return domain, own, torch.Size([*shape, k])
+
+    @staticmethod
+    def _shared(selection: Selection) -> Selection:
+        """A selection without the outcome dimension."""
+        first = (selection.points[..., 0, :, :], selection.index[..., 0, :], selection.mask[..., 0, :])
+        # The open picks of the outcomes differ only if some outcomes forgot picks, which no method of this class does.
+        return Selection(*(part.clone() for part in first))
 
     def _spread(self, index: Tensor, mask: Tensor) -> Tensor:
         """Indices of picks for every outcome, `... x k x q`, −1 where masked."""

@@ -11,7 +11,7 @@ import tempfile
 import warnings
 import weakref
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -239,20 +239,29 @@ class Campaign(Readable):
         # A campaign that began with a condition goes on with it.
         self._strict = begun.new or begun.changed
         self._sign = -1.0 if begun.settings.minimize else 1.0
-        self._excluded = self._read_excluded(begun.new)
-        self._offer = self._offer_of(self._table, self._excluded)
+        self._excluded = np.zeros(0, np.int64)
+        if begun.new:
+            # A wrong condition is found before anything is written.
+            self._offer = self._offer_of(self._table, self._excluded)
         self._bandit = self._made(policy, device, generator, path if begun.new else None)
-        self._quiet()
-        self._rejoin()
-        self._remember()
-        if path is not None and begun.changed:
-            files.write_text(path, begun.settings.text())
-        if self._journal is not None and begun.new:
-            _beside(self._journal, EXCLUDED).unlink(missing_ok=True)
-        self._tell_history()
-        found, column = self._bandit.loop.state.rows.source, begun.settings.decisions.molecules
-        if begun.new and column is not None and isinstance(found, Fingerprints):
-            issue(repeated(self._table, column, found))
+        try:
+            self._quiet()
+            if not begun.new:
+                self._rejoin()
+                self._exclude_again()
+            self._remember()
+            if path is not None and begun.changed:
+                files.write_text(path, begun.settings.text())
+            if self._journal is not None and begun.new:
+                _beside(self._journal, EXCLUDED).unlink(missing_ok=True)
+            self._tell_history()
+            found, column = self._bandit.loop.state.rows.source, begun.settings.decisions.molecules
+            if begun.new and column is not None and isinstance(found, Fingerprints):
+                issue(repeated(self._table, column, found))
+        except BaseException:
+            if self._journal is not None:
+                self._journal.close()
+            raise
 
     def _check_kind(self, settings: Settings) -> None:
         """Refuse to resume a campaign of the other class."""
@@ -275,14 +284,14 @@ class Campaign(Readable):
             # It has rows in excess if a call of `extend` was interrupted.
             self._table = InMemory(kept.arrow.slice(0, rows), kept.path, index=kept.index)
             self._ids = Ids(self._table, self._settings.id)
-            self._offer = self._offer_of(self._table, self._excluded)
 
-    def _read_excluded(self, new: bool) -> NDArray[np.int64]:
-        """The rows that an earlier process excluded."""
-        # Beside the journal of a new campaign the file is of an earlier one, whose other files were deleted.
-        if self._journal is None or new:
-            return np.zeros(0, np.int64)
-        return read_excluded(_beside(self._journal, EXCLUDED))
+    def _exclude_again(self) -> None:
+        """Take out the rows that an earlier process excluded. Open ones are given up, if it ended before it did so."""
+        if self._journal is not None:
+            self._excluded = read_excluded(_beside(self._journal, EXCLUDED), self._table.count)
+        self._offer = self._offer_of(self._table, self._excluded)
+        opened = self._selected()
+        self._give_up(opened[np.isin(opened, self._excluded)])
 
     def _offer_of(self, table: Table, excluded: NDArray[np.int64]) -> Tensor | None:
         """The mask of the rows that may be selected; None for all."""
@@ -428,8 +437,9 @@ class Campaign(Readable):
         n += before if more else 0
         left = self._unseen(offer) if repeats is False else offer
         count = self._table.count if left is None else int(left.sum())
-        widen = "" if left is None else ", or widen the condition"
-        said = f"{count:,} of {self._table.name} can be selected: ask for fewer{widen}."
+        limited = where is not None or self._settings.candidates is not None
+        ways = ["ask for fewer", *["widen the condition"] * limited, *["include() excluded rows"] * (len(self._excluded) > 0)]
+        said = f"{count:,} of {self._table.name} can be selected: {', or '.join(ways)}."
         require(n - before <= count, f"n: {n - before:,} more rows are asked for, and {said}")
         left = self._without_failing(left, n - before)
         if repeats is None and not constraints:
@@ -448,7 +458,11 @@ class Campaign(Readable):
                 self._give_up(rows[before:])
                 raise ArgumentError(f"n: the policy allows at most {waiting:,} pending rows, and {said}")
             waiting = len(rows)
-        plate = self._described(self._open_rows()[:n])
+        return self._plate(self._open_rows()[:n])
+
+    def _plate(self, rows: NDArray[np.int64]) -> pd.DataFrame:
+        """Open rows as `ask` returns them."""
+        plate = self._described(rows)
         plate[self._own(RANK)] = np.arange(1, len(plate) + 1)
         return plate
 
@@ -461,6 +475,40 @@ class Campaign(Readable):
                 f"no batch was found that meets the constraints: no further row fits after {error.picks.shape[-1]:,} of "
                 f"{count:,}. Ask for fewer rows, or loosen the constraints."
             ) from error
+
+    @one_at_a_time
+    def plan(self, ids: Collection[Any]) -> pd.DataFrame:
+        """Open rows of one's own choice beside the open ones, such as experiments that were decided elsewhere.
+
+        They are open rows like those of `ask`: further rows are selected with them in mind, and their results are told, or they
+        are given up by `forget`. Rows that are no `candidates` may be planned too. Another call with the same ids changes
+        nothing.
+
+        Args:
+            ids: The ids of the rows. A row that is open already is not opened again, unless its id is listed more often: one
+                that is listed twice is to be evaluated twice.
+
+        Returns:
+            All open rows as `ask` returns them, earlier ones first.
+
+        Raises:
+            ArgumentError: If an id is unknown or excluded, or there is none. Nothing has changed then.
+        """
+        self._check_not_closed()
+        texts = self._texts(ids)
+        require(bool(texts), "ids is empty: give the ids of the rows that will be evaluated.")
+        unique = list(dict.fromkeys(texts))
+        place = dict(zip(unique, self._rows_of(unique, None).tolist(), strict=True))
+        every = np.array(list(place.values()))
+        out = every[np.isin(every, self._excluded)]
+        require(not len(out), f"ids: {self._named(out)} {'is' if len(out) == 1 else 'are'} excluded: include() first.")
+        waiting, rows = Counter(self._open_rows().tolist()), []
+        for row in map(place.__getitem__, texts):
+            waiting[row] -= 1
+            rows += [row] if waiting[row] < 0 else []
+        if rows:
+            self._bandit.plan(self._there(torch.tensor(rows)))
+        return self._plate(self._open_rows())
 
     @one_at_a_time
     def tell(self, measured: Any, *, again: bool | None = None, noise_var: str | Mapping[str, str] | None = None) -> Told:
@@ -632,7 +680,7 @@ class Campaign(Readable):
         self._remember()
 
     @one_at_a_time
-    def forget(self, ids: Sequence[Any] | None = None) -> None:
+    def forget(self, ids: Collection[Any] | None = None) -> None:
         """Give up open rows, which were asked for and will not be evaluated: all of them, or those with the given ids. The id
         of a row that is not open itself stands for the open rows with the same features.
 
@@ -657,7 +705,7 @@ class Campaign(Readable):
         self._give_up(opened)
 
     @one_at_a_time
-    def exclude(self, ids: Sequence[Any] | None = None, *, where: Any = None) -> int:
+    def exclude(self, ids: Collection[Any] | None = None, *, where: Any = None) -> int:
         """Take rows out of selection until `include` puts them back, such as a compound that is out of stock. They are kept out
         when the campaign is resumed. Open ones among them are given up, as by `forget`. Their results count as before, and
         further ones may be told. A row with the same features may be selected in their place.
@@ -684,7 +732,7 @@ class Campaign(Readable):
         return new
 
     @one_at_a_time
-    def include(self, ids: Sequence[Any] | None = None, *, where: Any = None) -> int:
+    def include(self, ids: Collection[Any] | None = None, *, where: Any = None) -> int:
         """Put rows back that were taken out by `exclude`: all of them, those with the given ids, or those that fulfil a
         condition. Rows that are no `candidates` are not selected all the same.
 
@@ -828,7 +876,7 @@ class Campaign(Readable):
             rows.competing = None
 
     @one_at_a_time
-    def predict(self, ids: Sequence[Any] | None = None, *, where: Any = None) -> pd.DataFrame:
+    def predict(self, ids: Collection[Any] | None = None, *, where: Any = None) -> pd.DataFrame:
         """What the model expects of rows, measured or not, in the order of their ids or of the table.
 
         Args:
@@ -1228,11 +1276,11 @@ class Campaign(Readable):
 
     def _texts(self, ids: Any) -> list[str]:
         """Ids as texts."""
-        sized = isinstance(ids, Sequence) and not isinstance(ids, str)
-        require(sized, f"ids must be a list of ids, got {type(ids).__name__}.")
+        several = isinstance(ids, Collection) and not isinstance(ids, str | Mapping) and getattr(ids, "ndim", 1) == 1
+        require(several, f"ids must be a list of ids, got {type(ids).__name__}.")
         return self._ids.texts(ids)
 
-    def _rows_of(self, ids: Sequence[Any] | None, where: Any) -> NDArray[np.int64]:
+    def _rows_of(self, ids: Collection[Any] | None, where: Any) -> NDArray[np.int64]:
         """The rows with these ids, each once, or all rows; of them, those that fulfil a condition."""
         rows = np.arange(self._table.count)
         if ids is not None:
@@ -1245,18 +1293,19 @@ class Campaign(Readable):
         return rows if where is None else rows[on_offer("where", self._table, where).numpy()[rows]]
 
     def _open_rows(self) -> NDArray[np.int64]:
-        """Open rows in the order of their selection, on the host."""
-        opened = self._bandit.loop.open
-        return np.zeros(0, np.int64) if opened is None else self._candidates(opened.index[opened.mask])
-
-    def _candidates(self, rows: Tensor) -> NDArray[np.int64]:
-        """Open rows on the host, each replaced by the first equal row that is a candidate, if it is none itself: journals that
-        an earlier version wrote hold the first of equal rows, whether it is a candidate or not."""
-        rows, offer, first = rows.cpu(), self._offer, self._bandit.loop.state.rows.first
+        """Open rows in the order of their selection, on the host. Each is replaced by the first equal row that is a candidate,
+        if it is none itself: journals that an earlier version wrote hold the first of equal rows, whether it is a candidate or
+        not."""
+        rows, offer, first = torch.from_numpy(self._selected()), self._offer, self._bandit.loop.state.rows.first
         if offer is not None and first is not None and not bool(offer[rows].all()):
             found = stand_ins(first.cpu(), offer)[rows]
             rows = torch.where(offer[rows] | (found == len(offer)), rows, found)
         return rows.numpy()
+
+    def _selected(self) -> NDArray[np.int64]:
+        """Open rows as they were selected, on the host."""
+        opened = self._bandit.loop.open
+        return np.zeros(0, np.int64) if opened is None else opened.index[opened.mask].cpu().numpy()
 
     def _awaited(self, rows: NDArray[np.int64]) -> list[int]:
         """The open ones of some rows, each as often as it or an equal row is open."""

@@ -188,9 +188,22 @@ def ask(
         within += [AtMost(*_limit(text)) for text in at_most or ()]
         within += [Total(*_sum(text)) for text in total or ()]
         plate = campaign.ask(n, more=more, where=where, repeats=repeats, within=within)
-        for name in campaign.outcomes:
-            plate[name] = ""
-        _write(_rounded(plate, campaign), output, folder)
+        _write_plate(plate, campaign, output, folder)
+
+
+@campaign_app.command()
+def plan(
+    ids: Annotated[list[str], typer.Argument(help="Ids of rows that will be evaluated; twice for two evaluations.")],
+    output: Output = None,
+    folder: Folder = HERE,
+    device: Device = "cpu",
+) -> None:
+    """Make rows of your own choice pending, and write all pending rows as CSV. A repeated call changes nothing."""
+    with _opened(folder, device) as campaign:
+        _check_output(output)
+        if output is not None and output.exists():
+            _check_unfilled(output, campaign.outcomes)
+        _write_plate(campaign.plan(ids), campaign, output, folder)
 
 
 @campaign_app.command()
@@ -653,6 +666,13 @@ def _write(frame: pd.DataFrame, output: Path | None, folder: Path) -> None:
         typer.echo(form.written(frame), nl=False)
         return
     say(f"{len(frame):,} rows: {output}")
+
+
+def _write_plate(plate: pd.DataFrame, campaign: Campaign, output: Path | None, folder: Path) -> None:
+    """Write pending rows, with an empty column to fill in for each outcome."""
+    for name in campaign.outcomes:
+        plate[name] = ""
+    _write(_rounded(plate, campaign), output, folder)
 
 
 def _print_table(frame: pd.DataFrame) -> None:

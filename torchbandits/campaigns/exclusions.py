@@ -19,8 +19,8 @@ EXCLUDED = ".excluded.npy"
 _LARGEST = 1 << 33
 
 
-def read_excluded(path: Path) -> NDArray[np.int64]:
-    """The excluded rows, in increasing order; none if there is no file.
+def read_excluded(path: Path, count: int) -> NDArray[np.int64]:
+    """The excluded rows among `count` rows, in increasing order; none if there is no file.
 
     Raises:
         DataError: If the file cannot be read, or holds something else.
@@ -33,7 +33,7 @@ def read_excluded(path: Path) -> NDArray[np.int64]:
     except (ValueError, EOFError) as error:
         raise DataError(wrong) from error
     good = isinstance(rows, np.ndarray) and rows.dtype == np.int64 and rows.ndim == 1
-    require(good and bool((np.diff(rows, prepend=-1) > 0).all()), wrong, DataError)
+    require(good and bool((np.diff(rows, prepend=-1) > 0).all()) and bool((rows < count).all()), wrong, DataError)
     return rows
 
 
@@ -52,12 +52,10 @@ def without(offer: Tensor | None, excluded: NDArray[np.int64], count: int) -> Te
     Raises:
         ArgumentError: If no row is left.
     """
-    # A table that is read before the rows that were added to it is shorter.
-    rows = excluded[excluded < count]
-    if not len(rows):
+    if not len(excluded):
         return offer
     left = torch.ones(count, dtype=torch.bool) if offer is None else offer.clone()
-    left[torch.from_numpy(rows)] = False
+    left[torch.from_numpy(excluded)] = False
     others = "" if offer is None else " that the condition of the campaign (candidates) allows"
     message = f"all rows{others} are excluded then, and no row is left to select: exclude fewer, or include() some."
     require(bool(left.any()), message)

@@ -551,9 +551,9 @@ class OutcomeCampaign(Campaign):
 
     # ------------------------------------------------------------------ inside
 
-    def _open_rows(self) -> NDArray[np.int64]:
+    def _selected(self) -> NDArray[np.int64]:
         opened = self._bandit.loop.open
-        return np.zeros(0, np.int64) if opened is None else self._candidates(opened.index[0][opened.mask[0]])
+        return np.zeros(0, np.int64) if opened is None else opened.index[0][opened.mask[0]].cpu().numpy()
 
     def _counts(self) -> Tensor:
         return self._bandit.counts.sum(dim=-2).cpu()

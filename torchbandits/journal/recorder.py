@@ -307,6 +307,12 @@ class Recorder:
         record = {"kind": "forget", "index": pack(torch.where(mask, index, -1))}
         self.change(partial(loop.set_open_, remaining), lambda _: record, draws=False)
 
+    def plan(self, index: Picks, mask: PickMask) -> None:
+        """Open picks `batch_shape x q` that the policy did not select."""
+        index = torch.where(mask, index, -1)
+        selection = Selection(self.loop.points(index), index, mask)
+        self.change(partial(self.loop.open_, selection), lambda _: fill_record(selection, (), box=False), draws=False)
+
     def maximize(self, find: Callable[[], Tensor], count: int) -> None:
         """Open picks at the points that `find` returns, `batch_shape x 1 x d`; a point that is not an arm yet becomes one."""
         points: list[Tensor] = []

@@ -466,7 +466,7 @@ def test_the_tutorial_is_a_session_that_works(folder: Path):
     (folder / "candidates.csv").write_text(table)
     (folder / "more.csv").write_text(more)
     (folder / "results.csv").write_text(results)
-    new, plate_csv, tell, corrected, best, explained, report, *excluded, extended = session(text)
+    new, plate_csv, tell, corrected, best, explained, report, planned, *excluded, extended = session(text)
     for line in re.search(r"^```text\n(.*?)^```", text, re.DOTALL | re.MULTILINE)[1].splitlines():
         assert any(line.split() == shown.split() for shown in new.splitlines()), line
     assert len(plate(plate_csv)) == 4
@@ -477,6 +477,7 @@ def test_the_tutorial_is_a_session_that_works(folder: Path):
     titles = [line.partition(":")[0] for line in shown.splitlines()]
     assert [line.partition(":")[0] for line in explained.splitlines()] == titles
     assert "Report: campaign/report.html" in report
+    assert {"A5", "B2"} <= set(plate(planned)["id"])
     assert ["2 rows excluded, 2 in all." in excluded[0], "3 rows excluded, 5 in all." in excluded[1]] == [True, True]
     assert "2 rows added. The campaign has 14 rows now." in extended
     # The section on several outcomes is a separate session.

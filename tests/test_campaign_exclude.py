@@ -223,6 +223,19 @@ def test_a_condition_given_to_a_resumed_campaign_holds_from_then_on(tmp_path: Pa
     with pytest.raises(ArgumentError, match="holds numbers, and 'hot' is a text"):
         campaign(journal=path, candidates="temp != 'hot'")
     assert campaign(journal=path).ask(5)["temp"].max() < 60
+    campaign(journal=path, candidates="").close()
+    c = campaign(journal=path)
+    c.forget()
+    assert len(c.ask(40, repeats=False)) == 40
+    c.close()
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_the_page_counts_excluded_rows(several: bool, tmp_path: Path):
+    c = told((outcomes if several else campaign)())
+    assert "excluded" not in c.report(tmp_path / "page.html").read_text()
+    c.exclude(["020", "021"])
+    assert "0 pending rows, 2 excluded rows" in c.report(tmp_path / "page.html").read_text()
 
 
 def test_what_is_expected_of_any_row():
@@ -288,6 +301,16 @@ def test_rows_are_excluded_by_commands(tmp_path: Path, monkeypatch: pytest.Monke
     assert first not in [line.split(",")[0] for line in run("ask", "-n", "20").splitlines()[1:]]
     assert f"{dmf} rows put back" in run("include", "--where", "solvent == 'DMF'")
     run("include", "--all")
+    begin = ("new", "candidates.csv", "--objective", "yield")
+    assert "only the condition of --candidates has changed" in run(*begin, "--candidates", "solvent == 'DMF'")
+    assert "nothing has changed" in run(*begin, "--candidates", "solvent == 'DMF'")
+    assert "nothing has changed" in run(*begin)
+    run("forget", "--all")
+    assert {line.split(",")[3] for line in run("ask", "-n", "10", "--no-repeats").splitlines()[1:]} == {"DMF"}
+    run("forget", "--all")
+    assert "only the condition" in run(*begin, "--candidates", "")
+    assert len(run("ask", "-n", "40", "--no-repeats").splitlines()) == 41
+    run("forget", "--all")
     assert "0 rows put back, 0 excluded." in run("include", first)
     assert "give the ids of the rows, or --where" in run("exclude", status=2)
     assert "give the ids of the rows, --where, or --all" in run("include", status=2)

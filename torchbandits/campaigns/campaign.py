@@ -153,7 +153,7 @@ class Campaign(Readable):
             columns are then ignored), `"ignore"`, or the list of its categories in order, lowest first.
         candidates: The rows on offer: the name of a column of booleans, or a comparison of columns, such as
             `"temp < 80 and solvent != 'DMF'"`. Results of other rows may be told as well. If a resumed campaign is given
-            another condition, it holds from then on. `exclude` takes out single rows.
+            another condition, it holds from then on; an empty text lifts it. `exclude` takes out single rows.
         cost: The column of the cost of an evaluation, > 0.
         dtype: Precision of the features: float64 by default, float32 from 10⁶ rows on.
         device: Where the rows are scored, such as `"cuda"`. A resumed campaign may be on another device, where it selects the
@@ -1024,7 +1024,8 @@ class Campaign(Readable):
             objective=settings.objective,
             minimize=settings.minimize,
             facts=f"{self._table.count:,} candidates, {int(np.isfinite(values).sum()):,} measurements of {settings.objective}, "
-            f"{int(np.isnan(values).sum()):,} failed evaluations, {len(opened):,} pending rows; {aim} values are better",
+            f"{int(np.isnan(values).sum()):,} failed evaluations, {len(opened):,} pending rows{self._excluded_rows()}; "
+            f"{aim} values are better",
             values=values,
             best=self.best(10),
             opened=self._described(opened),
@@ -1036,6 +1037,10 @@ class Campaign(Readable):
         written = as_path("path", path)
         page.write_campaign(whole, written)
         return written
+
+    def _excluded_rows(self) -> str:
+        """The number of excluded rows as the end of a list; empty if there are none."""
+        return f", {len(self._excluded):,} excluded rows" if len(self._excluded) else ""
 
     def _check_measured(self, there_is: str) -> None:
         """Refuse a call that needs results as long as there are none."""

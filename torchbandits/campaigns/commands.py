@@ -106,7 +106,8 @@ def new(
     folder: Folder = HERE,
     device: Device = "cpu",
 ) -> None:
-    """Start a campaign in a folder, and show how its columns are interpreted. A repeated call changes nothing."""
+    """Start a campaign in a folder, and show how its columns are interpreted. A repeated call changes nothing but --candidates,
+    if that is another condition ("" for none)."""
     kind, options = _wanted(objective, minimize, limit or [], cost, noise_std or [])
     options |= {"id": id, "candidates": only, "device": device}
     options["columns"] = dict(_kind(text) for text in column or ())
@@ -114,11 +115,7 @@ def new(
     table = open_table(str(candidates), id)
     source = candidates.absolute()
     began = (folder / f"{JOURNAL}.campaign.json").exists()
-    if began and only is not None:
-        fixed = read_settings(folder / f"{JOURNAL}.campaign.json").candidates
-        condition = "without --candidates" if fixed is None else f"with --candidates {fixed!r}"
-        message = f"{folder} holds a campaign {condition}: leave the option out, or restrict one ask by --where."
-        require(only == fixed, message, StateError)
+    before = read_settings(folder / f"{JOURNAL}.campaign.json").candidates if began else None
     if isinstance(table, InMemory):
         source = folder.absolute() / CANDIDATES
         if not began:
@@ -136,7 +133,10 @@ def new(
     _print_table(made.columns.to_pandas().reset_index())
     where = "" if folder == HERE else f" --folder {folder}"
     told, names, rows = made.bandit.pulls.sum(), made.objective, table.count
-    say(f"{folder} holds this campaign already: nothing has changed." if began else f"The campaign is in {folder}.")
+    known = (
+        "nothing has changed" if only is None or (only or None) == before else "only the condition of --candidates has changed"
+    )
+    say(f"{folder} holds this campaign already: {known}." if began else f"The campaign is in {folder}.")
     say(f"{candidates.name} has {count(rows, 'row')}, one per candidate.")
     padded = padded_column(candidates, table.arrow) if isinstance(table, InMemory) and table.lines else None
     if "id" not in [decision.kind for decision in made.columns]:

@@ -525,7 +525,8 @@ class OutcomeCampaign(Campaign):
         whole = outcome_page.OutcomePage(
             title=f"Search for {'the best' if one else 'trade-offs between'} {names} in {self._table_name()}",
             facts=f"{self._table.count:,} candidates; measurements: {measured}; {failed:,} failed evaluations; "
-            f"{len(self._open_rows()):,} pending rows" + (f"; limits: {', '.join(limits)}" if limits else ""),
+            f"{len(self._open_rows()):,} pending rows{self._excluded_rows()}"
+            + (f"; limits: {', '.join(limits)}" if limits else ""),
             objectives=dict(settings.objectives),
             at_least=dict(settings.at_least),
             at_most=dict(settings.at_most),

@@ -168,7 +168,7 @@ def begin(given: Any, wanted: dict[str, Any], candidates: str | None, path: Path
     Args:
         given: The candidates, as for `as_table`; None for the file that the campaign began with.
         wanted: Fields of `Settings` as the user gave them; None where nothing was given.
-        candidates: The fixed condition, which may be another one than before.
+        candidates: The fixed condition, which may be another one than before; an empty text for none, None for that of before.
         path: The file of the settings; None where there is no journal.
 
     Raises:
@@ -192,6 +192,7 @@ def begin(given: Any, wanted: dict[str, Any], candidates: str | None, path: Path
     require(cost is None or cost in names, f"cost: {table.name} has no column {cost!r}.{nearest(str(cost), names)}")
     for name in outcomes:
         _check_spelling(table, name, [ids.column, cost, *outcomes], wanted["overruled"] or {})
+    candidates = candidates or None
     marks = candidates if boolean_column(table, candidates) else None
     told = [("objective" if name in (wanted.get("objectives") or outcomes[:1]) else "limit", name) for name in outcomes]
     roles = _roles([("id", ids.column), *told, ("cost", cost), ("candidates", marks)])
@@ -264,8 +265,8 @@ def _resumed(settings: Settings, given: Any, wanted: dict[str, Any], candidates:
         f"back{kept}, or begin another campaign with another journal.{extended}",
         StateError,
     )
-    same = candidates in (None, settings.candidates)
-    return Beginning(table, ids, settings if same else replace(settings, candidates=candidates), False, changed=not same)
+    asked = settings.candidates if candidates is None else candidates or None
+    return Beginning(table, ids, replace(settings, candidates=asked), False, changed=asked != settings.candidates)
 
 
 def history(table: Table, objective: str) -> tuple[NDArray[np.int64], NDArray[np.float64]]:

@@ -313,6 +313,7 @@ BY_FUNCTION: dict[str, dict[str, Make]] = {  # includes optional arguments that 
     "OutcomeBandit.observe": {"sums": given(torch.zeros(len(THREE), 2))},
     "OutcomeBandit.pareto_set": {"epsilon": given({"yield": 0.1, "cost": 0.1}), "minimize": given(["cost"])},
     "OutcomeBandit.tell": {"rewards": given(torch.zeros(len(THREE), 2))},
+    "combinations": {"parameters": given({"a": [1, 2, 3], "b": ["x", "y"]}), "where": given("a < 3"), "count": given(3)},
     "constraints.Total": {"at_most": given(90.0)},
     "outcomes.constrained": {"maximize": given("yield"), "at_most": given({"cost": 1.0})},
     "outcomes.epal": {"epsilon": given({"yield": 0.1, "cost": 0.1})},

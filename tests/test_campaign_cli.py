@@ -466,9 +466,10 @@ def test_the_tutorial_is_a_session_that_works(folder: Path):
     (folder / "candidates.csv").write_text(table)
     (folder / "more.csv").write_text(more)
     (folder / "results.csv").write_text(results)
-    new, plate_csv, tell, corrected, best, explained, report, planned, *excluded, extended = session(text)
+    made, new, plate_csv, tell, corrected, best, explained, report, planned, *excluded, extended = session(text)
     for line in re.search(r"^```text\n(.*?)^```", text, re.DOTALL | re.MULTILINE)[1].splitlines():
         assert any(line.split() == shown.split() for shown in new.splitlines()), line
+    assert "92 rows: made.csv" in made
     assert len(plate(plate_csv)) == 4
     assert "3 measurements and 1 failed evaluation told." in tell
     assert re.match(r"A9 is corrected: [\d.]+ before, 62\.4 now\. The journal as it was is kept in ", corrected)

@@ -25,7 +25,7 @@ from torchbandits import (
 )
 from torchbandits.arms import Shard
 from torchbandits.bandit import Bandit
-from torchbandits.campaigns import Campaign, OutcomeCampaign
+from torchbandits.campaigns import Campaign, OutcomeCampaign, combinations
 from torchbandits.contextual import ContextualBandit
 from torchbandits.explanation import Explanation
 from torchbandits.fitting import GroupNoise
@@ -116,6 +116,7 @@ __all__ = [
     "bpe",
     "callbacks",
     "cbrap",
+    "combinations",
     "compressed_gp",
     "constraints",
     "diagnostics",

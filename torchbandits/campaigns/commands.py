@@ -23,6 +23,7 @@ from rich.console import Console
 from rich.table import Table as RichTable
 
 from torchbandits.campaigns.campaign import MEASURED, TIMES, Campaign
+from torchbandits.campaigns.combining import combinations, parameter
 from torchbandits.campaigns.outcome_campaign import OPTIMAL, OutcomeCampaign
 from torchbandits.campaigns.results import YES_OR_NO
 from torchbandits.campaigns.settings import FORM, read_settings
@@ -56,6 +57,8 @@ HERE = Path("campaign")
 _XLSX = ".xlsx"
 # A name with the word "id", such as "Sample ID", "sample_id" or "sampleId".
 _ID = re.compile(r"(^|[\W_]|[a-z](?=I))(id|Id|ID)s?($|[\W_])")
+_FIRST = 10
+"""Number of combinations that are shown in a terminal."""
 _UNINFORMATIVE = 0.05
 """Probability of belonging to the front below which the most probable row tells nothing about the front."""
 _KEPT = "keeps the limits with a probability of 95 %"
@@ -63,6 +66,41 @@ Output = Annotated[
     Path | None, typer.Option(help="A CSV file, or an Excel workbook (.xlsx); by default CSV on standard output.")
 ]
 Device = Annotated[str, typer.Option("--device", help="Where rows are scored: cpu, or cuda for an NVIDIA GPU.")]
+
+
+@campaign_app.command("combinations")
+def combine(
+    parameters: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="NAME=VALUES...",
+            help="The values of each parameter: solvent=water,DMF, temperature=20..120:10 (steps of 10), conc=0.001..1:x10 "
+            "(each ten times the last).",
+        ),
+    ],
+    where: Annotated[
+        str | None, typer.Option(help="Only combinations that fulfil a condition: \"solvent != 'water' or temperature < 100\".")
+    ] = None,
+    count: Annotated[int | None, typer.Option("-n", min=1, help="Number of rows, drawn at random; by default all.")] = None,
+    seed: Annotated[int, typer.Option(min=0, max=2**63 - 1, help="Seed of the random numbers.")] = 0,
+    output: Annotated[
+        Path | None, typer.Option(help="A CSV, Excel (.xlsx) or Parquet file; by default CSV on standard output.")
+    ] = None,
+) -> None:
+    """Make a table of candidates from the possible values of each parameter: all their combinations, one per row."""
+    values: dict[str, list[Any]] = {}
+    for name, given in map(parameter, parameters):
+        require(name not in values, f"the parameter {name!r} is given twice.", ConfigError)
+        values[name] = given
+    found = combinations(values, where=where, count=count, seed=seed)
+    if output is not None and output.suffix.lower() in PARQUET:
+        write_atomically(output, lambda temporary: found.to_parquet(temporary, index=False))
+        say(f"{len(found):,} rows: {output}")
+    elif output is None and sys.stdout.isatty():
+        _print_table(found.head(_FIRST))
+        say(f"{len(found):,} rows; write them with --output candidates.csv.")
+    else:
+        _write(found, output, Form())
 
 
 @campaign_app.command()
@@ -248,7 +286,7 @@ def best(
     """Write the best rows measured so far, best first. If noise leaves open which is best, standard error says so."""
     with _opened(folder, device) as campaign:
         found = campaign.best(k, where=where)
-        _write(_rounded(found, campaign), output, folder)
+        _write(_rounded(found, campaign), output, _form(folder))
         limits = isinstance(campaign, OutcomeCampaign) and len(campaign.objectives) > 1
         held = [_KEPT] * limits + ["fulfils the condition"] * (where is not None)
         _say_none(found, f"No measured row {' and '.join(held)}.")
@@ -265,7 +303,7 @@ def predict(
 ) -> None:
     """Write what the model expects of rows, measured or not."""
     with _opened(folder, device) as campaign:
-        _write(_rounded(campaign.predict(ids or None, where=where), campaign), output, folder)
+        _write(_rounded(campaign.predict(ids or None, where=where), campaign), output, _form(folder))
 
 
 @campaign_app.command()
@@ -284,7 +322,7 @@ def front(
         )
         assert isinstance(campaign, OutcomeCampaign)
         found = campaign.front(measured=measured)
-        _write(_rounded(found, campaign), output, folder)
+        _write(_rounded(found, campaign), output, _form(folder))
         _say_none(found, f"No {'measured ' if measured else ''}row {_KEPT}.")
         own = {*(decision.column for decision in campaign.columns), *campaign.outcomes}
         chance = max((found[name].max() for name in found.columns if name.endswith(OPTIMAL) and name not in own), default=1.0)
@@ -648,12 +686,16 @@ def _rounded(frame: pd.DataFrame, campaign: Campaign) -> pd.DataFrame:
     return found
 
 
-def _write(frame: pd.DataFrame, output: Path | None, folder: Path) -> None:
-    """Write rows as a workbook, or as CSV in a form that the program which wrote the candidates opens."""
-    _check_output(output)
+def _form(folder: Path) -> Form:
+    """The form of CSV files that the program which wrote the candidates opens."""
     own = folder / CANDIDATES
     saved = (parquet.read_schema(own).metadata or {}).get(FORM) if own.exists() else None
-    form = Form() if saved is None else Form(*json.loads(saved))
+    return Form() if saved is None else Form(*json.loads(saved))
+
+
+def _write(frame: pd.DataFrame, output: Path | None, form: Form) -> None:
+    """Write rows as a workbook, or as CSV."""
+    _check_output(output)
     if output is not None and output.suffix.lower() == _XLSX:
         write_atomically(output, lambda temporary: write_workbook(temporary, frame))
     elif output is not None:
@@ -672,7 +714,7 @@ def _write_plate(plate: pd.DataFrame, campaign: Campaign, output: Path | None, f
     """Write pending rows, with an empty column to fill in for each outcome."""
     for name in campaign.outcomes:
         plate[name] = ""
-    _write(_rounded(plate, campaign), output, folder)
+    _write(_rounded(plate, campaign), output, _form(folder))
 
 
 def _print_table(frame: pd.DataFrame) -> None:

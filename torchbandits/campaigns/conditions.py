@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from torchbandits.errors import ArgumentError, nearest, require
@@ -71,6 +72,14 @@ def on_offer(name: str, table: Table, condition: Any, *, strict: bool = True) ->
 
     Cost: a pass over the columns that the condition names.
     """
+    held = fulfilled(name, table, condition, strict=strict)
+    said = repr(condition) if isinstance(condition, str | Mapping) else "the condition"
+    require(bool(held.any()), f"{name}: no row of {table.name} fulfils {said}.")
+    return torch.from_numpy(held)
+
+
+def fulfilled(name: str, table: Table, condition: Any, *, strict: bool = True) -> NDArray[np.bool_]:
+    """The mask of `on_offer`, which may be false for all rows."""
     if isinstance(condition, Mapping):
         parts = [_one_of(name, table, str(column), value) for column, value in condition.items()]
         require(bool(parts), f"{name}: the dictionary is empty: give a column and its value, or leave {name}= out.")
@@ -82,10 +91,7 @@ def on_offer(name: str, table: Table, condition: Any, *, strict: bool = True) ->
         known = "a column, a comparison, a dictionary or a series of booleans"
         require(isinstance(condition, str), f"{name} must be {known}, got {condition!r}.")
         parts = [_compared(name, table, condition, strict=strict)]
-    held = torch.from_numpy(np.logical_and.reduce(parts))
-    said = repr(condition) if isinstance(condition, str | Mapping) else "the condition"
-    require(bool(held.any()), f"{name}: no row of {table.name} fulfils {said}.")
-    return held
+    return np.logical_and.reduce(parts)
 
 
 def labels_of(name: str, table: Table, column: str) -> Tensor:

@@ -56,6 +56,16 @@ def test_picks_of_the_policy_are_conditional_on_planned_ones():
     assert other.ask(more=4).index.tolist() == own.ask(more=4).index.tolist()
 
 
+def test_auto_adds_no_pick_where_all_arms_are_planned():
+    bandit = tb.Bandit(tb.auto(), PROBLEM.tensor)
+    bandit.plan(torch.arange(40))
+    assert bandit.ask(more=2).index.tolist() == list(range(40))
+    small = campaign(frame(6), policy=tb.auto())
+    small.plan(frame(6)["id"])
+    with pytest.raises(ArgumentError, match=r"the policy allows at most 6 pending rows, and 6 of the table can be selected"):
+        small.ask(1, more=True)
+
+
 def test_planned_picks_of_batch_rows_are_padded():
     policy = tb.gp_ucb(rbf(), width=tb.widths.Constant(2.0), **COMMON)
     bandit = tb.Bandit(policy, PROBLEM.tensor, generator=[generator(0), generator(1)])
@@ -65,6 +75,9 @@ def test_planned_picks_of_batch_rows_are_padded():
     bandit.tell(opened, torch.zeros(2, 2, dtype=torch.float64))
     assert bandit.pulls.tolist() == [2, 1]
     assert bandit.loop.open is None
+    # Places of none may come first, and open picks never do.
+    opened = bandit.plan(torch.tensor([[-1, 6, -1], [-1, -1, 8]]))
+    assert (opened.index.tolist(), opened.mask.tolist()) == ([[6], [8]], [[True], [True]])
     with pytest.raises(ShapeError):
         bandit.plan(torch.tensor([3]))
 

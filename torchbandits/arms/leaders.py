@@ -102,7 +102,7 @@ def pack(index: Tensor) -> Tensor:
     order = (index < 0).byte().argsort(dim=-1, stable=True)
     packed = index.gather(-1, order)
     used = int((packed >= 0).sum(dim=-1).max()) if packed.numel() else 0
-    return packed[:, :used]
+    return packed[..., :used]
 
 
 def warm_up() -> None:

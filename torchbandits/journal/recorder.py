@@ -42,7 +42,7 @@ from torchbandits.journal.journal import Journal
 from torchbandits.loop import Loop
 from torchbandits.policies import Composed
 from torchbandits.reporting import certificate
-from torchbandits.selections import answer, duplicate, joined
+from torchbandits.selections import answer, duplicate, joined, within
 from torchbandits.sources import ArmSource
 from torchbandits.types import FitReport, PickMask, Picks, Pulls, Report, Selection
 
@@ -308,9 +308,10 @@ class Recorder:
         self.change(partial(loop.set_open_, remaining), lambda _: record, draws=False)
 
     def plan(self, index: Picks, mask: PickMask) -> None:
-        """Open picks `batch_shape x q` that the policy did not select."""
-        index = torch.where(mask, index, -1)
-        selection = Selection(self.loop.points(index), index, mask)
+        """Open picks `batch_shape x q`, of which there must be some, that the policy did not select."""
+        points = self.loop.points
+        selection = within(Selection(points(index), index, mask), mask, points)
+        assert selection is not None
         self.change(partial(self.loop.open_, selection), lambda _: fill_record(selection, (), box=False), draws=False)
 
     def maximize(self, find: Callable[[], Tensor], count: int) -> None:

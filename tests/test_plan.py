@@ -147,6 +147,29 @@ def test_plans_are_at_a_context(tmp_path: Path):
     assert float(again.tell(opened, torch.zeros(2, dtype=torch.float64)).unasked) == 0
 
 
+def test_a_run_resumes_with_picks_that_a_callback_opened(tmp_path: Path):
+    """The journal keeps the noise of the environment beside the random numbers that the picks drew."""
+
+    def played(name: str, fails_at: int) -> tb.History:
+        def opens(bandit: tb.Bandit, *_: object) -> None:
+            if int(bandit.pulls) == 2:
+                bandit.plan(torch.tensor([5]))
+                bandit.ask(more=2, within=[tb.constraints.Distinct()])
+            if int(bandit.pulls) >= fails_at:
+                raise KeyError("stopped")
+
+        environment = tb.environments.Table(PROBLEM.tensor, torch.as_tensor(PROBLEM.f), noise_std=0.1)
+        policy = tb.thompson_sampling(rbf(), **COMMON)
+        return tb.run(policy, environment, 9, journal=tmp_path / name, callbacks=[opens], generator=generator(3))
+
+    for fails_at in (2, 5):
+        with pytest.raises(KeyError, match="stopped"):
+            played(f"cut{fails_at}", fails_at)
+        resumed, whole = played(f"cut{fails_at}", 99), played(f"whole{fails_at}", 99)
+        for name in ("arm", "reward"):
+            assert resumed.pulls[name].tolist() == whole.pulls[name].tolist()
+
+
 # ---------------------------------------------------------------------- campaigns
 
 

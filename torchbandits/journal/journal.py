@@ -354,7 +354,7 @@ class Journal:
             if self._riders is not None:
                 self._before = (lines.end, self._riders.known)
                 drawn = self._riders.since()
-            lines.append(record | beside | {"at": now()} | ({} if drawn is None else {"drawn": drawn}))
+            lines.append(record | beside | {"at": now()} | ({} if drawn is None else {_riders_of(record): drawn}))
 
     def rewind_(self, mark: Mark) -> None:
         """Remove the records written since a mark, for a call that failed afterwards."""
@@ -371,8 +371,8 @@ class Journal:
         record, which are for readers only."""
         self._riders, self._beside = GeneratorStates(generators), beside
         for record in self.records():
-            if "drawn" in record:
-                self._riders.follow(record["drawn"])
+            if (changes := record.get(_riders_of(record))) is not None:
+                self._riders.follow(changes)
 
     def checkpoint(self, content: Callable[[], dict[str, Any]], *, took: float = 0.0, urgent: bool = False) -> None:
         """Write a checkpoint of the result of `content`, if one is due or if it is urgent. A failure is a `JournalWarning`.
@@ -414,6 +414,12 @@ class Journal:
 
     def _warn(self, message: str) -> None:
         warnings.warn(message, JournalWarning, stacklevel=3)
+
+
+def _riders_of(record: dict[str, Any]) -> str:
+    """The entry of a record with the states of further generators."""
+    # A record of several selections names the states of the bandit's own generators "drawn".
+    return "riders" if record["kind"] == "fill" else "drawn"
 
 
 def printable(text: str) -> str:

@@ -26,10 +26,9 @@ from torchbandits.campaigns import page as campaign_page
 from torchbandits.campaigns.conditions import on_offer
 from torchbandits.diagnostics import leave_one_out
 from torchbandits.display import rounded
-from torchbandits.errors import ArgumentError, DataError, JournalWarning, StateError, TorchBanditsError, UnsupportedError
+from torchbandits.errors import ArgumentError, DataError, StateError, TorchBanditsError, UnsupportedError
 from torchbandits.extras import Later
 from torchbandits.journal import Journal
-from torchbandits.loop import Loop
 from torchbandits.tabular.ids import open_table
 from torchbandits.tabular.spreadsheets import read_texts
 from torchbandits.tabular.tables import ParquetRows, as_table
@@ -1564,45 +1563,6 @@ def test_of_equal_rows_the_one_that_is_returned_keeps_the_constraint(tmp_path: P
         c.forget([other])
         c.tell(results(plate.drop(index=[1, 2])))
         assert c.open == []
-    c.close()
-
-
-@OFF_SCALE
-@pytest.mark.parametrize("several", [False, True])
-def test_open_rows_of_an_older_journal_are_candidates(tmp_path: Path, several: bool, monkeypatch: pytest.MonkeyPatch):
-    def begun(table: Any = None) -> tb.Campaign:
-        options = {} if table is None else {"columns": SUPPLY, "candidates": "supplier == 'b'"}
-        if several:
-            return tb.OutcomeCampaign(table, ["yield", "cost"], tmp_path / "lab", **options)
-        return tb.Campaign(table, "yield", tmp_path / "lab", **options)
-
-    # Earlier versions stored the first of equal rows, whether it was on offer or not.
-    monkeypatch.setattr(Loop, "on_offer", lambda self, index, available, values=(): index)
-    supplied().to_csv(tmp_path / "candidates.csv", index=False)
-    c = begun(tmp_path / "candidates.csv")
-    names = c.ask(3)["id"].tolist()
-    c.close()
-    monkeypatch.undo()
-    opened = c.bandit.loop.open
-    assert opened is not None
-    assert opened.index.max() < 12, "rows of supplier a"
-    c = begun()
-    assert c.open == names == c.ask(3)["id"].tolist()
-    assert all(name.startswith("b") for name in names)
-    c.close()
-    # Without the checkpoint the journal itself gives the same rows.
-    (tmp_path / "lab.checkpoint").unlink()
-    with pytest.warns(JournalWarning, match="the journal's picks are kept"):
-        c = begun()
-    assert c.open == names
-    plate = c.ask(4)
-    assert plate["id"].tolist()[:3] == names
-    assert set(plate["supplier"]) == {"b"}
-    c.forget([names[0]])
-    assert c.open == plate["id"].tolist()[1:]
-    told = measured(plate.iloc[1:])
-    c.tell(told.assign(cost=told["yield"] ** 2) if several else told)
-    assert c.open == []
     c.close()
 
 

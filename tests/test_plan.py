@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pandas as pd
 import pytest
 import torch
 from contract import PROBLEM, Case, every_policy, proceed, rewards_of
 from problems import COMMON, OFF_SCALE, generator, rbf
-from test_campaign import campaign, frame, yields
+from test_campaign import campaign, frame, measured, yields
 from test_campaign_exclude import outcomes, told
 from typer.testing import CliRunner
 
@@ -215,6 +216,38 @@ def test_rows_that_are_no_candidates_may_be_planned_and_excluded_ones_not(tmp_pa
     kept.close()
     with pytest.raises(StateError, match="was closed"):
         kept.plan(["050"])
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_a_planned_row_that_is_no_candidate_stays_itself_beside_an_equal_candidate(several: bool, tmp_path: Path):
+    begin, table = outcomes if several else campaign, frame(10)
+    table = pd.concat([table.assign(stock=False), table.assign(id="b" + table["id"], stock=True)], ignore_index=True)
+    options = {"candidates": "stock", "journal": tmp_path / "lab"}
+    c = begin(table, **options)
+    for _ in range(2):
+        assert c.plan(["003"])["id"].tolist() == ["003"]
+    assert c.plan(["003", "b003"])["id"].tolist() == ["003", "b003"]
+    c.exclude(["b003"])
+    c.close()
+    for checkpoint in (True, False):
+        if not checkpoint:
+            (tmp_path / "lab.checkpoint").unlink()
+        c = begin(table, **options)
+        assert c.open == ["003"] == c.plan(["003"])["id"].tolist()
+        c.close()
+
+
+def test_a_result_of_an_excluded_row_that_is_taken_back_opens_it_no_more(tmp_path: Path):
+    c = told(campaign(journal=tmp_path / "lab"))
+    c.plan(["040", "041"])
+    c.tell(measured(frame().iloc[[40]]))
+    c.exclude(["040"])
+    c.correct("040", None)
+    assert (c.open, c.excluded) == (["041"], ["040"])
+    c.close()
+    c = campaign(journal=tmp_path / "lab")
+    assert c.open == ["041"]
+    c.close()
 
 
 def test_rows_are_planned_by_a_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -23,7 +23,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from torchbandits.arms import stand_ins
 from torchbandits.bandit import Bandit
 from torchbandits.calls import one_at_a_time
 from torchbandits.campaigns.conditions import labels_of, on_offer, values_of
@@ -286,11 +285,15 @@ class Campaign(Readable):
             self._ids = Ids(self._table, self._settings.id)
 
     def _exclude_again(self) -> None:
-        """Take out the rows that an earlier process excluded. Open ones are given up, if it ended before it did so."""
+        """Take out the rows that an earlier process excluded."""
         if self._journal is not None:
             self._excluded = read_excluded(_beside(self._journal, EXCLUDED), self._table.count)
         self._offer = self._offer_of(self._table, self._excluded)
-        opened = self._selected()
+        self._give_up_excluded()
+
+    def _give_up_excluded(self) -> None:
+        """Give up open rows that are excluded: an earlier process may have ended before it did so."""
+        opened = self._open_rows()
         self._give_up(opened[np.isin(opened, self._excluded)])
 
     def _offer_of(self, table: Table, excluded: NDArray[np.int64]) -> Tensor | None:
@@ -611,7 +614,7 @@ class Campaign(Readable):
         Args:
             id: The id of the row.
             value: The right value, a number or a boolean; NaN if the evaluation failed; None to take the result back. If the
-                row had been selected, it waits for a result again then.
+                row had been selected and is not excluded, it waits for a result again then.
             was: The wrong value, if the row has several results; NaN for a failed evaluation.
 
         Returns:
@@ -677,6 +680,7 @@ class Campaign(Readable):
         self._bandit = self._made(old.policy, old.device, old.generators[0], None)
         self._quiet()
         self._rejoin()
+        self._give_up_excluded()
         self._remember()
 
     @one_at_a_time
@@ -1298,17 +1302,7 @@ class Campaign(Readable):
         return rows if where is None else rows[on_offer("where", self._table, where).numpy()[rows]]
 
     def _open_rows(self) -> NDArray[np.int64]:
-        """Open rows in the order of their selection, on the host. Each is replaced by the first equal row that is a candidate,
-        if it is none itself: journals that an earlier version wrote hold the first of equal rows, whether it is a candidate or
-        not."""
-        rows, offer, first = torch.from_numpy(self._selected()), self._offer, self._bandit.loop.state.rows.first
-        if offer is not None and first is not None and not bool(offer[rows].all()):
-            found = stand_ins(first.cpu(), offer)[rows]
-            rows = torch.where(offer[rows] | (found == len(offer)), rows, found)
-        return rows.numpy()
-
-    def _selected(self) -> NDArray[np.int64]:
-        """Open rows as they were selected, on the host."""
+        """Open rows in the order of their selection, on the host."""
         opened = self._bandit.loop.open
         return np.zeros(0, np.int64) if opened is None else opened.index[opened.mask].cpu().numpy()
 

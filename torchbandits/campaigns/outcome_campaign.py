@@ -552,7 +552,7 @@ class OutcomeCampaign(Campaign):
 
     # ------------------------------------------------------------------ inside
 
-    def _selected(self) -> NDArray[np.int64]:
+    def _open_rows(self) -> NDArray[np.int64]:
         opened = self._bandit.loop.open
         return np.zeros(0, np.int64) if opened is None else opened.index[0][opened.mask[0]].cpu().numpy()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +12,14 @@ import pytest
 import torch
 from problems import OFF_SCALE
 from test_campaign import campaign, frame, measured, policy, yields
+from test_campaign_exclude import outcomes, told
 from typer.testing import CliRunner
 
 import torchbandits as tb
 from torchbandits.cli import app
 from torchbandits.errors import ArgumentError, DataError, DiagnosticWarning, StateError, TorchBanditsError, UnsupportedError
+from torchbandits.journal import journal
+from torchbandits.journal.recorder import Recorder
 
 pytestmark = OFF_SCALE
 OLD, NEW = frame()[:40], frame()[40:].reset_index(drop=True)
@@ -310,3 +314,33 @@ def test_a_time_of_day_is_not_dropped(tmp_path: Path):
         ArgumentError, match=r"does not have the types of .* incompatible types.* Write its cells as they are there"
     ):
         c.extend(pd.DataFrame({"id": ["d"], "made": [pd.Timestamp("2024-01-03 15:00")], "x": [0.3]}))
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_an_interrupt_while_a_checkpoint_is_written_loses_nothing_and_counts_nothing_twice(
+    several: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    begin = outcomes if several else campaign
+    c = told(begin(OLD, journal=tmp_path / "lab"))
+    pulls, file = c.bandit.pulls, tmp_path / "results.csv"
+    pd.DataFrame({"id": ["030"], **{name: [3.0] for name in c.outcomes}}).to_csv(file, index=False)
+
+    def interrupted(change: Callable[[], object]) -> None:
+        with monkeypatch.context() as patched:
+            patched.setattr(Recorder, "_checkpointed", lambda _: (_ for _ in ()).throw(KeyboardInterrupt))
+            with pytest.raises(KeyboardInterrupt):
+                change()
+
+    c.bandit.recorder.settle()
+    monkeypatch.setattr(journal, "_PATIENCE", 0)
+    interrupted(lambda: c.tell(file))
+    assert c.tell(file).known == 1
+    assert torch.equal(c.bandit.pulls, pulls + 1)
+    interrupted(lambda: c.extend(NEW))
+    with pytest.raises(ArgumentError, match=r"'040' is an id of the campaign already \(20 such rows\)"):
+        c.extend(NEW)
+    plate = c.ask(3, repeats=False)["id"].tolist()
+    c.close()
+    c = begin(OLD, journal=tmp_path / "lab")
+    assert (c.open, len(c.predict())) == (plate, 60)
+    c.close()

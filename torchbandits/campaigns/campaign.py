@@ -306,6 +306,17 @@ class Campaign(Readable):
         """Read the record of the journal."""
         self._record = Record() if self._journal is None else record_of(self._journal, self._sign)
 
+    @contextmanager
+    def _remembered(self) -> Iterator[None]:
+        """Read the record again if results were not told to the end: an interrupt may come after they are in the journal, while
+        a checkpoint is written."""
+        try:
+            yield
+        except BaseException:
+            if self._journal is not None:
+                self._remember()
+            raise
+
     def _tell_history(self) -> None:
         """Tell the bandit the results of the table that are not in the record."""
         rows, values = history(self._table, self._settings.objective)
@@ -813,7 +824,11 @@ class Campaign(Readable):
         except UnsupportedError as error:
             message = f"the policy of this campaign is bound to the rows it began with: {ANOTHER}."
             raise UnsupportedError(message) from error
-        self._table, self._ids, self._offer = whole, ids, offer
+        finally:
+            # An interrupt may come after the rows were added, while a checkpoint is written.
+            loop.recover_()
+            if loop.num_arms == whole.count:
+                self._table, self._ids, self._offer = whole, ids, offer
         self._quiet()
         self._tell_history()
         return new.count
@@ -1196,13 +1211,14 @@ class Campaign(Readable):
         self, rows: NDArray[np.int64], values: NDArray[np.float64], noise_var: NDArray[np.float64] | None = None
     ) -> Told:
         """Tell the bandit, and add to the record."""
-        report = self._bandit.tell(
-            self._there(torch.from_numpy(rows)),
-            self._there(torch.from_numpy(self._sign * values)),
-            failures="forget",
-            noise_var=self._there(None if noise_var is None else torch.from_numpy(noise_var)),
-        )
-        self._record.add(rows.tolist(), values)
+        with self._remembered():
+            report = self._bandit.tell(
+                self._there(torch.from_numpy(rows)),
+                self._there(torch.from_numpy(self._sign * values)),
+                failures="forget",
+                noise_var=self._there(None if noise_var is None else torch.from_numpy(noise_var)),
+            )
+            self._record.add(rows.tolist(), values)
         failed = int(np.isnan(values).sum())
         return Told(len(rows) - failed, failed, unasked=round(float(report.unasked)))
 

@@ -314,8 +314,9 @@ class OutcomeCampaign(Campaign):
         unasked = sum(not (gone or row in asked or bool(before[row])) for row, gone in zip(entries, lost, strict=True))
         at = self._there(torch.from_numpy(rows))
         noise = self._there(None if noise_var is None else torch.from_numpy(noise_var))
-        self._bandit.tell(at, self._there(torch.from_numpy(values)), failures="forget", noise_var=noise)
-        self._results.add(rows.tolist(), values)
+        with self._remembered():
+            self._bandit.tell(at, self._there(torch.from_numpy(values)), failures="forget", noise_var=noise)
+            self._results.add(rows.tolist(), values)
         return Told(int((~np.isnan(values)).sum()), int(lost.sum()), unasked=unasked)
 
     def correct(  # type: ignore[override]

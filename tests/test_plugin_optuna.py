@@ -76,6 +76,41 @@ def test_an_empty_cell_is_the_category_none():
     assert sorted(trial.params["x"] for trial in study.trials) == list(range(6))
 
 
+def test_the_objective_is_given_what_the_study_records():
+    """Numbers of the distribution's own type: an empty cell makes floats of the whole numbers in a table."""
+    table = pd.DataFrame({"kind": ["tree", "line", "forest"], "depth": [3, None, 5], "rate": [1, 2, 3]})
+    suggested = []
+
+    def objective(trial: Any) -> float:
+        rate = trial.suggest_float("rate", 0, 5)
+        values = [rate]
+        if trial.suggest_categorical("kind", ["tree", "line", "forest"]) != "line":
+            values.append(trial.suggest_categorical("depth", [3, 5]))
+        suggested.append(values)
+        return rate
+
+    study = optuna.create_study(sampler=PoolSampler(table, policy=policy(), repeats=False))
+    study.optimize(objective, n_trials=3)
+    assert sorted(map(str, suggested)) == ["[1.0, 3]", "[2.0]", "[3.0, 5]"]
+    assert all(type(trial.params.get("depth", 0)) is int for trial in study.trials)
+
+
+def test_whole_numbers_and_flags_beside_empty_cells_stay_what_they_are():
+    table = pd.DataFrame({"x": np.arange(4.0)})
+    table["depth"] = pd.array([3, None, 5, 3], dtype="Int64")
+    table["flag"] = pd.array([True, False, None, True], dtype="boolean")
+
+    def objective(trial: Any) -> float:
+        trial.suggest_categorical("depth", [None, 3, 5])
+        trial.suggest_categorical("flag", [None, True, False])
+        return trial.suggest_float("x", 0, 3)
+
+    study = optuna.create_study(sampler=PoolSampler(table, policy=policy(), repeats=False))
+    study.optimize(objective, n_trials=4)
+    found = {trial.params["x"]: (trial.params["depth"], trial.params["flag"]) for trial in study.trials}
+    assert found == {0.0: (3, True), 1.0: (None, False), 2.0: (5, None), 3.0: (3, True)}
+
+
 def test_all_candidates_are_evaluated_and_then_no_more():
     study = optuna.create_study(sampler=PoolSampler(POOL[:4], policy=policy(), repeats=False))
     study.optimize(objective, n_trials=4)
@@ -175,6 +210,8 @@ def test_a_sampler_of_one_study_is_refused_in_another():
     optuna.create_study(sampler=sampler, study_name="first").optimize(objective, n_trials=2)
     with pytest.raises(StateError, match="learned the study 'first': make another one for the study 'second'"):
         optuna.create_study(sampler=sampler, study_name="second").optimize(objective, n_trials=2)
+    with pytest.raises(StateError, match="has learned another study of that name: make another PoolSampler"):
+        optuna.create_study(sampler=sampler, study_name="first").optimize(objective, n_trials=2)
 
 
 def test_threads_share_the_sampler():

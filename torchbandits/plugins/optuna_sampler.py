@@ -103,6 +103,11 @@ class PoolSampler(BaseSampler):
             raise ArgumentError(f"the candidates have no parameter {param_name!r}, only {', '.join(self._pool.names)}.")
         fixed = {**_fixed_by(study.sampler), **trial.system_attrs.get("fixed_params", {}), **trial.params}
         with self._lock:
+            ended = (
+                f"trial {trial.number} of the study {study.study_name!r} has ended, or this PoolSampler has learned another "
+                "study of that name: make another PoolSampler."
+            )
+            require(trial.number not in self._told, ended, StateError)
             picked = self._open.get(trial.number)
             # A parameter may have been fixed to another value after the candidate was chosen.
             if picked is not None and not self._pool.agrees(int(picked.index[0]), fixed):
@@ -119,7 +124,8 @@ class PoolSampler(BaseSampler):
             f"{param_name}: the candidate has {value!r}, which is not in {param_distribution}: suggest it from a range that "
             "holds every candidate.",
         )
-        return value
+        # The distribution's own type: an empty cell makes floats of a table's integers.
+        return param_distribution.to_external_repr(param_distribution.to_internal_repr(value))
 
     def after_trial(self, study: Study, trial: FrozenTrial, state: TrialState, values: Sequence[float] | None) -> None:
         """Learn the result, or give up the trial."""

@@ -39,7 +39,7 @@ class Pool:
 
     Args:
         candidates: Dictionaries of one setting each, or a pandas table with one setting per row. A setting may lack parameters
-            that others have; in a table, its cell is then empty. An empty cell among numbers has the value NaN, and among
+            that others have; in a table, its cell is then empty. An empty cell among floats has the value NaN, and among
             other values None, as in `class_weight`: pandas does not keep None in a column of texts.
         policy: As for `Bandit`; `auto()` if None.
         seed: Seed of the generator; 0 if None.
@@ -167,9 +167,11 @@ def _table(candidates: Any) -> Any:
 
 
 def _cells(column: Any) -> NDArray[Any]:
-    """The values of a column; None for an empty cell, unless they are numbers."""
-    values: NDArray[Any] = column.to_numpy()
-    if pd.api.types.is_numeric_dtype(column):
+    """The values of a column; None for an empty cell, but NaN among floats."""
+    # The nullable types of pandas, whose NumPy values would be floats beside an empty cell.
+    nullable = isinstance(column.dtype, pd.api.extensions.ExtensionDtype) and column.dtype.kind in "iub"
+    values: NDArray[Any] = (column.astype(object) if nullable else column).to_numpy()
+    if pd.api.types.is_numeric_dtype(column) and not nullable:
         return values
     cells = np.empty(len(values), object)
     cells[:] = [None if _is_empty(value) else value for value in values]

@@ -18,7 +18,7 @@ from problems import kernel_pair
 from torch import Tensor
 
 from torchbandits.botorch import BanditModel
-from torchbandits.errors import ArgumentError, NumericalError
+from torchbandits.errors import ArgumentError, NumericalError, ShapeError
 
 D = 2
 KERNELS = ["rbf", "matern12", "matern32", "matern52", "linear", "scaled"]
@@ -341,6 +341,8 @@ def test_what_cannot_be_is_refused():
     for p in (1, 2):
         with pytest.raises(BotorchTensorDimensionError, match="one per point"):
             model.condition_on_observations(X[:p], Y[:3])
+    with pytest.raises(BotorchTensorDimensionError, match="2 features"):
+        model.condition_on_observations(X[0], Y[0])
     with pytest.raises(UnsupportedError):
         model.subset_output([1])
     with pytest.raises(UnsupportedError, match="batch"):
@@ -348,6 +350,26 @@ def test_what_cannot_be_is_refused():
     hopeless = BanditModel(X, Y, kernel=kernel_pair("linear")[0], noise_std=1e-12)
     with pytest.raises(NumericalError, match="noise_std"):
         hopeless.posterior(X)
+
+
+def test_a_kernel_for_other_features_is_refused():
+    X, Y = make(seed=7)
+    with pytest.raises(ShapeError, match="made for 3 features"):
+        BanditModel(X, Y, kernel=gpytorch.kernels.RBFKernel(ard_num_dims=3))
+    with pytest.raises(ShapeError, match="2 features"):
+        BanditModel(X, Y, kernel=gpytorch.kernels.RBFKernel(active_dims=[5]))
+    with pytest.raises(ShapeError, match=r"batch shape \(2,\)"):
+        BanditModel(X.expand(3, -1, -1), Y.expand(3, -1, -1), kernel=gpytorch.kernels.RBFKernel(batch_shape=torch.Size([2])))
+
+
+@pytest.mark.parametrize(
+    "mean", [gpytorch.means.ZeroMean(), gpytorch.means.LinearMean(D), gpytorch.means.ConstantMean(batch_shape=torch.Size([2]))]
+)
+def test_a_mean_that_is_no_constant_is_refused(mean):
+    model = BanditModel(*make(seed=7))
+    model.mean_module = mean.double()
+    with pytest.raises(UnsupportedError, match=rf"{type(mean).__name__}.*: give prior_mean="):
+        model.posterior(model.train_inputs[0])
 
 
 def test_a_kernel_that_is_none_is_named(annotations_not_enforced):

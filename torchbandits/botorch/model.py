@@ -119,6 +119,7 @@ class BanditModel(GPyTorchModel, gpytorch.models.GP, FantasizeMixin):
     Raises:
         BotorchTensorDimensionError, InputDataError, UnsupportedError: BoTorch's own, for shapes, NaNs and several outcomes.
         ArgumentError: For options out of their range.
+        ShapeError: If the kernel is made for other features or batch rows.
 
     Warns (`DiagnosticWarning`): At the first prediction with eight observations or more, and again after a fit, if outcomes,
         features or noise are on a scale far from that of the kernel and the prior mean; no finding is repeated.
@@ -245,7 +246,14 @@ class BanditModel(GPyTorchModel, gpytorch.models.GP, FantasizeMixin):
     @property
     def prior_mean(self) -> float | str:
         """Prior mean of the transformed outcomes, a number or `"estimate"`."""
-        return "estimate" if self._estimates else float(self.mean_module.constant.detach())
+        mean = self.mean_module
+        require(
+            isinstance(mean, gpytorch.means.ConstantMean) and mean.constant.numel() == 1,
+            f"the prior mean of a BanditModel is one number, and its mean_module has become a {type(mean).__name__}: give "
+            "prior_mean=, or use SingleTaskGP(mean_module=).",
+            UnsupportedError,
+        )
+        return "estimate" if self._estimates else float(mean.constant.detach())
 
     @property
     def of_run(self) -> bool:
@@ -443,6 +451,7 @@ class BanditModel(GPyTorchModel, gpytorch.models.GP, FantasizeMixin):
         check_tensor("X", X)
         check_tensor("Y", Y)
         check_values(X=X, Y=Y, noise=noise)
+        check_points("X", X, self._blocks[0].X.shape[-1])
         check_pairs(X, Y)
         # Copies through which gradients pass, since the caller may write to the tensors later.
         X = self._promoted(X).clone()

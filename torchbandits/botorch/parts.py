@@ -11,8 +11,9 @@ import torch
 from gpytorch.likelihoods import FixedNoiseGaussianLikelihood, GaussianLikelihood
 from torch import Tensor
 
-from torchbandits.checks import own_copy
+from torchbandits.checks import check_kernel_on, own_copy
 from torchbandits.errors import require
+from torchbandits.kernels import kernel_diagonal
 from torchbandits.types import Points
 
 
@@ -29,7 +30,10 @@ def kernel_of(
         isinstance(given, gpytorch.kernels.Kernel),
         f"{name} must be a gpytorch.kernels.Kernel, such as gpytorch.kernels.RBFKernel(), got {type(given).__name__}.",
     )
-    return copy.deepcopy(given).to(device=points.device, dtype=torch.float64)
+    own = copy.deepcopy(given).to(device=points.device, dtype=torch.float64)
+    if points.shape[-2]:
+        check_kernel_on(points[..., :1, :].double(), own, points.shape[:-2], kernel_diagonal)
+    return own
 
 
 def default_kernel(num_features: int) -> gpytorch.kernels.RBFKernel:

@@ -183,7 +183,8 @@ class SamplePaths:
 def _no_paths(process: GaussianProcess) -> str:
     return (
         "sample paths are known for RBF and Matérn kernels on all features (scaled or not) and for finite features "
-        f"(embedding='qff' or 'rff'), not for {type(process.kernel).__name__}."
+        f"(embedding='qff' or 'rff'), not for {type(process.kernel).__name__}: over given arms, a Bandit with "
+        "thompson_sampling takes any kernel."
     )
 
 

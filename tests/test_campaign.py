@@ -533,7 +533,7 @@ def test_what_is_shown_of_equal_rows_can_be_forgotten_and_answered(tmp_path: Pat
     table = pd.DataFrame({"id": list("ABCDEF"), "temp": [1.0, 1.0, 2.0, 3.0, 4.0, 5.0], "ok": [False, True] + [False] * 4})
     c = campaign(table, candidates="ok")
     assert c.ask(1)["id"].tolist() == c.open == ["B"]
-    with pytest.raises(ArgumentError, match="ids: C, nobody are not pending"):
+    with pytest.raises(ArgumentError, match="ids: C, nobody are not pending: give ids of rows that were asked for or planned"):
         c.forget(["B", "C", "nobody"])
     c.forget(["B"])
     assert c.open == []

@@ -515,7 +515,8 @@ class Campaign(Readable):
         place = dict(zip(unique, self._rows_of(unique, None).tolist(), strict=True))
         every = np.array(list(place.values()))
         out = every[np.isin(every, self._excluded)]
-        require(not len(out), f"ids: {self._named(out)} {'is' if len(out) == 1 else 'are'} excluded: include() first.")
+        many = f"ids: {self._named(out)} {'is' if len(out) == 1 else 'are'} excluded"
+        require(not len(out), f"{many}: include() first (torchbandits campaign include).")
         waiting, rows = Counter(self._open_rows().tolist()), []
         for row in map(place.__getitem__, texts):
             waiting[row] -= 1
@@ -712,10 +713,9 @@ class Campaign(Readable):
             }
             known = {text for text, own in equal.items() if own.any()}
             missing = [text for text in wanted if text not in known]
-            require(
-                not missing,
-                f"ids: {', '.join(missing[:5])} are not pending: give ids of rows that were asked for and not told.",
-            )
+            are = "is" if len(missing) == 1 else "are"
+            advice = "give ids of rows that were asked for or planned, and not told."
+            require(not missing, f"ids: {', '.join(missing[:5])} {are} not pending: {advice}")
             opened = opened[np.logical_or.reduce([np.zeros(len(opened), bool), *equal.values()])]
         self._give_up(opened)
 

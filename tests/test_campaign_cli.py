@@ -150,15 +150,15 @@ def test_a_seed_reproduces_and_varies_the_rows_of_a_campaign(folder: Path, monke
     )
 
 
-def test_another_condition_is_refused_where_the_campaign_goes_on():
-    run("new", "candidates.csv", "--objective", "yield", "--candidates", "temp < 110")
-    said = refused("new", "candidates.csv", "--objective", "yield", "--candidates", "temp < 30")
-    assert "--candidates 'temp < 110'" in said
-    assert "--where" in said
-    run("new", "candidates.csv", "--objective", "yield")
-    run("new", "candidates.csv", "--objective", "yield", "--folder", "free")
-    said = refused("new", "candidates.csv", "--objective", "yield", "--candidates", "temp < 30", "--folder", "free")
-    assert "free holds a campaign without --candidates: leave the option out" in said
+def test_another_condition_replaces_that_of_the_campaign():
+    begin = ("new", "candidates.csv", "--objective", "yield")
+    run(*begin, "--candidates", "temp < 110")
+    said = refused(*begin, "--candidates", "temp < -30")
+    assert "no row of" in said
+    assert "nothing has changed" in run(*begin, "--candidates", "temp < 110")
+    assert "only the condition of --candidates has changed" in run(*begin, "--candidates", "temp < 60")
+    assert "nothing has changed" in run(*begin)
+    assert plate(run("ask", "-n", "5"))["temp"].max() < 60
 
 
 def test_a_best_row_whose_objective_was_not_measured_is_said_to_be(folder: Path):
@@ -546,3 +546,12 @@ def test_a_plate_has_the_cheapest_of_equal_rows(folder: Path):
     mixed = plate(run("ask", "-n", "10", "--distinct", "--at-most", "supplier=5"))
     assert mixed["supplier"].value_counts().tolist() == [5, 5]
     assert mixed["id"].str[1:].is_unique
+
+
+def test_ids_may_begin_with_a_dash(folder: Path):
+    frame().assign(id=[f"-{row}" for row in range(60)]).to_csv("candidates.csv", index=False)
+    run("new", "candidates.csv", "--objective", "yield")
+    assert {"-3", "-4"} == set(plate(run("plan", "-3", "-4"))["id"])
+    assert "1 row given up, 1 pending." in run("forget", "-3")
+    assert "2 rows excluded" in run("exclude", "-5", "-6")
+    assert "1 row put back" in run("include", "-5")

@@ -162,6 +162,8 @@ def test_ids_may_be_an_array_a_column_or_a_set():
     assert c.predict(frame()["id"][3:5])["id"].tolist() == ["003", "004"]
     c.forget(c.ask(2, repeats=False)["id"])
     assert c.open == []
+    numbered = campaign(frame().drop(columns="id"))
+    assert numbered.plan(torch.tensor([7, 9]))["row"].tolist() == [7, 9]
 
 
 def test_rows_added_later_are_left_where_all_others_are_excluded(tmp_path: Path):

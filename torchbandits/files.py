@@ -90,6 +90,9 @@ def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
     temporary = path.with_name(f".{path.stem}.{os.getpid()}.tmp{path.suffix}")
     try:
         write(temporary)
+        # Otherwise the file may be empty after a loss of power.
+        with temporary.open("rb+") as written:
+            os.fsync(written.fileno())
         os.replace(temporary, path)
     except OSError as error:
         why = error if path.parent.exists() else f"there is no folder {path.parent}"

@@ -242,6 +242,9 @@ class Campaign(Readable):
         if begun.new:
             # A wrong condition is found before anything is written.
             self._offer = self._offer_of(self._table, self._excluded)
+            if self._journal is not None:
+                # That of an earlier campaign whose other files were deleted.
+                _beside(self._journal, EXCLUDED).unlink(missing_ok=True)
         self._bandit = self._made(policy, device, generator, path if begun.new else None)
         try:
             self._quiet()
@@ -251,8 +254,6 @@ class Campaign(Readable):
             self._remember()
             if path is not None and begun.changed:
                 files.write_text(path, begun.settings.text())
-            if self._journal is not None and begun.new:
-                _beside(self._journal, EXCLUDED).unlink(missing_ok=True)
             self._tell_history()
             found, column = self._bandit.loop.state.rows.source, begun.settings.decisions.molecules
             if begun.new and column is not None and isinstance(found, Fingerprints):
@@ -1303,7 +1304,7 @@ class Campaign(Readable):
         """Ids as texts."""
         several = isinstance(ids, Collection) and not isinstance(ids, str | Mapping) and getattr(ids, "ndim", 1) == 1
         require(several, f"ids must be a list of ids, got {type(ids).__name__}.")
-        return self._ids.texts(ids)
+        return self._ids.texts(ids.tolist() if isinstance(ids, Tensor) else ids)
 
     def _rows_of(self, ids: Collection[Any] | None, where: Any) -> NDArray[np.int64]:
         """The rows with these ids, each once, or all rows; of them, those that fulfil a condition."""

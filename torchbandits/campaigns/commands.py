@@ -57,6 +57,8 @@ HERE = Path("campaign")
 _XLSX = ".xlsx"
 # A name with the word "id", such as "Sample ID", "sample_id" or "sampleId".
 _ID = re.compile(r"(^|[\W_]|[a-z](?=I))(id|Id|ID)s?($|[\W_])")
+_DASHES = {"ignore_unknown_options": True}
+"""Settings of commands whose arguments may begin with a dash, such as negative numbers."""
 _FIRST = 10
 """Number of combinations that are shown in a terminal."""
 _UNINFORMATIVE = 0.05
@@ -229,7 +231,7 @@ def ask(
         _write_plate(plate, campaign, output, folder)
 
 
-@campaign_app.command()
+@campaign_app.command(context_settings=_DASHES)
 def plan(
     ids: Annotated[list[str], typer.Argument(help="Ids of rows that will be evaluated; twice for two evaluations.")],
     output: Output = None,
@@ -293,7 +295,7 @@ def best(
         _warn(campaign)
 
 
-@campaign_app.command()
+@campaign_app.command(context_settings=_DASHES)
 def predict(
     ids: Annotated[list[str] | None, typer.Argument(help="Ids of rows; by default all rows.")] = None,
     where: Annotated[str | None, typer.Option(help='Only rows that fulfil a condition: "price < 100".')] = None,
@@ -410,7 +412,7 @@ def extend(
         say(f"{candidates}: {count(added, 'row')} added. The campaign has {count(campaign.bandit.loop.num_arms, 'row')} now.")
 
 
-@campaign_app.command()
+@campaign_app.command(context_settings=_DASHES)
 def forget(
     ids: Annotated[list[str] | None, typer.Argument(help="Ids of rows that were selected and will not be evaluated.")] = None,
     everything: Annotated[bool, typer.Option("--all", help="Give up all pending rows.")] = False,
@@ -424,7 +426,7 @@ def forget(
         say(f"{count(before - len(campaign.open), 'row')} given up, {len(campaign.open):,} pending.")
 
 
-@campaign_app.command()
+@campaign_app.command(context_settings=_DASHES)
 def exclude(
     ids: Annotated[list[str] | None, typer.Argument(help="Ids of rows that are not to be selected any more.")] = None,
     where: Annotated[str | None, typer.Option(help="Rows that fulfil a condition: \"supplier == 'B'\".")] = None,
@@ -437,7 +439,7 @@ def exclude(
         say(f"{count(new, 'row')} excluded, {len(campaign.excluded):,} in all. {len(campaign.open):,} pending.")
 
 
-@campaign_app.command()
+@campaign_app.command(context_settings=_DASHES)
 def include(
     ids: Annotated[list[str] | None, typer.Argument(help="Ids of excluded rows.")] = None,
     where: Annotated[str | None, typer.Option(help="Rows that fulfil a condition: \"supplier == 'B'\".")] = None,
@@ -451,7 +453,7 @@ def include(
         say(f"{count(back, 'row')} put back, {len(campaign.excluded):,} excluded.")
 
 
-@campaign_app.command(context_settings={"ignore_unknown_options": True})  # for negative numbers
+@campaign_app.command(context_settings=_DASHES)
 def correct(
     id: Annotated[str, typer.Argument(help="Id of the row with the wrong result.")],
     values: Annotated[

@@ -542,6 +542,15 @@ def test_each_outcome_s_width_is_compared_with_that_outcome_s_lambda(second: flo
         bandit.should_stop(stopping.FrontKnown())
 
 
+def test_a_refused_width_of_an_outcome_is_answered_by_a_rule_for_several_outcomes():
+    models = {name: tb.gp_ucb(rbf(), noise_std=NOISE_STD, prior_mean="estimate") for name in ("yield", "cost")}
+    bandit = tb.OutcomeBandit(tb.outcomes.pareto(models), PROBLEM.tensor)
+    bandit.tell(bandit.ask(), {"yield": [0.3], "cost": [0.2]})
+    with pytest.raises(errors.UnsupportedError, match=r"pass prior_mean= a number\. Or stop by stopping\.Budget"):
+        bandit.should_stop(stopping.FrontKnown({"yield": 0.1, "cost": 0.1}))
+    assert bandit.should_stop(stopping.Budget(pulls=1))
+
+
 def test_an_estimated_prior_mean_or_a_kernel_fitted_to_the_rewards_certifies_nothing(tmp_path: Path):
     rule = stopping.EpsilonOptimal(0.1, width=tb.widths.Srinivas(0.05))
     estimated = played(tb.gp_ucb(rbf(), noise_std=NOISE_STD, prior_mean="estimate"))

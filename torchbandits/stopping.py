@@ -280,10 +280,12 @@ def proved_width(
         f"pass width= one of torchbandits.widths.{names}": not isinstance(base, proved),
     }
     reason = next((reason for reason, applies in reasons.items() if applies), None)
+    # ProbableRegret is for policies of one outcome.
+    other = "take stopping.ProbableRegret, which asks the model" if outcome is None else "stop by stopping.Budget"
     require(
         reason is None,
         f"the bounds of {type(base).__name__} under this posterior have no theorem, so that they certify nothing: {reason}. Or "
-        "take stopping.ProbableRegret, which asks the model.",
+        f"{other}.",
         UnsupportedError,
     )
     noise_std, lam = outcome or (policy.noise_std, state.posterior.regularization)

@@ -55,7 +55,8 @@ class OutcomeBandit(Bandit):
 
     All outcomes share the picks, so a selection has the same shape as for `Bandit`. Counts, posteriors and reports have one
     more batch dimension, the last one, for the k outcomes in the order of `outcomes`: `counts` is `... x k x A`,
-    `posterior(points).mean` is `... x k x n`, and the entries of a report are `... x k`.
+    `posterior(points).mean` is `... x k x n`, and the entries of a report are `... x k`. If the models have unequal λ, `counts`
+    has weights: a pull adds λ_1 / λ_j to the count of outcome j.
 
     Args:
         policy: A policy of `torchbandits.outcomes`, which names the outcomes.

@@ -386,3 +386,44 @@ def test_times_of_day_are_refused_in_words():
         ArgumentError, match=r"column 'start' holds times of day: write hours as numbers, such as 10\.5 for 10:30"
     ):
         decided(pa.table({"x": np.arange(N), "start": clock}))
+
+
+def mixture(total: float = 1.0, seed: int = 0) -> pd.DataFrame:
+    """Three parts, two additives that spread over decades, and a temperature and a pressure."""
+    rng = np.random.default_rng(seed)
+    additives = 10 ** rng.uniform(-4, -1.5, (300, 2))
+    parts = rng.dirichlet([0.3] * 3, 300) * (1 - additives.sum(axis=1, keepdims=True))
+    frame = pd.DataFrame(np.hstack([parts, additives]) * total, columns=["a", "b", "c", "salt", "dye"])
+    return frame.assign(temperature=rng.uniform(20, 90, 300), pressure=10 ** rng.uniform(0, 5, 300))
+
+
+@pytest.mark.parametrize("total", [1.0, 100.0, 250.0])
+def test_parts_of_a_mixture_stay_numbers_and_additives_do_not(total: float):
+    found = decided(mixture(total))
+    assert [d.kind for d in found] == ["number"] * 3 + ["log"] * 2 + ["number", "log"]
+    assert found["a"].why == f"a part of {total:g}, to which 5 columns add up"
+    values = features(mixture(total), found)
+    np.testing.assert_allclose(values["a"], standard(mixture(total)["a"]), atol=1e-12)
+    # Without one of its parts it is no whole.
+    assert [d.kind for d in decided(mixture(total).drop(columns="b"))][:2] == ["log"] * 2
+    assert decided(mixture(total), a="log")["a"].kind == "log"
+
+
+def test_rounded_parts_add_up_too():
+    rng = np.random.default_rng(0)
+    percent = pd.DataFrame(rng.dirichlet([0.3] * 4, 300) * 1000, columns=list("abcd")).round().astype(int)
+    assert {d.kind for d in decided(percent)} == {"number"}
+    assert {d.kind for d in decided(percent.drop(columns="d"))} == {"count"}
+
+
+def test_positive_columns_are_no_parts_by_chance():
+    rng = np.random.default_rng(0)
+    wide = pd.DataFrame(10 ** rng.uniform(-4, 0, (300, 5)), columns=list("abcde"))
+    assert {d.kind for d in decided(wide)} == {"log"}
+    # As many columns as rows add up to anything.
+    square = pd.DataFrame(10 ** rng.uniform(-4, 0, (30, 20)), columns=[f"x{j}" for j in range(20)])
+    assert {d.kind for d in decided(square)} == {"log"}
+    # A mixture with an empty cell is not seen through, and decided as before.
+    holes = mixture()
+    holes.loc[3, "a"] = np.nan
+    assert [d.kind for d in decided(holes)][:2] == ["log"] * 2

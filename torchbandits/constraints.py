@@ -428,7 +428,10 @@ def check_within(within: Any, cells_of: Callable[[str, bool], Tensor] | None = N
     found = []
     for constraint in given:
         check_instance(
-            "within", constraint, Constraint, "one of torchbandits.constraints, such as constraints.Distinct(), or a list"
+            "within",
+            constraint,
+            Constraint,
+            "one of torchbandits.constraints, such as constraints.Distinct(), your own subclass of Constraint, or a list",
         )
         name = constraint.values if isinstance(constraint, Total) else getattr(constraint, "labels", None)
         if isinstance(constraint, _Labelled | Total) and isinstance(name, str):

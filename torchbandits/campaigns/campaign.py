@@ -119,14 +119,15 @@ def of_measurements(decision: Decision) -> Decision:
 class Campaign(Readable):
     """Choose the next rows of a table to evaluate, and learn from their results.
 
-    Columns are encoded as features by rules that `columns` shows: numbers as they are or, where they spread over decades, by
-    their logarithm (with zeros, that of 1 + x / u for the smallest positive number u); booleans; dates as days; columns with
-    few different texts as categories, one feature per category. Numbers are standardised to mean 0 and standard deviation 1.
-    An empty number is replaced by the median, and the column has a further feature "is empty"; empty cells of a category form
-    a separate category. A column of SMILES (extra `chem`) of more than 100 and at most 1,000 different molecules becomes a
-    substance, points whose distances come from the similarity of their Morgan fingerprints, and so does one of fewer molecules
-    that `columns` declares. If it is the only feature, or declared as `"molecule"`, its fingerprints are compared as a whole.
-    Other text is refused. The decisions are saved beside the journal and hold for the whole campaign.
+    Columns are encoded as features by rules that `columns` shows: numbers as they are or, where they spread over decades and
+    are no bulk parts of a mixture, by their logarithm (with zeros, that of 1 + x / u for the smallest positive number u);
+    booleans; dates as days; columns with few different texts as categories, one feature per category. Numbers are standardised
+    to mean 0 and standard deviation 1. An empty number is replaced by the median, and the column has a further feature "is
+    empty"; empty cells of a category form a separate category. A column of SMILES (extra `chem`) of more than 100 and at most
+    1,000 different molecules becomes a substance, points whose distances come from the similarity of their Morgan fingerprints,
+    and so does one of fewer molecules that `columns` declares. If it is the only feature, or declared as `"molecule"`, its
+    fingerprints are compared as a whole. Other text is refused. The decisions are saved beside the journal and hold for the
+    whole campaign.
 
     If the table has the column of the objective, its filled cells are told at the beginning, as history.
 

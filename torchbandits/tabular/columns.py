@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from torchbandits.display import count
 from torchbandits.errors import ArgumentError, nearest, require
 from torchbandits.sources.smiles import all_smiles, chem, no_smiles
+from torchbandits.tabular.mixtures import BULK, parts_of_a_whole
 from torchbandits.tabular.substances import coordinates_of
 from torchbandits.tabular.tables import Table
 
@@ -347,8 +348,9 @@ def decide(table: Table, roles: Mapping[str, str], overruled: Mapping[str, Any],
     """Decide how each column is encoded.
 
     Numbers stay numbers, unless they are positive and spread over decades (`log`; if some of them are 0, log(1 + x / u) for
-    the smallest positive number u; of whole numbers from 0 on `count`, the logarithm of one more). Texts are categories if
-    there are at most 50 different ones, and each is in more than one row on average. A column of equal cells is ignored.
+    the smallest positive number u; of whole numbers from 0 on `count`, the logarithm of one more). Fractions that add up to a
+    whole stay numbers, except those of additives. Texts are categories if there are at most 50 different ones, and each is in
+    more than one row on average. A column of equal cells is ignored.
     Empty cells of numbers are replaced by the median, with a feature "is empty"; empty cells of categories form a separate
     category. Texts that RDKit reads as SMILES, beside other features, are categories if at most 100 differ, each in more than
     one row on average, and otherwise substances, points whose distances come from the similarity of their fingerprints, if at
@@ -423,9 +425,23 @@ def decide(table: Table, roles: Mapping[str, str], overruled: Mapping[str, Any],
     if "id" not in roles.values():
         wrong += [_may_be_ids(name) for name in refused if found[name].may_name_rows][:1]
     require(not wrong, " ".join(wrong), ColumnsError)
+    decided = _with_bulk_parts(decided, found, overruled)
     some = any(d.features for d in decided)
     require(some, f"{table.name} has no column that tells its rows apart: nothing can be learned from one row about another.")
     return Decisions(tuple(decided))
+
+
+def _with_bulk_parts(decided: Sequence[Decision], found: Mapping[str, Survey], overruled: Mapping[str, Any]) -> list[Decision]:
+    """The decisions with those parts of a whole as numbers that are more than additives, unless the user decided otherwise."""
+    spread = [d.column for d in decided if d.kind in ("log", "count") and d.column not in overruled]
+    if not spread:
+        return list(decided)
+    numeric = [s for s in found.values() if s.numeric and not (s.boolean or s.date or s.missing or s.infinite)]
+    parts, whole = parts_of_a_whole({s.column: s.sample for s in numeric if 0 <= s.low < s.high < LARGEST})
+    bulk = [name for name in spread if name in parts and np.quantile(found[name].sample, 0.95) >= BULK * whole]
+    why = f"a part of {whole:.4g}, to which {len(parts)} columns add up"
+    numbers = {name: _scaled(Decision(name, "number", why), found[name].sample) for name in bulk}
+    return [numbers.get(d.column, d) for d in decided]
 
 
 def _only_molecules(overruled: Mapping[str, Any]) -> str | None:

@@ -204,7 +204,7 @@ class Bandit(Readable):
             ShapeError, ArmIndexError: On bad input. The bandit is then unchanged.
             UnsupportedError: In a box; pass the point to `ask` by its maximizer there.
 
-        Guarantee: that of rewards of picks that were never asked for.
+        Guarantee: confidence bounds hold as before; bounds on regret do not count these picks.
         """
         loop = self.loop
         loop.recover_()

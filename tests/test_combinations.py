@@ -91,6 +91,7 @@ def test_few_of_very_many_combinations(monkeypatch: pytest.MonkeyPatch):
         tb.combinations(many | {"p6": range(1000), **{f"q{j}": range(1000) for j in range(200)}}, count=3)
 
 
+@pytest.mark.usefixtures("annotations_not_enforced")
 def test_wrong_parameters_are_named():
     for wrong, message in (
         ({}, "must be a dictionary of names"),

@@ -156,6 +156,8 @@ def test_another_condition_replaces_that_of_the_campaign():
     said = refused(*begin, "--candidates", "temp < -30")
     assert "no row of" in said
     assert "nothing has changed" in run(*begin, "--candidates", "temp < 110")
+    assert "holds a campaign with --seed 0" in refused(*begin, "--candidates", "temp < 60", "--seed", "5")
+    assert "nothing has changed" in run(*begin, "--candidates", "temp < 110")
     assert "only the condition of --candidates has changed" in run(*begin, "--candidates", "temp < 60")
     assert "nothing has changed" in run(*begin)
     assert plate(run("ask", "-n", "5"))["temp"].max() < 60

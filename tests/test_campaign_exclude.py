@@ -11,10 +11,9 @@ import pytest
 import torch
 from problems import OFF_SCALE
 from test_campaign import campaign, frame, measured, yields
-from typer.testing import CliRunner
+from test_campaign_cli import refused, run
 
 import torchbandits as tb
-from torchbandits.cli import app
 from torchbandits.errors import ArgumentError, DataError, StateError, UnsupportedError
 
 pytestmark = OFF_SCALE
@@ -287,11 +286,6 @@ def test_outcomes_of_any_row_are_expected():
 def test_rows_are_excluded_by_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
 
-    def run(*arguments: str, status: int = 0) -> str:
-        result = CliRunner().invoke(app, ["campaign", *arguments])
-        assert result.exit_code == status, result.output
-        return result.output
-
     frame().to_csv("candidates.csv", index=False)
     run("new", "candidates.csv", "--objective", "yield")
     measured(frame()[:6]).to_csv("results.csv", index=False)
@@ -314,9 +308,9 @@ def test_rows_are_excluded_by_commands(tmp_path: Path, monkeypatch: pytest.Monke
     assert len(run("ask", "-n", "40", "--no-repeats").splitlines()) == 41
     run("forget", "--all")
     assert "0 rows put back, 0 excluded." in run("include", first)
-    assert "give the ids of the rows, or --where" in run("exclude", status=2)
-    assert "give the ids of the rows, --where, or --all" in run("include", status=2)
-    assert "give the ids of the rows, --where, or --all" in run("include", first, "--all", status=2)
+    assert "give the ids of the rows, or --where" in refused("exclude")
+    assert "give the ids of the rows, --where, or --all" in refused("include")
+    assert "give the ids of the rows, --where, or --all" in refused("include", first, "--all")
     lines = run("predict", "003", first).splitlines()
     assert [line.split(",")[0] for line in lines] == ["id", "003", first]
     assert len(run("predict").splitlines()) == 61

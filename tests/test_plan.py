@@ -10,11 +10,10 @@ import torch
 from contract import PROBLEM, Case, every_policy, proceed, rewards_of
 from problems import COMMON, OFF_SCALE, generator, rbf
 from test_campaign import campaign, frame, measured, yields
+from test_campaign_cli import refused, run
 from test_campaign_exclude import outcomes, told
-from typer.testing import CliRunner
 
 import torchbandits as tb
-from torchbandits.cli import app
 from torchbandits.errors import ArgumentError, ArmIndexError, ShapeError, StateError, UnsupportedError
 from torchbandits.testing.play import differences, everything
 
@@ -253,11 +252,6 @@ def test_a_result_of_an_excluded_row_that_is_taken_back_opens_it_no_more(tmp_pat
 def test_rows_are_planned_by_a_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
 
-    def run(*arguments: str, status: int = 0) -> str:
-        result = CliRunner().invoke(app, ["campaign", *arguments])
-        assert result.exit_code == status, result.output
-        return result.output
-
     frame().to_csv("candidates.csv", index=False)
     run("new", "candidates.csv", "--objective", "yield")
     for _ in range(2):
@@ -268,5 +262,5 @@ def test_rows_are_planned_by_a_command(tmp_path: Path, monkeypatch: pytest.Monke
     assert "4 rows: plate.csv" in run("plan", "030", "--output", "plate.csv")
     text = (tmp_path / "plate.csv").read_text().splitlines()
     (tmp_path / "plate.csv").write_text("\n".join([text[0], *(line + "1.5" for line in text[1:])]))
-    assert "has values of 'yield'" in run("plan", "031", "--output", "plate.csv", status=2)
-    assert "'x' is not in" in run("plan", "x", status=2)
+    assert "has values of 'yield'" in refused("plan", "031", "--output", "plate.csv")
+    assert "'x' is not in" in refused("plan", "x")

@@ -155,7 +155,8 @@ def new(
     table = open_table(str(candidates), id)
     source = candidates.absolute()
     began = (folder / f"{JOURNAL}.campaign.json").exists()
-    before = read_settings(folder / f"{JOURNAL}.campaign.json").candidates if began else None
+    fixed = read_settings(folder / f"{JOURNAL}.campaign.json").candidates if began else only
+    replaced = only is not None and (only or None) != (fixed or None)
     if isinstance(table, InMemory):
         source = folder.absolute() / CANDIDATES
         if not began:
@@ -165,18 +166,20 @@ def new(
         _copy(table, source, began)
     else:
         prepare_folder(folder)
-    made = kind(source, journal=folder / JOURNAL, generator=generator, **options)
+    kept = options | {"candidates": None} if began else options
+    made = kind(source, journal=folder / JOURNAL, generator=generator, **kept)
     # A journal resumes with its own random numbers, whose state holds the seed with which they began.
     own = made.bandit.generators[0].initial_seed()
     message = f"{folder} holds a campaign with --seed {own}: leave the option out, or begin another one in another --folder."
     require(seed in (None, own), message, StateError)
+    if replaced:
+        made.close()
+        made = kind(source, journal=folder / JOURNAL, **options)
     _print_table(made.columns.to_pandas().reset_index())
     where = "" if folder == HERE else f" --folder {folder}"
     told, names, rows = made.bandit.pulls.sum(), made.objective, table.count
-    known = (
-        "nothing has changed" if only is None or (only or None) == before else "only the condition of --candidates has changed"
-    )
-    say(f"{folder} holds this campaign already: {known}." if began else f"The campaign is in {folder}.")
+    changed = "only the condition of --candidates has changed" if replaced else "nothing has changed"
+    say(f"{folder} holds this campaign already: {changed}." if began else f"The campaign is in {folder}.")
     say(f"{candidates.name} has {count(rows, 'row')}, one per candidate.")
     padded = padded_column(candidates, table.arrow) if isinstance(table, InMemory) and table.lines else None
     if "id" not in [decision.kind for decision in made.columns]:
@@ -220,9 +223,7 @@ def ask(
     """Write the next rows to evaluate as CSV, with an empty column to fill in. A repeated call writes the same rows (without
     --more)."""
     with _opened(folder, device) as campaign:
-        _check_output(output)
-        if output is not None and output.exists():
-            _check_unfilled(output, campaign.outcomes)
+        _check_plate(output, campaign.outcomes)
         within: list[Constraint] = [Distinct()] if once else []
         within += [Same(column) for column in same or ()]
         within += [AtMost(*_limit(text)) for text in at_most or ()]
@@ -240,9 +241,7 @@ def plan(
 ) -> None:
     """Make rows of your own choice pending, and write all pending rows as CSV. A repeated call changes nothing."""
     with _opened(folder, device) as campaign:
-        _check_output(output)
-        if output is not None and output.exists():
-            _check_unfilled(output, campaign.outcomes)
+        _check_plate(output, campaign.outcomes)
         _write_plate(campaign.plan(ids), campaign, output, folder)
 
 
@@ -647,8 +646,11 @@ def _check_output(path: Path | None) -> None:
     require(not other, f"--output {path}: rows are written as CSV (.csv), or as an Excel workbook (.xlsx).", ConfigError)
 
 
-def _check_unfilled(path: Path, outcomes: Sequence[str]) -> None:
-    """Refuse to overwrite a file in which results are filled in, or that is no table."""
+def _check_plate(path: Path | None, outcomes: Sequence[str]) -> None:
+    """Refuse a name of another kind of file, and to overwrite a file in which results are filled in, or that is no table."""
+    _check_output(path)
+    if path is None or not path.exists():
+        return
     advice = "choose another --output, or delete the file"
     try:
         if not path.stat().st_size:

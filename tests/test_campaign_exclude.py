@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -212,6 +214,20 @@ def test_too_many_rows_are_refused_with_what_would_help():
         c.ask(60)
     with pytest.raises(ArgumentError, match=r"ask for fewer, or widen the condition, or include\(\) excluded rows\."):
         c.ask(60, where="temp < 110")
+
+
+def test_a_file_beside_the_journal_is_on_the_disk_before_it_has_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    c = told(campaign(journal=tmp_path / "lab"))
+    calls: list[str] = []
+
+    def noted(name: str, own: Any, *given: Any) -> Any:
+        calls.append(name)
+        return own(*given)
+
+    for name in ("fsync", "replace"):
+        monkeypatch.setattr(os, name, partial(noted, name, getattr(os, name)))
+    c.exclude(["010"])
+    assert calls == ["fsync", "replace"]
 
 
 def test_a_condition_given_to_a_resumed_campaign_holds_from_then_on(tmp_path: Path):

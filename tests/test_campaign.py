@@ -1092,7 +1092,7 @@ def test_another_campaign_is_not_gone_on_with(tmp_path: Path):
     refused(lambda: campaign(frame().assign(temp="hot"), **goes), "has changed since", error=StateError)
     refused(lambda: campaign(frame().assign(id=lambda t: "x" + t["id"]), **goes), "its ids", error=StateError)
     refused(lambda: campaign(frame(50), **goes), "it has 50 rows, the campaign 60", error=StateError)
-    refused(lambda: campaign(frame(61), **goes), "it has 61 rows", "New rows alone are added by extend()", error=StateError)
+    refused(lambda: campaign(frame(61), **goes), "it has 61 rows", "New rows are added by extend()", error=StateError)
     refused(lambda: campaign(frame().drop(columns="temp"), **goes), "it lacks column 'temp'", error=StateError)
     refused(lambda: campaign(frame().assign(temp=1.0), **goes), "has changed since", error=StateError)
     refused(lambda: campaign(frame().assign(solvent="oil"), **goes), "has changed since", error=StateError)

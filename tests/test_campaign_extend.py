@@ -166,7 +166,10 @@ def changed(**cells: Any) -> pd.DataFrame:
         (changed(solvent="THF"), "row 1, column 'solvent': 'THF' is not one of the categories of the beginning, 'DMF', 'EtOH'"),
         (changed(solvent=None), "row 1, column 'solvent' is empty, and no cell of the column was"),
         (changed(temp=np.nan), "row 1, column 'temp' is empty, and no cell of the column was"),
-        (changed(id="007"), r"row 1, column 'id': '007' is an id of the campaign already \(1 such rows\)"),
+        (
+            changed(id="007"),
+            "row 1: '007' is an id of the campaign already, and its 'temp' is .* there, .* here: leave the row out",
+        ),
         (changed(id="040"), "ids more than once in column 'id': '040' in row 0 and row 1"),
         (changed(id=None), r"row 1: the id \(column 'id'\) is empty"),
         (NEW.assign(temp="warm"), "column 'temp' holds 'warm' in row 0, which is not a number as in the table: correct it."),
@@ -190,6 +193,37 @@ def test_what_does_not_fit_is_refused_and_nothing_is_lost(table: Any, said: str,
         c.extend(table)
     assert ((tmp_path / "lab").read_bytes(), c.open, c.bandit.loop.num_arms, sorted(tmp_path.iterdir())) == before
     assert c.extend(NEW) == 20
+
+
+@pytest.mark.parametrize("form", ["pandas", "csv", "parquet"])
+def test_rows_that_the_campaign_has_are_not_added_again(form: str, tmp_path: Path):
+    """A longer version of the table, in another order, with an empty cell; the results of its rows are told as history."""
+    old, every = OLD.assign(note=[None, *"b" * 39]), frame().assign(note=[None, *"b" * 59])
+    c = begun(tmp_path / "lab", old, columns={"note": "ignore"})
+    opened, pulls = c.open, int(c.bandit.pulls.sum())
+    longer: Any = every.sample(frac=1, random_state=0).reset_index(drop=True)
+    longer["yield"] = [yields(frame())[int(id)] if id in ("001", "050") else np.nan for id in longer["id"]]
+    if form != "pandas":
+        path = tmp_path / f"all.{form}"
+        (longer.to_csv if form == "csv" else longer.to_parquet)(path, index=False)
+        longer = path
+    assert [c.extend(longer), c.extend(longer), c.extend(every)] == [20, 0, 0]
+    assert c.bandit.loop.num_arms == 60
+    assert c.open == opened
+    assert int(c.bandit.pulls.sum()) == pulls + 2
+    assert sorted(c.best(20)["id"]) == ["001", *[f"{i:03}" for i in range(3, 9)], "050"]
+    c.close()
+    again = campaign(old, journal=tmp_path / "lab")
+    assert (again.open, again.bandit.loop.num_arms) == (opened, 60)
+    # The same rows in another order are the same rows.
+    assert sorted(again.predict()["id"]) == sorted(every["id"])
+
+
+def test_another_draw_of_combinations_is_added():
+    values = {"temp": range(20, 120), "solvent": ["DMF", "water"], "time": [1, 2, 3]}
+    first, second = (tb.combinations(values, count=60, seed=seed) for seed in (0, 1))
+    c = tb.Campaign(first, objective="yield")
+    assert c.extend(second) == len(set(second["id"]) - set(first["id"])) < 60
 
 
 def test_a_cost_that_cannot_be_is_named_by_its_line_among_the_new_rows(tmp_path: Path):
@@ -271,9 +305,11 @@ def test_on_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     assert "059" in run("ask", "-n", "4", "--where", "id == '059'").stdout
     measured(NEW).to_csv("results.csv", index=False)
     assert "20 measurements" in run("tell", "results.csv").stdout
-    again = run("extend", "more.csv")
-    assert again.exit_code == 2
-    assert "more.csv, line 2, column 'id': '040' is an id of the campaign already (20 such rows)" in again.stderr
+    assert run("extend", "more.csv").stdout == "more.csv: 0 rows added. The campaign has 60 rows now.\n"
+    frame().assign(temp=-1.0).to_csv("other.csv", index=False)
+    wrong = run("extend", "other.csv")
+    assert wrong.exit_code == 2
+    assert "other.csv, line 2: '000' is an id of the campaign already, and its 'temp' is" in wrong.stderr
     changed(id="A", solvent="THF").assign(id=[f"n{i}" for i in range(20)]).to_csv("more.csv", index=False)
     assert "more.csv, line 3, column 'solvent': 'THF' is not one of the categories" in run("extend", "more.csv").stderr
     run("report")
@@ -337,8 +373,7 @@ def test_an_interrupt_while_a_checkpoint_is_written_loses_nothing_and_counts_not
     assert c.tell(file).known == 1
     assert torch.equal(c.bandit.pulls, pulls + 1)
     interrupted(lambda: c.extend(NEW))
-    with pytest.raises(ArgumentError, match=r"'040' is an id of the campaign already \(20 such rows\)"):
-        c.extend(NEW)
+    assert c.extend(NEW) == 0
     plate = c.ask(3, repeats=False)["id"].tolist()
     c.close()
     c = begin(OLD, journal=tmp_path / "lab")

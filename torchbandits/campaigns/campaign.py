@@ -77,7 +77,7 @@ from torchbandits.stopping import (
 )
 from torchbandits.tabular.columns import Decisions
 from torchbandits.tabular.encoding import Encoder, costs, encode, encode_in_memory, feature_names
-from torchbandits.tabular.extended import ANOTHER, check_rows, joined
+from torchbandits.tabular.extended import ANOTHER, check_rows, joined, known_rows
 from torchbandits.tabular.ids import Ids, open_table
 from torchbandits.tabular.kept import origin_of
 from torchbandits.tabular.molecules import fingerprints, repeated
@@ -255,7 +255,7 @@ class Campaign(Readable):
             self._remember()
             if path is not None and begun.changed:
                 files.write_text(path, begun.settings.text())
-            self._tell_history()
+            self._tell_history(self._table, np.arange(self._table.count))
             found, column = self._bandit.loop.state.rows.source, begun.settings.decisions.molecules
             if begun.new and column is not None and isinstance(found, Fingerprints):
                 issue(repeated(self._table, column, found))
@@ -319,9 +319,14 @@ class Campaign(Readable):
                 self._remember()
             raise
 
-    def _tell_history(self) -> None:
-        """Tell the bandit the results of the table that are not in the record."""
-        rows, values = history(self._table, self._settings.objective)
+    def _tell_history(self, table: Table, rows: NDArray[np.int64]) -> None:
+        """Tell the bandit the results of a table that are not in the record.
+
+        Args:
+            rows: The row of the campaign for each row of the table.
+        """
+        places, values = history(table, self._settings.objective)
+        rows = rows[places]
         new = self._record.new(rows.tolist(), values)
         if new.any():
             issue(changed(self._record, rows, values, new, self._ids.of(rows)))
@@ -778,15 +783,18 @@ class Campaign(Readable):
         """Add candidates. Results and open rows are kept, and so is the encoding of the columns.
 
         Args:
-            table: The new rows, as for `Campaign`, with new ids and the columns of the candidates in any order. Values in a
-                column of results are told, as history; such a column may be missing.
+            table: The rows, as for `Campaign`, with the columns of the candidates in any order. Rows that are candidates
+                already, with the same id and the same cells, are not added again, so that it may be a longer version of the
+                table, or the same rows once more. Values in a column of results are told, as history; such a column may be
+                missing.
 
         Returns:
             The number of rows added.
 
         Raises:
-            ArgumentError: If an id is not new, a cell has no place in the encoding of the beginning, such as a category that
-                was not in the table, or a column is missing or unknown: names row and column. Nothing has changed then.
+            ArgumentError: If a row with the id of a candidate has other cells, a cell has no place in the encoding of the
+                beginning, such as a category that was not in the table, or a column is missing or unknown: names row and
+                column. Nothing has changed then.
             UnsupportedError: If the rows are molecules, their features are in a file, or the policy is bound to the candidates
                 with which the campaign began: begin another one with all rows, and tell it the results so far.
             DataError: If a file cannot be read or written.
@@ -807,9 +815,22 @@ class Campaign(Readable):
         if settings.cost is not None:
             costs(new, settings.cost)
         whole = joined(self._table, new)
-        offer, priced = self._offer_of(whole, self._excluded), None if settings.cost is None else costs(whole, settings.cost)
         for name in settings.outcomes:
             history(whole, name)  # refuses texts
+        known, own = known_rows(new, whole, self._ids, settings.outcomes)
+        added = np.delete(np.arange(new.count), known)
+        rows = np.empty(new.count, np.int64)
+        rows[known], rows[added] = own, self._table.count + np.arange(len(added))
+        if len(added):
+            kept = whole.arrow.take(np.r_[: self._table.count, self._table.count + added])
+            self._add(InMemory(kept, whole.path, index=whole.index))
+        self._tell_history(new, rows)
+        return len(added)
+
+    def _add(self, whole: InMemory) -> None:
+        """Take a table with further rows after those of the campaign."""
+        loop, settings = self._bandit.loop, self._settings
+        offer, priced = self._offer_of(whole, self._excluded), None if settings.cost is None else costs(whole, settings.cost)
         ids = Ids(whole, settings.id)
         only_new = InMemory(whole.arrow.slice(self._table.count))
         features = encode_in_memory(only_new, Encoder(settings.decisions), getattr(torch, settings.dtype))
@@ -832,8 +853,6 @@ class Campaign(Readable):
             if loop.num_arms == whole.count:
                 self._table, self._ids, self._offer = whole, ids, offer
         self._quiet()
-        self._tell_history()
-        return new.count
 
     # ------------------------------------------------------------------ results
 

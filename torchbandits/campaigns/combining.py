@@ -54,8 +54,7 @@ def combinations(
 
     Returns:
         A column `id` and a column for each parameter; the last parameter varies fastest. The id of a combination is its number
-        among all of them, from 1, whatever the condition and the count: by their ids, rows of another draw are told from those
-        that a campaign has.
+        among all of them, from 1, whatever the condition and the count, so that `Campaign.extend` can add another draw.
 
     Raises:
         ArgumentError: If there is no parameter, a parameter has no value or one twice, no combination fulfils the condition, or

@@ -1,7 +1,7 @@
 """`torchbandits campaign …`: a campaign in a folder, for spreadsheets instead of Python.
 
 The folder holds `candidates.parquet`, a copy of the candidates where they came as a CSV or Excel file, and `journal` with the
-files that belong to it. Every command may be killed at any time and repeated; `extend` refuses rows that it has added.
+files that belong to it. Every command may be killed at any time and repeated.
 """
 
 from __future__ import annotations

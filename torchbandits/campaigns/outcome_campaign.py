@@ -60,6 +60,7 @@ from torchbandits.policies.picking import marginals
 from torchbandits.sets import table_of
 from torchbandits.stopping import Decision, ImprovementPerCost, ProbableRegret, Rule
 from torchbandits.tabular.encoding import feature_names
+from torchbandits.tabular.tables import Table
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -180,13 +181,13 @@ class OutcomeCampaign(Campaign):
     def _remember(self) -> None:
         self._results = OutcomeRecord.of(self._journal, len(self._settings.outcomes))
 
-    def _tell_history(self) -> None:
+    def _tell_history(self, table: Table, rows: NDArray[np.int64]) -> None:
         k = len(self._settings.outcomes)
-        found = [history(self._table, name) for name in self._settings.outcomes]
-        rows = np.unique(np.concatenate([places for places, _ in found]))
-        values = np.full((len(rows), k), np.nan)
+        found = [history(table, name) for name in self._settings.outcomes]
+        filled = np.unique(np.concatenate([places for places, _ in found]))
+        rows, values = rows[filled], np.full((len(filled), k), np.nan)
         for j, (places, told) in enumerate(found):
-            values[np.searchsorted(rows, places), j] = told
+            values[np.searchsorted(filled, places), j] = told
         new = self._results.new(rows.tolist(), values)
         some = _some(new)
         if some.any():

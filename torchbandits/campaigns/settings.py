@@ -258,7 +258,7 @@ def _resumed(settings: Settings, given: Any, wanted: dict[str, Any], candidates:
     added = path.with_name(path.name.replace(".campaign.json", ADDED))
     kept = f" (rows that were added are in {added.name}, and belong to no other table)" if added.exists() else ""
     more = not gone and table.count > settings.rows
-    extended = " New rows alone are added by extend() (torchbandits campaign extend)." if more else ""
+    extended = " New rows are added by extend() (torchbandits campaign extend)." if more else ""
     require(
         not lacks,
         f"{table.path or table.name} is not the table that the campaign of {path} began with: {lacks}. Put that table "

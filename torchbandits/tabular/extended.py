@@ -6,6 +6,7 @@ from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from torchbandits.errors import ArgumentError, issue, nearest, require
 from torchbandits.tabular.columns import SUBSTANCE, Decision, Survey, as_texts, check_size, is_text, survey
@@ -82,8 +83,8 @@ def check_rows(new: Table, table: Table, ids: Ids, decisions: Sequence[Decision]
         outcomes: The columns of results.
 
     Raises:
-        ArgumentError: If columns are missing or unknown, an id is empty, repeated or not new, or a cell has no place in the
-            encoding of the beginning: names row and column.
+        ArgumentError: If columns are missing or unknown, an id is empty or repeated, or a cell has no place in the encoding of
+            the beginning: names row and column.
 
     Warns (`DiagnosticWarning`): If a column that is no feature, because all its cells were equal, has other cells now.
     """
@@ -95,11 +96,6 @@ def check_rows(new: Table, table: Table, ids: Ids, decisions: Sequence[Decision]
     require(not unknown, f"{new.name} has a column {''.join(unknown[:1])!r}, which the candidates lack: leave it out.")
     if ids.column is not None:
         Ids(new, ids.column).check()
-        texts = ids.texts(text for text in _texts(new, ids.column))
-        found = ids.find(texts)
-        row = next((row for row, text in enumerate(texts) if text in found), 0)
-        known = f"{new.name}, {new.where(row)}, column {ids.column!r}: {texts[row]!r} is an id of the campaign already"
-        require(not found, f"{known} ({len(found):,} such rows): leave the row out, or give it another id.")
     columns = survey(new, [decision.column for decision in decisions if decision.column in own])
     for decision in decisions:
         if decision.features:
@@ -109,6 +105,37 @@ def check_rows(new: Table, table: Table, ids: Ids, decisions: Sequence[Decision]
             if columns[decision.column].categories not in ((), (same,)):
                 cells = f"other cells than {same!r} in column {decision.column!r}, which is no feature because all were equal"
                 issue([f"{new.name} has {cells}: the model sees no difference. To learn from the column, {ANOTHER}."])
+
+
+def known_rows(new: Table, both: InMemory, ids: Ids, outcomes: Collection[str]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The places of the new rows that the table has already, with the same id and the same cells, and their rows in the table.
+
+    Args:
+        new: The new rows.
+        both: The table followed by them.
+        ids: The ids of the table.
+        outcomes: The columns of results, which may differ.
+
+    Raises:
+        ArgumentError: If a row with a known id has another cell: names row and column.
+    """
+    texts = [] if ids.column is None else ids.texts(text for text in _texts(new, ids.column))
+    found = ids.find(texts)
+    places = np.array([place for place, text in enumerate(texts) if text in found], np.int64)
+    rows = np.array([found[texts[place]] for place in places], np.int64)
+    here, there = both.take(both.count - new.count + places), both.take(rows)
+    for name in both.schema.names:
+        if name not in outcomes and name != ids.column and not here.column(name).equals(there.column(name)):
+            ours, theirs = here.column(name).to_pandas(), there.column(name).to_pandas()
+            different = (ours != theirs) & ~(ours.isna() & theirs.isna())
+            if different.any():
+                first = int(np.argmax(different))
+                place = int(places[first])
+                raise ArgumentError(
+                    f"{new.name}, {new.where(place)}: {texts[place]!r} is an id of the campaign already, and its {name!r} is "
+                    f"{theirs[first]!s:.60} there, {ours[first]!s:.60} here: leave the row out, or give it another id."
+                )
+    return places, rows
 
 
 def _check_cells(s: Survey, new: Table, decision: Decision) -> None:

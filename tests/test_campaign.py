@@ -24,6 +24,7 @@ from problems import OFF_SCALE
 import torchbandits as tb
 from torchbandits.campaigns import page as campaign_page
 from torchbandits.campaigns.conditions import on_offer
+from torchbandits.campaigns.predicted import verdicts
 from torchbandits.diagnostics import leave_one_out
 from torchbandits.display import rounded
 from torchbandits.errors import ArgumentError, DataError, StateError, TorchBanditsError, UnsupportedError
@@ -680,7 +681,7 @@ def test_ids_of_any_type_come_back(ids: Any, tmp_path: Path):
     own = pd.DataFrame({"id": ids, "temp": np.arange(8.0)})
     c = campaign(own)
     plate = c.ask(8).assign(**{"yield": 1.0})
-    assert c.open == c._ids.texts(plate["id"])
+    assert c.open == c._pool.ids.texts(plate["id"])
     plate.to_csv(tmp_path / "plate.csv", index=False)
     assert c.tell(tmp_path / "plate.csv").measured == 8
     assert c.tell(plate).measured == 8
@@ -1292,11 +1293,11 @@ def test_the_page_advises_no_fit_where_the_kernel_is_fitted():
     left = leave_one_out(auto.bandit)
     wide = replace(left, coverage=left.upper + 0.1, warnings=("they are too wide: fit the kernel",))
     narrow = replace(left, coverage=left.lower - 0.1, warnings=("they are too narrow: fit the kernel",))
-    assert own._verdicts(wide) == wide.warnings
-    assert auto._verdicts(replace(left, warnings=())) == ()
-    (said,) = auto._verdicts(wide)
+    assert verdicts(own.bandit, wide) == wide.warnings
+    assert verdicts(auto.bandit, replace(left, warnings=())) == ()
+    (said,) = verdicts(auto.bandit, wide)
     assert said.endswith("close to the predictions: the deviations on this page are larger than they need to be.")
-    (said,) = auto._verdicts(narrow)
+    (said,) = verdicts(auto.bandit, narrow)
     assert said.endswith("far from the predictions: the deviations on this page are too small. Repeat the best rows.")
 
 
@@ -1394,7 +1395,7 @@ def test_the_best_rows_may_have_to_fulfil_a_condition():
         {"solvent": "DMF"},
         "dry",
     ):
-        held = on_offer("where", c._table, condition).numpy()
+        held = on_offer("where", c._pool.table, condition).numpy()
         fulfilled = every[every["id"].isin(table["id"][held])].reset_index(drop=True)
         assert len(fulfilled) > 2
         pd.testing.assert_frame_equal(c.best(3, where=condition), fulfilled[:3])

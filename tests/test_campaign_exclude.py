@@ -127,7 +127,7 @@ def test_a_file_of_excluded_rows_is_whole_and_of_this_campaign(tmp_path: Path, m
         raise OSError("disk full")
 
     with monkeypatch.context() as patched:
-        patched.setattr("torchbandits.campaigns.exclusions.np.save", full)
+        patched.setattr("torchbandits.campaigns.offer.np.save", full)
         with pytest.raises(DataError, match="disk full"):
             c.exclude([opened[0]])
     assert (c.open, c.excluded) == (opened, [])

@@ -258,7 +258,7 @@ def test_an_interrupted_extension_leaves_the_campaign_as_it_was(tmp_path: Path, 
     c.extend(NEW[:5])
     interrupt = lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt)  # noqa: E731
     with monkeypatch.context() as patch:
-        patch.setattr("torchbandits.campaigns.campaign.Ids", interrupt)
+        patch.setattr("torchbandits.campaigns.candidates.Ids", interrupt)
         with pytest.raises(KeyboardInterrupt):
             c.extend(NEW[5:9])
     assert c.bandit.loop.num_arms == 45

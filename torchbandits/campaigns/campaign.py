@@ -8,16 +8,14 @@ import os
 import re
 import shutil
 import tempfile
-import warnings
 import weakref
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any
 
-import gpytorch
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -25,11 +23,14 @@ from torch import Tensor
 
 from torchbandits.bandit import Bandit
 from torchbandits.calls import one_at_a_time
-from torchbandits.campaigns.conditions import labels_of, on_offer, values_of
+from torchbandits.campaigns.arms import Arms
+from torchbandits.campaigns.candidates import SHOWN, Candidates, check_equal_costs
+from torchbandits.campaigns.conditions import labels_of, values_of
 from torchbandits.campaigns.corrections import Corrected, Correction, Wanted, check_result
-from torchbandits.campaigns.exclusions import EXCLUDED, read_excluded, without, write_excluded
+from torchbandits.campaigns.known_noise import FIRST, known_noise
+from torchbandits.campaigns.offer import EXCLUDED, Offer, failing, unless_too_few, unseen
+from torchbandits.campaigns.predicted import predicted
 from torchbandits.campaigns.results import (
-    FAILURES,
     Record,
     Results,
     Told,
@@ -54,17 +55,15 @@ from torchbandits.checks import (
     positive,
 )
 from torchbandits.constraints import Constraint, Distinct, check_within
-from torchbandits.diagnostics import Calibration, leave_one_out
 from torchbandits.display import Readable, Shown, count, pairs
-from torchbandits.errors import ArgumentError, DiagnosticWarning, StateError, UnsupportedError, issue, require
+from torchbandits.errors import ArgumentError, StateError, UnsupportedError, issue, require
 from torchbandits.explanation import Explanation, Words, explain
 from torchbandits.journal import Journal, NoArmLeft, restore, rewrite
-from torchbandits.policies import Policy, auto, gp_ucb, per_cost
+from torchbandits.policies import Policy, auto, per_cost
 from torchbandits.policies.repeats import most_repeated, reason_for_repeats
 from torchbandits.policies.state import GaussianState
 from torchbandits.posteriors import GaussianProcess
 from torchbandits.sources import ArmSource, Fingerprints
-from torchbandits.starts import Spread
 from torchbandits.stopping import (
     Budget,
     Decision,
@@ -78,13 +77,11 @@ from torchbandits.stopping import (
 from torchbandits.tabular.columns import Decisions
 from torchbandits.tabular.encoding import Encoder, costs, encode, encode_in_memory, feature_names
 from torchbandits.tabular.extended import ANOTHER, check_rows, joined, known_rows
-from torchbandits.tabular.ids import Ids, open_table
+from torchbandits.tabular.ids import open_table
 from torchbandits.tabular.kept import origin_of
 from torchbandits.tabular.molecules import fingerprints, repeated
 from torchbandits.tabular.tables import InMemory, Table, as_table
-from torchbandits.tanimoto import TanimotoKernel
 from torchbandits.types import Marginals, Recommendation
-from torchbandits.widths import Constant
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -97,15 +94,10 @@ else:
     from torchbandits.tabular.extras import pandas as pd
     from torchbandits.tabular.extras import parquet
 
-_FIRST = 6
-"""Number of first picks of the default policy where the noise is known, and number of results between two fits of its
-kernel."""
 _CONSTANT = 4
 """Number of equal results from which a wrong column is suspected: two yields of 0 are common."""
 _BLOCK = 2048
 """Number of rows whose posterior is computed at a time, each with a number for every measured row."""
-_SHOWN = 8
-"""Largest number of ids of open rows that a printed campaign shows."""
 EXPECTED, DEVIATION, RANK, MEASURED, TIMES = "expected", "deviation", "rank", "measured", "times"
 
 
@@ -235,30 +227,28 @@ class Campaign(Readable):
             check_pair(self._journal.path, path)
         begun = begin(table, wanted, candidates, path)
         self._check_kind(begun.settings)
-        self._table, self._ids, self._settings = begun.table, begun.ids, begun.settings
+        self._settings, self._sign = begun.settings, -1.0 if begun.settings.minimize else 1.0
+        self._pool = self._candidates(begun.table)
         # A campaign that began with a condition goes on with it.
-        self._strict = begun.new or begun.changed
-        self._sign = -1.0 if begun.settings.minimize else 1.0
-        self._excluded = np.zeros(0, np.int64)
+        excluded = None if self._journal is None else _beside(self._journal, EXCLUDED)
+        self._offer = Offer(begun.settings.candidates, begun.new or begun.changed, excluded)
         if begun.new:
             # A wrong condition is found before anything is written.
-            self._offer = self._offer_of(self._table, self._excluded)
-            if self._journal is not None:
-                # That of an earlier campaign whose other files were deleted.
-                _beside(self._journal, EXCLUDED).unlink(missing_ok=True)
+            self._offer.begin(begun.table)
         self._bandit = self._made(policy, device, generator, path if begun.new else None)
         try:
             self._quiet()
             if not begun.new:
                 self._rejoin()
-                self._exclude_again()
+                self._offer.resume(self._pool.table)
+                self._give_up_excluded()
             self._remember()
             if path is not None and begun.changed:
                 files.write_text(path, begun.settings.text())
-            self._tell_history(self._table, np.arange(self._table.count))
+            self._tell_history(self._pool.table, np.arange(self._pool.count))
             found, column = self._bandit.loop.state.rows.source, begun.settings.decisions.molecules
             if begun.new and column is not None and isinstance(found, Fingerprints):
-                issue(repeated(self._table, column, found))
+                issue(repeated(self._pool.table, column, found))
         except BaseException:
             if self._journal is not None:
                 self._journal.close()
@@ -274,35 +264,24 @@ class Campaign(Readable):
         if isinstance(state := self._bandit.loop.state, GaussianState):
             state.repeats_said = True
 
+    def _candidates(self, table: Table) -> Candidates:
+        return Candidates(table, self._settings.id, self._settings.outcomes)
+
     def _rejoin(self) -> None:
         """Take the rows that were added before a resumed campaign was closed."""
-        if (rows := self._bandit.loop.num_arms) > self._table.count:
+        if (rows := self._bandit.loop.num_arms) > self._pool.count:
             path = self._added_file()
             message = f"{path}, with rows that were added to the campaign, is missing or incomplete: restore it from a copy."
             require(path.exists(), message, StateError)
-            kept = joined(self._table, as_table("table", path))
+            kept = joined(self._pool.table, as_table("table", path))
             require(kept.count >= rows, message, StateError)
             # It has rows in excess if a call of `extend` was interrupted.
-            self._table = InMemory(kept.arrow.slice(0, rows), kept.path, index=kept.index)
-            self._ids = Ids(self._table, self._settings.id)
-
-    def _exclude_again(self) -> None:
-        """Take out the rows that an earlier process excluded."""
-        if self._journal is not None:
-            self._excluded = read_excluded(_beside(self._journal, EXCLUDED), self._table.count)
-        self._offer = self._offer_of(self._table, self._excluded)
-        self._give_up_excluded()
+            self._pool = self._candidates(kept.first(rows))
 
     def _give_up_excluded(self) -> None:
         """Give up open rows that are excluded: an earlier process may have ended before it did so."""
-        opened = self._open_rows()
-        self._give_up(opened[np.isin(opened, self._excluded)])
-
-    def _offer_of(self, table: Table, excluded: NDArray[np.int64]) -> Tensor | None:
-        """The mask of the rows that may be selected; None for all."""
-        fixed = self._settings.candidates
-        offer = None if fixed is None else on_offer("candidates", table, fixed, strict=self._strict)
-        return without(offer, excluded, table.count)
+        opened = self._arms.open
+        self._arms.give_up(opened[np.isin(opened, self._offer.excluded)])
 
     def _remember(self) -> None:
         """Read the record of the journal."""
@@ -329,7 +308,7 @@ class Campaign(Readable):
         rows = rows[places]
         new = self._record.new(rows.tolist(), values)
         if new.any():
-            issue(changed(self._record, rows, values, new, self._ids.of(rows)))
+            issue(changed(self._record, rows, values, new, self._pool.ids.of(rows)))
             self._learn(rows[new], values[new])
 
     def _default(self, priced: bool) -> Policy:
@@ -345,7 +324,7 @@ class Campaign(Readable):
         """Make the bandit. Settings and features are written before its journal, so that a journal never lacks them."""
         settings = self._settings
         molecules = settings.decisions.molecules
-        priced = None if settings.cost is None else costs(self._table, settings.cost)
+        priced = None if settings.cost is None else costs(self._pool.table, settings.cost)
         if policy is None:
             policy = self._default(priced is not None)
         dtype = getattr(torch, settings.dtype)
@@ -353,9 +332,9 @@ class Campaign(Readable):
         made = False
         try:
             if molecules is None:
-                arms = encode(self._table, Encoder(settings.decisions), dtype, self._features_file, device)
+                arms = encode(self._pool.table, Encoder(settings.decisions), dtype, self._features_file, device)
             else:
-                arms = fingerprints(self._table, settings.decisions[molecules], dtype, self._features_file, device)
+                arms = fingerprints(self._pool.table, settings.decisions[molecules], dtype, self._features_file, device)
             if unwritten is not None:
                 files.write_text(unwritten, settings.text())
             bandit = self._bandit_on(policy, arms, generator, None if priced is None else priced.to(device))
@@ -363,15 +342,16 @@ class Campaign(Readable):
             return bandit
         except ArgumentError:
             if priced is not None and isinstance(arms, Tensor):
-                self._check_equal_costs(self._table, self._ids, arms, priced)
+                check_equal_costs(self._pool, settings.cost, arms, priced)
             raise
         except StateError as error:
             changed = {"arms was": "a cell, or the order of the rows", "costs was": f"column {settings.cost!r}"}
             what = next((words for name, words in changed.items() if name in str(error)), None)
             if what is None:
                 raise
+            table = self._pool.table
             raise StateError(
-                f"{self._table.path or self._table.name} has changed since the campaign began ({what}): put it back as it was, "
+                f"{table.path or table.name} has changed since the campaign began ({what}): put it back as it was, "
                 "or begin another campaign with another journal."
             ) from error
         finally:
@@ -379,22 +359,10 @@ class Campaign(Readable):
                 for path in (unwritten, self._features_file(), origin_of(self._features_file())):
                     path.unlink(missing_ok=True)
 
-    def _check_equal_costs(self, table: Table, ids: Ids, arms: Tensor, priced: Tensor) -> None:
-        """Refuse rows with equal features and different costs: names two of them."""
-        _, group = arms.cpu().unique(dim=0, return_inverse=True)
-        order = torch.argsort(group, stable=True)
-        same = (group[order][1:] == group[order][:-1]) & (priced.cpu()[order][1:] != priced.cpu()[order][:-1])
-        places = same.nonzero()[:1, 0]
-        if not len(places):
-            return
-        rows = order[places[0] : places[0] + 2].numpy()
-        (one, other), (cost, dearer) = ids.of(rows), priced.cpu()[rows].tolist()
-        raise ArgumentError(
-            f"cost: rows {one!r} and {other!r} of {table.name} differ only in columns that are no features, and cost {cost:g} "
-            f"and {dearer:g} in column {self._settings.cost!r}; the model sees one candidate, which needs one cost. Keep the "
-            "cheapest of such rows, give them one cost, or make a column in which they differ a feature. Without a column of "
-            "costs, constraints.Total (ask --total) takes the cheapest."
-        )
+    @property
+    def _arms(self) -> Arms:
+        """The rows of the table as arms of the bandit, which is another object after a correction."""
+        return Arms(self._bandit)
 
     def _bandit_on(self, policy: Policy, arms: Any, generator: torch.Generator | None, priced: Tensor | None) -> Bandit:
         return Bandit(policy, arms, generator=generator, costs=priced, journal=self._journal)
@@ -451,20 +419,25 @@ class Campaign(Readable):
         check_flag("more", more)
         check_flag("repeats", bool(repeats) if repeats is None else repeats)
         constraints = check_within(within, self._labels)
-        offer = self._offer
+        offer = self._offer.mask
         if where is not None:
-            offer = on_offer("where", self._table, where) & (True if offer is None else offer)
-        before = waiting = len(self._open_rows())
+            offer = self._pool.fulfil(where) & (True if offer is None else offer)
+        before = waiting = len(self._arms.open)
         n += before if more else 0
-        left = self._unseen(offer) if repeats is False else offer
-        count = self._table.count if left is None else int(left.sum())
+        left = unseen(offer, self._arms, self._rows_failed()) if repeats is False else offer
+        count = self._pool.count if left is None else int(left.sum())
         limited = where is not None or self._settings.candidates is not None
-        ways = ["ask for fewer", *["widen the condition"] * limited, *["include() excluded rows"] * (len(self._excluded) > 0)]
-        said = f"{count:,} of {self._table.name} can be selected: {', or '.join(ways)}."
+        ways = [
+            "ask for fewer",
+            *["widen the condition"] * limited,
+            *["include() excluded rows"] * (len(self._offer.excluded) > 0),
+        ]
+        said = f"{count:,} of {self._pool.table.name} can be selected: {', or '.join(ways)}."
         require(n - before <= count, f"n: {n - before:,} more rows are asked for, and {said}")
-        left = self._without_failing(left, n - before)
+        left = unless_too_few(left, failing(self._arms, self._rows_failed()), n - before)
         if repeats is None and not constraints:
-            left = self._without_known(left, n - before)
+            known = self._bandit.policy.known_arms(self._bandit.loop.state)
+            left = unless_too_few(left, None if known is None else known.cpu(), n - before)
         if constraints or repeats is False:
             self._check_open(constraints, n)
             if waiting < n:
@@ -473,24 +446,24 @@ class Campaign(Readable):
                 waiting = n
         # More than one step where the first picks of a policy come as a batch of their own.
         while waiting < n:
-            self._bandit.ask(more=n - waiting, available=self._there(left))
-            rows = self._open_rows()
+            self._bandit.ask(more=n - waiting, available=self._arms.there(left))
+            rows = self._arms.open
             if len(rows) == waiting:
-                self._give_up(rows[before:])
+                self._arms.give_up(rows[before:])
                 raise ArgumentError(f"n: the policy allows at most {waiting:,} pending rows, and {said}")
             waiting = len(rows)
-        return self._plate(self._open_rows()[:n])
+        return self._plate(self._arms.open[:n])
 
     def _plate(self, rows: NDArray[np.int64]) -> pd.DataFrame:
         """Open rows as `ask` returns them."""
         plate = self._described(rows)
-        plate[self._own(RANK)] = np.arange(1, len(plate) + 1)
+        plate[self._pool.own(RANK)] = np.arange(1, len(plate) + 1)
         return plate
 
     def _ask_within(self, count: int, constraints: tuple[Constraint, ...], left: Tensor | None) -> None:
         """Ask for further rows under constraints, with an error in words of the campaign."""
         try:
-            self._bandit.ask(more=count, within=constraints, available=self._there(left))
+            self._bandit.ask(more=count, within=constraints, available=self._arms.there(left))
         except NoArmLeft as error:
             raise ArgumentError(
                 f"no batch was found that meets the constraints: no further row fits after {error.picks.shape[-1]:,} of "
@@ -516,21 +489,21 @@ class Campaign(Readable):
             ArgumentError: If an id is unknown or excluded, or there is none. Nothing has changed then.
         """
         self._check_not_closed()
-        texts = self._texts(ids)
+        texts = self._pool.texts(ids)
         require(bool(texts), "ids is empty: give the ids of the rows that will be evaluated.")
         unique = list(dict.fromkeys(texts))
-        place = dict(zip(unique, self._rows_of(unique, None).tolist(), strict=True))
+        place = dict(zip(unique, self._pool.rows(unique).tolist(), strict=True))
         every = np.array(list(place.values()))
-        out = every[np.isin(every, self._excluded)]
-        many = f"ids: {self._named(out)} {'is' if len(out) == 1 else 'are'} excluded"
+        out = every[np.isin(every, self._offer.excluded)]
+        many = f"ids: {self._pool.named(out)} {'is' if len(out) == 1 else 'are'} excluded"
         require(not len(out), f"{many}: include() first (torchbandits campaign include).")
-        waiting, rows = Counter(self._open_rows().tolist()), []
+        waiting, rows = Counter(self._arms.open.tolist()), []
         for row in map(place.__getitem__, texts):
             waiting[row] -= 1
             rows += [row] if waiting[row] < 0 else []
         if rows:
-            self._bandit.plan(self._there(torch.tensor(rows)))
-        return self._plate(self._open_rows())
+            self._bandit.plan(self._arms.there(torch.tensor(rows)))
+        return self._plate(self._arms.open)
 
     @one_at_a_time
     def tell(self, measured: Any, *, again: bool | None = None, noise_var: str | Mapping[str, str] | None = None) -> Told:
@@ -564,12 +537,12 @@ class Campaign(Readable):
         usual = None if noise_var is None else self._usual_noise()
         results, rows, notes = self._read(measured, noise_var)
         count, given = not results.file if again is None else again, results.values[:, 0]
-        opened = self._awaited(rows)
+        opened = self._arms.awaited(rows)
         new = np.ones(len(rows), bool) if count else self._record.new(rows.tolist(), given, opened)
         known = len(rows) - int(new.sum())
         if not count:
             notes += copied(keys_of(rows.tolist(), given[:, None]), new, opened)
-            texts = self._ids.of(rows)
+            texts = self._pool.ids.of(rows)
             notes += changed(self._record, rows, given, new & ~np.isin(rows, opened), texts)
         rows, values = rows[new], given[new]
         own = None
@@ -587,7 +560,7 @@ class Campaign(Readable):
         succeeded = self._succeeded(rows[~np.isnan(values)])
         told = self._learn(rows, values, own)
         notes += succeeded
-        notes += far_off(earlier, values, self._ids.of(rows))
+        notes += far_off(earlier, values, self._pool.ids.of(rows))
         notes += self._failing(rows[np.isnan(values)])
         if before is None and most_repeated(self._record.rows) is not None:
             believed = self._believed()
@@ -616,11 +589,11 @@ class Campaign(Readable):
 
     def _read(self, measured: Any, noise_var: str | None) -> tuple[Results, NDArray[np.int64], list[str]]:
         """Results, the row of each, and sentences on cells that contradict the candidates."""
-        results = read_results(measured, self._ids, self._settings.outcomes, noise_var)
-        found = self._ids.find(results.ids)
-        check_known(results, found, self._ids, self._table.name)
+        results = read_results(measured, self._pool.ids, self._settings.outcomes, noise_var)
+        found = self._pool.ids.find(results.ids)
+        check_known(results, found, self._pool.ids, self._pool.table.name)
         rows = np.array([found[text] for text in results.ids], np.int64)
-        truth = self._table.take(rows).to_pandas()
+        truth = self._pool.table.take(rows).to_pandas()
         compared = [d for d in self._settings.columns if d.features and d.kind != "date"]
         # A hundredth of the spread: a spreadsheet shows 1e-17 among numbers up to 5 as 0.00.
         columns = {d.column: 0.01 * d.scale if d.kind == "number" else 0.0 for d in compared}
@@ -657,8 +630,8 @@ class Campaign(Readable):
     def _correct(self, id: Any, values: Wanted, was: Wanted | None) -> Corrected:
         """Correct values by the place of their outcome, in units of the user."""
         self._check_not_closed()
-        (text,) = self._ids.texts([id])
-        found = self._ids.find([text])
+        (text,) = self._pool.ids.texts([id])
+        found = self._pool.ids.find([text])
         require(text in found, f"id: {text!r} is not among the candidates.")
         if (journal := self._journal) is None:
             raise UnsupportedError(
@@ -693,9 +666,9 @@ class Campaign(Readable):
         assert self._journal is not None
         own, old, rows = self._journal, self._bandit, self._settings.rows
         self._journal = Journal(own.path, every=own.every, durable=own.durable)
-        if self._table.count > rows:
-            assert isinstance(self._table, InMemory)
-            self._table = InMemory(self._table.arrow.slice(0, rows), self._table.path, index=self._table.index)
+        if self._pool.count > rows:
+            assert isinstance(self._pool.table, InMemory)
+            self._pool = self._candidates(self._pool.table.first(rows))
         self._bandit = self._made(old.policy, old.device, old.generators[0], None)
         self._quiet()
         self._rejoin()
@@ -711,12 +684,13 @@ class Campaign(Readable):
             ArgumentError: If an id is not open. Nothing has changed then.
         """
         self._check_not_closed()
-        opened, entries = self._open_rows(), self._open_entries().numpy()
+        opened, entries = self._arms.open, self._arms.open_entries.numpy()
         if ids is not None:
-            wanted = self._texts(ids)
-            found = self._ids.find(wanted)
+            wanted = self._pool.texts(ids)
+            found = self._pool.ids.find(wanted)
             equal = {
-                text: opened == row if row in opened else entries == int(self._entries([row])) for text, row in found.items()
+                text: opened == row if row in opened else entries == int(self._arms.entries([row]))
+                for text, row in found.items()
             }
             known = {text for text, own in equal.items() if own.any()}
             missing = [text for text in wanted if text not in known]
@@ -724,7 +698,7 @@ class Campaign(Readable):
             advice = "give ids of rows that were asked for or planned, and not told."
             require(not missing, f"ids: {', '.join(missing[:5])} {are} not pending: {advice}")
             opened = opened[np.logical_or.reduce([np.zeros(len(opened), bool), *equal.values()])]
-        self._give_up(opened)
+        self._arms.give_up(opened)
 
     @one_at_a_time
     def exclude(self, ids: Collection[Any] | None = None, *, where: Any = None) -> int:
@@ -748,9 +722,9 @@ class Campaign(Readable):
         self._check_not_closed()
         some = ids is not None or where is not None
         require(some, "exclude() needs the ids of the rows, or a condition on them (where=).")
-        rows, opened = self._rows_of(ids, where), self._open_rows()
-        new = self._exclude(np.union1d(self._excluded, rows))
-        self._give_up(opened[np.isin(opened, rows)])
+        rows, opened = self._pool.rows(ids, where), self._arms.open
+        new = self._offer.exclude(self._pool.table, np.union1d(self._offer.excluded, rows))
+        self._arms.give_up(opened[np.isin(opened, rows)])
         return new
 
     @one_at_a_time
@@ -766,17 +740,7 @@ class Campaign(Readable):
             DataError: If the file of the excluded rows cannot be written.
         """
         self._check_not_closed()
-        return -self._exclude(np.setdiff1d(self._excluded, self._rows_of(ids, where)))
-
-    def _exclude(self, rows: NDArray[np.int64]) -> int:
-        """Exclude these rows, in increasing order, and no others. Returns how many more there are than before."""
-        more = len(rows) - len(self._excluded)
-        if more:
-            offer = self._offer_of(self._table, rows)
-            if self._journal is not None:
-                write_excluded(_beside(self._journal, EXCLUDED), rows)
-            self._excluded, self._offer = rows, offer
-        return more
+        return -self._offer.exclude(self._pool.table, np.setdiff1d(self._offer.excluded, self._pool.rows(ids, where)))
 
     @one_at_a_time
     def extend(self, table: Any) -> int:
@@ -808,21 +772,21 @@ class Campaign(Readable):
         message = f"rows can't be added to molecules, or to features in a file (more than 256 MiB): {ANOTHER}."
         require(not loop.state.rows.streamed, message, UnsupportedError)
         new = open_table(table, settings.id)
-        check_rows(new, self._table, self._ids, settings.columns, settings.outcomes)
+        check_rows(new, self._pool.table, self._pool.ids, settings.columns, settings.outcomes)
         # Errors name the place among the new rows.
         for name in settings.outcomes:
             history(new, name)
         if settings.cost is not None:
             costs(new, settings.cost)
-        whole = joined(self._table, new)
+        whole = joined(self._pool.table, new)
         for name in settings.outcomes:
             history(whole, name)  # refuses texts
-        known, own = known_rows(new, whole, self._ids, settings.outcomes)
+        known, own = known_rows(new, whole, self._pool.ids, settings.outcomes)
         added = np.delete(np.arange(new.count), known)
         rows = np.empty(new.count, np.int64)
-        rows[known], rows[added] = own, self._table.count + np.arange(len(added))
+        rows[known], rows[added] = own, self._pool.count + np.arange(len(added))
         if len(added):
-            kept = whole.arrow.take(np.r_[: self._table.count, self._table.count + added])
+            kept = whole.arrow.take(np.r_[: self._pool.count, self._pool.count + added])
             self._add(InMemory(kept, whole.path, index=whole.index))
         self._tell_history(new, rows)
         return len(added)
@@ -830,19 +794,19 @@ class Campaign(Readable):
     def _add(self, whole: InMemory) -> None:
         """Take a table with further rows after those of the campaign."""
         loop, settings = self._bandit.loop, self._settings
-        offer, priced = self._offer_of(whole, self._excluded), None if settings.cost is None else costs(whole, settings.cost)
-        ids = Ids(whole, settings.id)
-        only_new = InMemory(whole.arrow.slice(self._table.count))
+        offer, priced = self._offer.among(whole), None if settings.cost is None else costs(whole, settings.cost)
+        pool = self._candidates(whole)
+        only_new = InMemory(whole.arrow.slice(self._pool.count))
         features = encode_in_memory(only_new, Encoder(settings.decisions), getattr(torch, settings.dtype))
         if self._journal is not None:
             added = whole.arrow.slice(settings.rows)
             files.write_atomically(self._added_file(), lambda temporary: parquet.write_table(added, temporary))
         try:
-            arms = torch.cat([self._bandit.loop.state.rows.arms, self._there(features)])
-            self._bandit.set_arms_(arms, costs=self._there(priced))
+            arms = torch.cat([self._bandit.loop.state.rows.arms, self._arms.there(features)])
+            self._bandit.set_arms_(arms, costs=self._arms.there(priced))
         except ArgumentError:
             if priced is not None:
-                self._check_equal_costs(whole, ids, arms, priced)
+                check_equal_costs(pool, settings.cost, arms, priced)
             raise
         except UnsupportedError as error:
             message = f"the policy of this campaign is bound to the rows it began with: {ANOTHER}."
@@ -851,7 +815,7 @@ class Campaign(Readable):
             # An interrupt may come after the rows were added, while a checkpoint is written.
             loop.recover_()
             if loop.num_arms == whole.count:
-                self._table, self._ids, self._offer = whole, ids, offer
+                self._pool, self._offer.mask = pool, offer
         self._quiet()
 
     # ------------------------------------------------------------------ results
@@ -877,11 +841,11 @@ class Campaign(Readable):
             for rule in check_rules(rules)
         ]
         # The kernel of the default policy is a guess until its first fit, and may be sure of what it does not know.
-        unfitted = self._settings.noise_std is not None and int(self._bandit.pulls.sum()) < _FIRST
-        counting = [rule for rule in signed if isinstance(rule, Budget | SameArm)] or [Budget(pulls=_FIRST)]
+        unfitted = self._settings.noise_std is not None and int(self._bandit.pulls.sum()) < FIRST
+        counting = [rule for rule in signed if isinstance(rule, Budget | SameArm)] or [Budget(pulls=FIRST)]
         try:
             # Rows that are no candidates are no rivals of the best one.
-            with self._among(self._offer):
+            with self._among(self._offer.mask):
                 decision = self._bandit.should_stop(*(counting if unfitted else signed))
         except UnsupportedError as error:
             state, of_model = self._bandit.loop.state, (ProbableRegret, ImprovementPerCost)
@@ -895,8 +859,8 @@ class Campaign(Readable):
         row, decision = int(decision.arm), of_measurements(decision)
         if row < 0:
             return decision
-        rows = self._as_told(decision.arm.reshape(1), list(self._record.measured()))
-        (name,) = self._ids.of(rows)
+        rows = self._arms.as_told(decision.arm.reshape(1), list(self._record.measured()))
+        (name,) = self._pool.ids.of(rows)
         reasons = tuple(reason.replace(f"row {row} ", f"row {name!r} ") for reason in decision.reasons)
         for rule, turned in zip(rules, signed, strict=True):
             if isinstance(rule, LevelSetKnown) and isinstance(turned, LevelSetKnown):
@@ -909,7 +873,7 @@ class Campaign(Readable):
         loop = self._bandit.loop
         loop.recover_()
         rows = loop.state.rows
-        rows.competing = rows.offered(self._there(left))
+        rows.competing = rows.offered(self._arms.there(left))
         try:
             yield
         finally:
@@ -935,7 +899,7 @@ class Campaign(Readable):
         """
         self._check_measured("no prediction")
         require(self._has_model(), "predict() reads a model, and the policy of this campaign has none.", UnsupportedError)
-        return self._with_results(self._rows_of(ids, where))
+        return self._with_results(self._pool.rows(ids, where))
 
     @one_at_a_time
     def best(self, k: int = 5, *, where: Any = None) -> pd.DataFrame:
@@ -994,7 +958,7 @@ class Campaign(Readable):
         features = feature_names(list(self.columns))
         try:
             if where is None:
-                found = self._bandit.explain(names=features, available=self._there(self._offer))
+                found = self._bandit.explain(names=features, available=self._arms.there(self._offer.mask))
             else:
                 found = self._explained(features, where)
         except UnsupportedError as error:
@@ -1003,7 +967,7 @@ class Campaign(Readable):
         repeated = self._repeated(found) if where is None else None
         named = np.unique(np.array([*row[row >= 0], *([] if repeated is None else [repeated[0]])], np.int64))
         best = replace(found.best, index=torch.from_numpy(row).to(found.best.index), mean=self._sign * found.best.mean)
-        names = dict(zip(named.tolist(), self._ids.of(named), strict=True))
+        names = dict(zip(named.tolist(), self._pool.ids.of(named), strict=True))
         above = "below" if self._settings.minimize else "above"
         words = Words("row", "column", "measurement", "measured", "measurement", "evaluation", self.objective, above, names)
         guarantee = found.guarantee
@@ -1013,16 +977,16 @@ class Campaign(Readable):
 
     def _explained(self, names: Sequence[str], where: Any) -> Explanation:
         """The explanation of the best measured row that fulfils a condition."""
-        offer, loop = on_offer("where", self._table, where), self._bandit.loop
+        offer, loop = self._pool.fulfil(where), self._bandit.loop
         every = self._bandit.best(max(1, loop.state.statistics.size))
         known = (every.index >= 0).nonzero().squeeze(-1)
         _, kept = self._fulfilling(every.index[known], list(self._record.measured()), where)
         place = known[torch.from_numpy(kept).to(known.device)][:1]
         require(len(place) > 0, "no row that fulfils the condition was measured, so that there is no best one.", StateError)
         best = Recommendation(every.points[place], every.index[place], every.mean[place], every.variance[place])
-        offered = offer if self._offer is None else offer & self._offer
+        offered = offer if self._offer.mask is None else offer & self._offer.mask
         with loop.few_threads():
-            found = explain(loop.policy, loop.state, names, (), loop.likely(self._there(offered)), best)
+            found = explain(loop.policy, loop.state, names, (), loop.likely(self._arms.there(offered)), best)
             failed, avoided = loop.failed(())
         return replace(found, failed=failed, avoided=avoided, uncertainty=math.nan, repeats=0)
 
@@ -1056,14 +1020,13 @@ class Campaign(Readable):
             "nothing was measured yet, so that there is nothing to show: tell() results first (torchbandits campaign tell).",
             StateError,
         )
-        settings, opened, believed = self._settings, self._open_rows(), self._believed()
+        settings, opened, believed = self._settings, self._arms.open, self._believed()
         aim = "small" if settings.minimize else "large"
         whole = page.CampaignPage(
-            title=f"Search for the {'smallest' if settings.minimize else 'largest'} {settings.objective} in "
-            f"{self._table_name()}",
+            title=f"Search for the {'smallest' if settings.minimize else 'largest'} {settings.objective} in {self._pool.title}",
             objective=settings.objective,
             minimize=settings.minimize,
-            facts=f"{self._table.count:,} candidates, {int(np.isfinite(values).sum()):,} measurements of {settings.objective}, "
+            facts=f"{self._pool.count:,} candidates, {int(np.isfinite(values).sum()):,} measurements of {settings.objective}, "
             f"{int(np.isnan(values).sum()):,} failed evaluations, {len(opened):,} pending rows{self._excluded_rows()}; "
             f"{aim} values are better",
             values=values,
@@ -1080,7 +1043,7 @@ class Campaign(Readable):
 
     def _excluded_rows(self) -> str:
         """The number of excluded rows as the end of a list; empty if there are none."""
-        return f", {len(self._excluded):,} excluded rows" if len(self._excluded) else ""
+        return f", {len(self._offer.excluded):,} excluded rows" if len(self._offer.excluded) else ""
 
     def _check_measured(self, there_is: str) -> None:
         """Refuse a call that needs results as long as there are none."""
@@ -1106,10 +1069,11 @@ class Campaign(Readable):
         """A sentence if some of these rows, whose evaluation has failed, failed before and were never measured."""
         times = Counter(self._rows_failed())
         again = np.array([row for row in dict.fromkeys(rows.tolist()) if times[row] > 1], np.int64)
-        again = again[self._counts()[again].numpy() == 0]
+        again = again[self._arms.counts[again].numpy() == 0]
         if not len(again):
             return []
-        said = f"Failed again, and never measured: {self._named(again)}. From now on they are left out while there are others."
+        named = self._pool.named(again)
+        said = f"Failed again, and never measured: {named}. From now on they are left out while there are others."
         if not self._bandit.loop.learns_failures:
             said += (
                 " A failure teaches nothing about other rows: leave out those that must fail as well by a condition (where=, "
@@ -1125,13 +1089,9 @@ class Campaign(Readable):
         if not len(now):
             return []
         return [
-            f"Told as failed before, with a value now: {self._named(now)}. Both count. If nothing had failed, and the cell was "
-            f"still empty, take the failure back: {self._take_back()}."
+            f"Told as failed before, with a value now: {self._pool.named(now)}. Both count. If nothing had failed, and the "
+            f"cell was still empty, take the failure back: {self._take_back()}."
         ]
-
-    def _named(self, rows: NDArray[np.int64]) -> str:
-        """The ids of rows as text; of many rows, the first ones."""
-        return ", ".join(map(repr, self._ids.of(rows[:_SHOWN]))) + (", …" if len(rows) > _SHOWN else "")
 
     def _take_back(self) -> str:
         """How a failure is taken back, in Python and as a command."""
@@ -1139,15 +1099,15 @@ class Campaign(Readable):
 
     def _shown(self) -> Shown:
         opened = self.open
-        waited = ", ".join(opened[:_SHOWN]) + (", …" if len(opened) > _SHOWN else "")
+        waited = ", ".join(opened[:SHOWN]) + (", …" if len(opened) > SHOWN else "")
         journal = [] if self._journal is None else [("journal", str(self._journal.path))]
         values = [
             ("measured", count(len(self._rows_measured()), "row")),
             ("waited for", f"{count(len(opened), 'row')}{': ' if opened else ''}{waited}"),
-            *([("excluded", count(len(self._excluded), "row"))] if len(self._excluded) else []),
+            *([("excluded", count(len(self._offer.excluded), "row"))] if len(self._offer.excluded) else []),
             *journal,
         ]
-        return pairs(f"{type(self).__name__} for {self.objective}: {count(self._table.count, 'candidate')}", values)
+        return pairs(f"{type(self).__name__} for {self.objective}: {count(self._pool.count, 'candidate')}", values)
 
     @property
     def columns(self) -> Decisions:
@@ -1174,14 +1134,14 @@ class Campaign(Readable):
     @one_at_a_time
     def open(self) -> list[str]:
         """Ids of the open rows, which were asked for and neither told nor forgotten, in the order of their selection."""
-        rows = self._open_rows()
-        return self._ids.of(rows)
+        rows = self._arms.open
+        return self._pool.ids.of(rows)
 
     @property
     @one_at_a_time
     def excluded(self) -> list[str]:
         """Ids of the rows that were taken out by `exclude`, in the order of the table."""
-        return self._ids.of(self._excluded)
+        return self._pool.ids.of(self._offer.excluded)
 
     @one_at_a_time
     def close(self) -> None:
@@ -1193,10 +1153,6 @@ class Campaign(Readable):
             self._closed = True
 
     # ------------------------------------------------------------------ inside
-
-    def _table_name(self) -> str:
-        """Name of the user's table in titles."""
-        return Path(self._table.name).name
 
     def _check_not_closed(self) -> None:
         """Refuse changes after `close`."""
@@ -1220,24 +1176,16 @@ class Campaign(Readable):
         weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
         return Path(folder) / "features.npy"
 
-    @overload
-    def _there(self, host: Tensor) -> Tensor: ...
-    @overload
-    def _there(self, host: Tensor | None) -> Tensor | None: ...
-    def _there(self, host: Tensor | None) -> Tensor | None:
-        """A tensor of the host on the device of the bandit."""
-        return None if host is None else host.to(self._bandit.device)
-
     def _learn(
         self, rows: NDArray[np.int64], values: NDArray[np.float64], noise_var: NDArray[np.float64] | None = None
     ) -> Told:
         """Tell the bandit, and add to the record."""
         with self._remembered():
             report = self._bandit.tell(
-                self._there(torch.from_numpy(rows)),
-                self._there(torch.from_numpy(self._sign * values)),
+                self._arms.there(torch.from_numpy(rows)),
+                self._arms.there(torch.from_numpy(self._sign * values)),
                 failures="forget",
-                noise_var=self._there(None if noise_var is None else torch.from_numpy(noise_var)),
+                noise_var=self._arms.there(None if noise_var is None else torch.from_numpy(noise_var)),
             )
             self._record.add(rows.tolist(), values)
         failed = int(np.isnan(values).sum())
@@ -1245,13 +1193,13 @@ class Campaign(Readable):
 
     def _labels(self, column: str, numbers: bool = False) -> Tensor:
         """The labels of all rows in a column, or its numbers, for constraints."""
-        return self._there((values_of if numbers else labels_of)("within", self._table, column))
+        return self._arms.there((values_of if numbers else labels_of)("within", self._pool.table, column))
 
     def _check_open(self, constraints: Sequence[Constraint], n: int) -> None:
         """Refuse constraints that the open rows violate."""
-        opened = torch.from_numpy(self._open_rows()[:n])
-        rows, entries = self._there(opened), self._entries(opened.tolist())
-        all_rows = torch.ones(self._table.count, dtype=torch.bool, device=self._bandit.device)
+        opened = torch.from_numpy(self._arms.open[:n])
+        rows, entries = self._arms.there(opened), self._arms.there(self._arms.entries(opened.tolist()))
+        all_rows = torch.ones(self._pool.count, dtype=torch.bool, device=self._bandit.device)
         for place in range(len(rows)):
             for constraint in constraints:
                 # Rows with equal features count as one row.
@@ -1270,45 +1218,12 @@ class Campaign(Readable):
             return None
 
     def _predicted(self) -> page.Predicted | None:
-        """Each measured row, predicted from all others; None for very few or very many rows, or without one model."""
-        state = self._bandit.loop.state
-        arms = state.rows.arm_of_row.tolist()
+        """Each measured row, predicted from all others."""
         values = self._record.measured()
         measured: dict[int, list[float]] = {}
-        for entry, told in zip(self._entries(list(values)).tolist(), values.values(), strict=True):
+        for entry, told in zip(self._arms.entries(list(values)).tolist(), values.values(), strict=True):
             measured.setdefault(entry, []).extend(told)
-        if not page.ENOUGH <= len(measured) <= page.MOST_PREDICTED:
-            return None
-        try:
-            with warnings.catch_warnings():
-                # Its warnings are on the page.
-                warnings.simplefilter("ignore", DiagnosticWarning)
-                left = leave_one_out(self._bandit)
-        except UnsupportedError:
-            return None
-        ends = self._sign * torch.stack([left.mean + deviations * left.std for deviations in (-2, 0, 2)])
-        known = [place for place, arm in enumerate(arms) if arm in measured]
-        low, middle, high = ends.sort(dim=0).values[:, known].cpu().numpy()
-        averages = np.array([np.mean(measured[arms[place]]) for place in known])
-        # Residuals are of the model's units, in which deviations are those of a normal distribution.
-        inside = int((left.residuals[known].abs() <= 2).sum())
-        words = (
-            f"Of {len(known):,} rows, each predicted from all others, {inside:,} lie within two standard deviations of the "
-            "prediction; about 19 of 20 should."
-        )
-        return page.Predicted(averages, low, middle, high, (words, *self._verdicts(left)))
-
-    def _verdicts(self, left: Calibration) -> tuple[str, ...]:
-        """Sentences on predictions that hold less or more often than chance explains. The advice of the diagnostics, to fit the
-        kernel, is for policies that do not fit it themselves."""
-        policy, posterior = self._bandit.policy, getattr(self._bandit.loop.state, "posterior", None)
-        fits = getattr(posterior, "units", None) is not None or getattr(policy, "refit_every", None) is not None
-        if not fits or not left.warnings:
-            return left.warnings
-        found, far = "More rows than chance explains lie", bool((left.coverage < left.lower).any())
-        small = f"{found} far from the predictions: the deviations on this page are too small. Repeat the best rows."
-        large = f"{found} close to the predictions: the deviations on this page are larger than they need to be."
-        return (*([small] if far else []), *([large] if bool((left.coverage > left.upper).any()) else []))
+        return predicted(self._bandit, measured, self._sign)
 
     def _repeated(self, found: Explanation) -> tuple[int, int, str] | None:
         """The row that took most of the last evaluations by the record, which outlives the process, the number of these
@@ -1316,127 +1231,34 @@ class Campaign(Readable):
         repeated = most_repeated(self._record.rows)
         if repeated is None:
             return None
-        sure = found.rivals == 0 and int(found.best.index[0]) == int(self._entries([repeated[0]])[0])
+        sure = found.rivals == 0 and int(found.best.index[0]) == int(self._arms.entries([repeated[0]])[0])
         others = "ask for rows that were not measured yet (repeats=False, --no-repeats)"
         return (*repeated, reason_for_repeats(sure, found.noise_share, others))
-
-    def _texts(self, ids: Any) -> list[str]:
-        """Ids as texts."""
-        several = isinstance(ids, Collection) and not isinstance(ids, str | Mapping) and getattr(ids, "ndim", 1) == 1
-        require(several, f"ids must be a list of ids, got {type(ids).__name__}.")
-        return self._ids.texts(ids.tolist() if isinstance(ids, Tensor) else ids)
-
-    def _rows_of(self, ids: Collection[Any] | None, where: Any) -> NDArray[np.int64]:
-        """The rows with these ids, each once, or all rows; of them, those that fulfil a condition."""
-        rows = np.arange(self._table.count)
-        if ids is not None:
-            wanted = list(dict.fromkeys(self._texts(ids)))
-            found = self._ids.find(wanted)
-            unknown = [text for text in wanted if text not in found]
-            few = ", ".join(map(repr, unknown[:_SHOWN])) + (", …" if len(unknown) > _SHOWN else "")
-            require(not unknown, f"ids: {few} {'is' if len(unknown) == 1 else 'are'} not in {self._table.name}.")
-            rows = np.array([found[text] for text in wanted], np.int64)
-        return rows if where is None else rows[on_offer("where", self._table, where).numpy()[rows]]
-
-    def _open_rows(self) -> NDArray[np.int64]:
-        """Open rows in the order of their selection, on the host."""
-        opened = self._bandit.loop.open
-        return np.zeros(0, np.int64) if opened is None else opened.index[opened.mask].cpu().numpy()
-
-    def _awaited(self, rows: NDArray[np.int64]) -> list[int]:
-        """The open ones of some rows, each as often as it or an equal row is open."""
-        waiting, found = Counter(self._open_entries().tolist()), []
-        for row, entry in zip(rows.tolist(), self._entries(rows.tolist()).tolist(), strict=True):
-            if waiting[entry] > 0:
-                waiting[entry] -= 1
-                found.append(row)
-        return found
-
-    def _open_entries(self) -> Tensor:
-        """The first of the rows equal to each open one, in the order of their selection, on the host."""
-        return self._entries(self._open_rows().tolist()).cpu()
-
-    def _counts(self) -> Tensor:
-        """Evaluations of each row, those of equal rows included, `A`, on the host."""
-        return self._bandit.counts.cpu()
-
-    def _give_up(self, rows: NDArray[np.int64]) -> None:
-        if len(rows):
-            self._bandit.forget(self._there(torch.from_numpy(rows)))
-
-    def _unseen(self, offer: Tensor | None) -> Tensor:
-        """Rows on offer that are neither measured nor open, whose evaluation did not fail, and that equal no such row."""
-        entries = torch.cat([self._open_entries(), self._entries(self._rows_failed()).cpu()])
-        unseen = (self._counts() == 0) & ~self._equal_to(entries)
-        return unseen if offer is None else unseen & offer
-
-    def _without_failing(self, offer: Tensor | None, wanted: int) -> Tensor | None:
-        """Rows on offer without those whose evaluation failed twice and that were never measured, nor rows equal to them; the
-        same if too few would be left."""
-        times = Counter(self._entries(self._rows_failed()).tolist())
-        entries = [entry for entry, number in times.items() if number >= FAILURES]
-        if not entries:
-            return offer
-        failing = self._equal_to(torch.tensor(entries)) & (self._counts() == 0)
-        hopeful = ~failing if offer is None else offer & ~failing
-        return hopeful if int(hopeful.sum()) >= wanted else offer
-
-    def _without_known(self, offer: Tensor | None, wanted: int) -> Tensor | None:
-        """Rows on offer without those of which another measurement would teach little; the same if too few would be left."""
-        known = self._bandit.policy.known_arms(self._bandit.loop.state)
-        if known is None:
-            return offer
-        others = ~known.cpu() if offer is None else offer & ~known.cpu()
-        return others if int(others.sum()) >= wanted else offer
-
-    def _equal_to(self, entries: Tensor) -> Tensor:
-        """Mask of the rows that are equal to some of them, given by the first of equal rows, on the host."""
-        first = self._bandit.loop.state.rows.first
-        return torch.isin(torch.arange(self._table.count) if first is None else first.cpu(), entries)
-
-    def _entries(self, rows: Sequence[int]) -> Tensor:
-        """The first of the rows equal to each row."""
-        return self._bandit.loop.state.rows.entry(torch.tensor(rows, dtype=torch.int64, device=self._bandit.device))
-
-    def _as_told(self, rows: Tensor, told: list[int]) -> NDArray[np.int64]:
-        """Replace each row by the equal one that was told first."""
-        own = self._entries(told).tolist()
-        first = dict(zip(reversed(own), reversed(told), strict=True))
-        return np.array([first.get(row, row) for row in rows.tolist()], np.int64)
 
     def _fulfilling(self, rows: Tensor, told: list[int], where: Any) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
         """Rows, each replaced by the equal one told first among those that fulfil a condition, and the mask of rows for
         which there is one."""
         if where is None:
-            return self._as_told(rows, told), np.ones(len(rows), bool)
-        held = on_offer("where", self._table, where).numpy()
-        found = self._as_told(rows, [row for row in told if held[row]])
+            return self._arms.as_told(rows, told), np.ones(len(rows), bool)
+        held = self._pool.fulfil(where).numpy()
+        found = self._arms.as_told(rows, [row for row in told if held[row]])
         return found, held[found]
 
     def _described(self, rows: NDArray[np.int64]) -> pd.DataFrame:
         """Rows of the table with their ids first, and the posterior mean and standard deviation of each."""
-        taken = self._cells(rows)
+        taken = self._pool.cells(rows)
         marginals = self._marginals(rows)
         # Adding 0 turns −0 into 0.
-        taken[self._own(EXPECTED)] = self._sign * marginals.mean.double().cpu().numpy() + 0.0
-        taken[self._own(DEVIATION)] = marginals.variance.double().clamp_min(0).sqrt().cpu().numpy()
+        taken[self._pool.own(EXPECTED)] = self._sign * marginals.mean.double().cpu().numpy() + 0.0
+        taken[self._pool.own(DEVIATION)] = marginals.variance.double().clamp_min(0).sqrt().cpu().numpy()
         return taken
 
     def _with_results(self, rows: NDArray[np.int64]) -> pd.DataFrame:
         """Rows as `_described`, with the average of the values told, and their number."""
         frame, values = self._described(rows), self._record.measured()
-        frame[self._own(MEASURED)] = averages(rows, values)
-        frame[self._own(TIMES)] = [len(values.get(row, [])) for row in rows.tolist()]
+        frame[self._pool.own(MEASURED)] = averages(rows, values)
+        frame[self._pool.own(TIMES)] = [len(values.get(row, [])) for row in rows.tolist()]
         return frame
-
-    def _cells(self, rows: NDArray[np.int64]) -> pd.DataFrame:
-        """Rows of the table with their ids first, without the columns of the results."""
-        taken = self._table.take(rows).to_pandas()
-        if self._ids.column is None:
-            taken.insert(0, self._ids.name, rows + 1)
-        else:
-            taken.insert(0, self._ids.name, taken.pop(self._ids.name))
-        return taken.drop(columns=list(self._settings.outcomes), errors="ignore")
 
     def _marginals(self, rows: NDArray[np.int64]) -> Marginals:
         """Posterior mean and variance of rows, not conditioned on open ones; NaN before the first result, and for a policy
@@ -1446,17 +1268,13 @@ class Campaign(Readable):
             return Marginals(unknown, unknown)
         posterior = copy.deepcopy(self._bandit.posterior)
         known = self._bandit.loop.state.rows
-        blocks = self._there(torch.from_numpy(rows)).split(_BLOCK)
+        blocks = self._arms.there(torch.from_numpy(rows)).split(_BLOCK)
         if isinstance(posterior, GaussianProcess):
             points = known.points(blocks[0][:0])
             posterior.set_pending_(points, points.new_zeros(0))
         with torch.no_grad():
             found = [posterior(known.points(block)) for block in blocks]
         return Marginals(torch.cat([part.mean for part in found]), torch.cat([part.variance for part in found]))
-
-    def _own(self, name: str) -> str:
-        """Name of an added column, which must not be a name of the table or of an outcome."""
-        return name if name not in (*self._table.schema.names, *self._settings.outcomes) else f"campaign {name}"
 
 
 def overruled_by(columns: Any) -> dict[str, Any] | None:
@@ -1473,26 +1291,6 @@ def overruled_by(columns: Any) -> dict[str, Any] | None:
 def averages(rows: NDArray[np.int64], values: Mapping[int, Sequence[float]]) -> list[float]:
     """The average of the values of each row; NaN for a row without any."""
     return [float(np.mean(values[row])) if row in values else math.nan for row in rows.tolist()]
-
-
-def known_noise(noise_std: float, decisions: Decisions) -> Policy:
-    """GP-UCB with a known noise and a kernel that is refitted after every sixth result: Matérn for features of standard
-    deviation 1, or Tanimoto for molecules.
-
-    The lengthscales have BoTorch's prior, that of Hvarfner et al. 2024. Before the first fit, arms are chosen without the
-    model.
-    """
-    base: gpytorch.kernels.Kernel = TanimotoKernel()
-    if decisions.molecules is None:
-        features = decisions.features
-        lengthscales = gpytorch.priors.LogNormalPrior(math.sqrt(2) + math.log(features) / 2, math.sqrt(3))
-        base = gpytorch.kernels.MaternKernel(2.5, ard_num_dims=features, lengthscale_prior=lengthscales)
-    kernel = gpytorch.kernels.ScaleKernel(base).double()
-    kernel.outputscale = (10 * noise_std) ** 2
-    if base.has_lengthscale:
-        base.lengthscale = math.sqrt(decisions.features)
-    options: dict[str, Any] = {"width": Constant(2.5), "prior_mean": "estimate", "initial": Spread(_FIRST)}
-    return gp_ucb(kernel, noise_std=noise_std, refit_every=_FIRST, **options)
 
 
 def _beside(journal: Journal, suffix: str) -> Path:

@@ -29,11 +29,11 @@ from torchbandits.campaigns.campaign import (
     TIMES,
     Campaign,
     averages,
-    known_noise,
     of_measurements,
     overruled_by,
 )
 from torchbandits.campaigns.corrections import Corrected, Wanted, check_result, versions_of
+from torchbandits.campaigns.known_noise import known_noise
 from torchbandits.campaigns.results import Call, Record, Results, Told, changed, copied, far_off, keys_of, noise_variances
 from torchbandits.campaigns.settings import Settings, history
 from torchbandits.checks import (
@@ -191,7 +191,7 @@ class OutcomeCampaign(Campaign):
         new = self._results.new(rows.tolist(), values)
         some = _some(new)
         if some.any():
-            texts = self._ids.of(rows)
+            texts = self._pool.ids.of(rows)
             for j, (name, own) in enumerate(zip(self._settings.outcomes, self._results.outcomes, strict=True)):
                 issue(changed(own, rows, values[:, j], new[:, j], texts, name))
             self._learn_outcomes(rows[some], np.where(new, values, np.nan)[some])
@@ -227,13 +227,13 @@ class OutcomeCampaign(Campaign):
         noise = None if not columns else self._noise_of(results, columns)
         values, lost = results.values, ~_some(~np.isnan(results.values))
         count = not results.file if again is None else again
-        opened = self._awaited(rows)
+        opened = self._arms.awaited(rows)
         new = ~np.isnan(values) | lost[:, None] if count else self._results.new(rows.tolist(), values, opened)
         some = _some(new)
         known = len(rows) - int(some.sum())
         if not count:
             notes += copied(keys_of(rows.tolist(), values), some, opened, "values")
-            texts, unasked = self._ids.of(rows), ~np.isin(rows, opened)
+            texts, unasked = self._pool.ids.of(rows), ~np.isin(rows, opened)
             for j, (name, own) in enumerate(zip(self._settings.outcomes, self._results.outcomes, strict=True)):
                 notes += changed(own, rows, values[:, j], new[:, j] & unasked, texts, name)
         if not some.any():
@@ -248,7 +248,7 @@ class OutcomeCampaign(Campaign):
         notes += self._succeeded(rows[some & ~lost])
         told = self._learn_outcomes(rows[some], np.where(new, values, np.nan)[some], None if noise is None else noise[some])
         notes += self._failing(rows[some & lost])
-        texts = self._ids.of(rows[some])
+        texts = self._pool.ids.of(rows[some])
         for j, (name, own) in enumerate(zip(self._settings.outcomes, self._results.outcomes, strict=True)):
             notes += far_off(earlier[j], np.where(new, values, np.nan)[some, j], texts, name)
             every = own.values_measured()
@@ -261,8 +261,8 @@ class OutcomeCampaign(Campaign):
         `toxicity (mg)`: the outcome would count as not measured."""
         outcomes, names = self._settings.outcomes, list(results.frame.columns)
         computed = [f"{name} {what}" for name in outcomes for what in (EXPECTED, DEVIATION, MEASURED)]
-        known = {*outcomes, self._ids.name, *self._table.schema.names, *noise}
-        known |= {self._own(name) for name in (*computed, KEEPS, OPTIMAL, RANK, TIMES)}
+        known = {*outcomes, self._pool.ids.name, *self._pool.table.schema.names, *noise}
+        known |= {self._pool.own(name) for name in (*computed, KEEPS, OPTIMAL, RANK, TIMES)}
         others = {name.strip().casefold(): name for name in names if name not in known}
         notes = []
         for outcome in (name for name in outcomes if name not in names):
@@ -309,14 +309,14 @@ class OutcomeCampaign(Campaign):
         self, rows: NDArray[np.int64], values: NDArray[np.float64], noise_var: NDArray[np.float64] | None = None
     ) -> Told:
         """Tell the bandit values `n x k`, NaN where not measured, and add them to the record."""
-        asked, before = self._open_entries().tolist(), self._counts() > 0
-        entries = self._entries(rows.tolist()).tolist()
+        asked, before = self._arms.open_entries.tolist(), self._arms.counts > 0
+        entries = self._arms.entries(rows.tolist()).tolist()
         lost = ~_some(~np.isnan(values))
         unasked = sum(not (gone or row in asked or bool(before[row])) for row, gone in zip(entries, lost, strict=True))
-        at = self._there(torch.from_numpy(rows))
-        noise = self._there(None if noise_var is None else torch.from_numpy(noise_var))
+        at = self._arms.there(torch.from_numpy(rows))
+        noise = self._arms.there(None if noise_var is None else torch.from_numpy(noise_var))
         with self._remembered():
-            self._bandit.tell(at, self._there(torch.from_numpy(values)), failures="forget", noise_var=noise)
+            self._bandit.tell(at, self._arms.there(torch.from_numpy(values)), failures="forget", noise_var=noise)
             self._results.add(rows.tolist(), values)
         return Told(int((~np.isnan(values)).sum()), int(lost.sum()), unasked=unasked)
 
@@ -374,7 +374,7 @@ class OutcomeCampaign(Campaign):
         self._check_measured("no best row")
         if len(self.objectives) > 1:
             front = self._front(measured=True, where=where)
-            return front.sort_values(self._own(OPTIMAL), ascending=False, kind="stable", ignore_index=True).head(k)
+            return front.sort_values(self._pool.own(OPTIMAL), ascending=False, kind="stable", ignore_index=True).head(k)
         told = self._results.measured_rows()
         index = self._bandit.best(max(1, len(told) if where is not None else min(k, len(told)))).index.reshape(-1)
         rows, kept = self._fulfilling(index[index >= 0], told, where)
@@ -412,16 +412,16 @@ class OutcomeCampaign(Campaign):
         names = list(self.objectives)
         small = [name for name in names if self.objectives[name] == "minimize"]
         told, left = self._results.measured_rows(), None
-        if self._offer is not None:
-            left = self._offer.clone()
+        if self._offer.mask is not None:
+            left = self._offer.mask.clone()
             left[told] = True
         with self._among(left):
             found = bandit.front(minimize=small, pulled=measured)
         index = found.index[found.index >= 0]
         rows, kept = self._fulfilling(index, told, where)
         frame = self._with_results(rows[kept])
-        frame[self._own(OPTIMAL)] = found.probability[found.index >= 0].cpu().numpy()[kept]
-        order = self._own(f"{names[0]} {EXPECTED}")
+        frame[self._pool.own(OPTIMAL)] = found.probability[found.index >= 0].cpu().numpy()[kept]
+        order = self._pool.own(f"{names[0]} {EXPECTED}")
         return frame.sort_values(order, ascending=names[0] in small, kind="stable", ignore_index=True)
 
     @one_at_a_time
@@ -521,13 +521,13 @@ class OutcomeCampaign(Campaign):
         names = f"{', '.join(others)} and {last}" if others else last
         limits = [f"{name} ≥ {value:g}" for name, value in settings.at_least.items()]
         limits += [f"{name} ≤ {value:g}" for name, value in settings.at_most.items()]
-        explained = self.explain()
+        explained, own = self.explain(), self._pool.own
         failed, counts = int(np.isnan(values).all(axis=1).sum()), (~np.isnan(values)).sum(axis=0)
         measured = ", ".join(f"{count:,} of {name}" for count, name in zip(counts.tolist(), settings.outcomes, strict=True))
         whole = outcome_page.OutcomePage(
-            title=f"Search for {'the best' if one else 'trade-offs between'} {names} in {self._table_name()}",
-            facts=f"{self._table.count:,} candidates; measurements: {measured}; {failed:,} failed evaluations; "
-            f"{len(self._open_rows()):,} pending rows{self._excluded_rows()}"
+            title=f"Search for {'the best' if one else 'trade-offs between'} {names} in {self._pool.title}",
+            facts=f"{self._pool.count:,} candidates; measurements: {measured}; {failed:,} failed evaluations; "
+            f"{len(self._arms.open):,} pending rows{self._excluded_rows()}"
             + (f"; limits: {', '.join(limits)}" if limits else ""),
             objectives=dict(settings.objectives),
             at_least=dict(settings.at_least),
@@ -536,8 +536,8 @@ class OutcomeCampaign(Campaign):
             rows=np.array(self._results.rows, np.int64),
             values=values,
             front=self.best(10) if one else self.front(),
-            shown={name: (self._own(f"{name} {EXPECTED}"), self._own(f"{name} {DEVIATION}")) for name in settings.outcomes},
-            opened=self._described(self._open_rows()),
+            shown={name: (own(f"{name} {EXPECTED}"), own(f"{name} {DEVIATION}")) for name in settings.outcomes},
+            opened=self._described(self._arms.open),
             columns=self.columns.to_pandas().reset_index(),
             doubt=self.doubt(),
             explained=explained.lines(),
@@ -554,17 +554,10 @@ class OutcomeCampaign(Campaign):
 
     # ------------------------------------------------------------------ inside
 
-    def _open_rows(self) -> NDArray[np.int64]:
-        opened = self._bandit.loop.open
-        return np.zeros(0, np.int64) if opened is None else opened.index[0][opened.mask[0]].cpu().numpy()
-
-    def _counts(self) -> Tensor:
-        return self._bandit.counts.sum(dim=-2).cpu()
-
     def _described(self, rows: NDArray[np.int64]) -> pd.DataFrame:
         """Rows of the table with their ids first, the posterior mean and deviation of each outcome, and the probability that
         all limits hold. Empty before the first result of an outcome."""
-        frame, state = self._cells(rows), table_of(self._bandit.loop, "a campaign")
+        frame, state = self._pool.cells(rows), table_of(self._bandit.loop, "a campaign")
         mean, std = (part.double() for part in marginals(state))
         at = torch.from_numpy(rows).to(mean.device).expand(len(mean), -1)
         shown = state.in_reward_units(mean.gather(-1, at), std.gather(-1, at).square())
@@ -572,12 +565,12 @@ class OutcomeCampaign(Campaign):
         means = torch.where(known, shown.mean, torch.nan).cpu().numpy()
         deviations = torch.where(known, shown.variance.clamp_min(0).sqrt(), torch.nan).cpu().numpy()
         for name, expected, deviation in zip(self._settings.outcomes, means, deviations, strict=True):
-            frame[self._own(f"{name} {EXPECTED}")] = expected
-            frame[self._own(f"{name} {DEVIATION}")] = deviation
+            frame[self._pool.own(f"{name} {EXPECTED}")] = expected
+            frame[self._pool.own(f"{name} {DEVIATION}")] = deviation
         if limits := self._limits():
             chance = log_probability(mean, std, limits, state.table).exp().gather(-1, at[0])
             sure = bool(known[[limit.outcome for limit in limits]].all())
-            frame[self._own(KEEPS)] = chance.cpu().numpy() if sure else np.full(len(rows), np.nan)
+            frame[self._pool.own(KEEPS)] = chance.cpu().numpy() if sure else np.full(len(rows), np.nan)
         return frame
 
     def _limits(self) -> tuple[Limit, ...]:
@@ -589,9 +582,9 @@ class OutcomeCampaign(Campaign):
         frame, times = self._described(rows), np.zeros(len(rows), np.int64)
         for name, own in zip(self._settings.outcomes, self._results.outcomes, strict=True):
             values = own.measured()
-            frame[self._own(f"{name} {MEASURED}")] = averages(rows, values)
+            frame[self._pool.own(f"{name} {MEASURED}")] = averages(rows, values)
             times = np.maximum(times, [len(values.get(row, [])) for row in rows.tolist()])
-        frame[self._own(TIMES)] = times
+        frame[self._pool.own(TIMES)] = times
         return frame
 
 

@@ -44,8 +44,6 @@ _ENOUGH = 8
 """Number of values from which on another one may be called far from them."""
 Call = tuple[Sequence[int], NDArray[np.float64]]
 """The rows of the results of one call, and the results."""
-FAILURES = 2
-"""Number of failed evaluations after which a row that was never measured is left out while there are others."""
 
 
 @dataclass(frozen=True)

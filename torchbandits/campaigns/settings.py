@@ -149,14 +149,12 @@ class Beginning:
 
     Attributes:
         table: The candidates.
-        ids: The ids of the candidates.
         settings: The settings of the campaign.
         new: Whether the settings are yet to be written.
         changed: Whether they are those of a resumed campaign with another condition on its candidates.
     """
 
     table: Table
-    ids: Ids
     settings: Settings
     new: bool
     changed: bool = False
@@ -218,7 +216,7 @@ def begin(given: Any, wanted: dict[str, Any], candidates: str | None, path: Path
     full = f"every row of {table.name} has a value in {columns}: there is nothing left to find out. Leave "
     message = full + "the column out of the table, or name another objective."
     require(any(len(values) < table.count for values in found), message)
-    return Beginning(table, ids, settings, True)
+    return Beginning(table, settings, True)
 
 
 def _check_spelling(table: Table, objective: str, known: list[str | None], overruled: Mapping[str, Any]) -> None:
@@ -266,7 +264,7 @@ def _resumed(settings: Settings, given: Any, wanted: dict[str, Any], candidates:
         StateError,
     )
     asked = settings.candidates if candidates is None else candidates or None
-    return Beginning(table, ids, replace(settings, candidates=asked), False, changed=asked != settings.candidates)
+    return Beginning(table, replace(settings, candidates=asked), False, changed=asked != settings.candidates)
 
 
 def history(table: Table, objective: str) -> tuple[NDArray[np.int64], NDArray[np.float64]]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from torchbandits.campaigns.results import FAILURES
+from torchbandits.campaigns.offer import FAILURES
 from torchbandits.checks import check_flag
 from torchbandits.errors import ArgumentError, StateError, UnsupportedError, require
 from torchbandits.plugins.pool import Pool

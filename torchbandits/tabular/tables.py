@@ -119,6 +119,10 @@ class InMemory(Table):
         """The whole table."""
         return self._table
 
+    def first(self, count: int) -> InMemory:
+        """The first rows alone."""
+        return InMemory(self._table.slice(0, count), self.path, index=self.index)
+
     def batches(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
         """Yield views of the columns."""
         yield from self._table.select(list(columns)).to_batches(max_chunksize=BATCH)

@@ -1,0 +1,85 @@
+"""The rows of a campaign as arms of its bandit, for which rows with equal features are one arm."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import overload
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from torchbandits.bandit import Bandit
+
+
+class Arms:
+    """Rows of a table as arms of a bandit.
+
+    The `entry` of a row is the first of the rows with the same features. Rows are numbers on the host.
+
+    Args:
+        bandit: The bandit; its arms are the rows of the table in their order.
+    """
+
+    def __init__(self, bandit: Bandit) -> None:
+        self._bandit = bandit
+
+    @overload
+    def there(self, host: Tensor) -> Tensor: ...
+    @overload
+    def there(self, host: Tensor | None) -> Tensor | None: ...
+    def there(self, host: Tensor | None) -> Tensor | None:
+        """A tensor of the host on the device of the bandit."""
+        return None if host is None else host.to(self._bandit.device)
+
+    def entries(self, rows: Sequence[int]) -> Tensor:
+        """The entry of each row."""
+        at = torch.tensor(rows, dtype=torch.int64, device=self._bandit.device)
+        return self._bandit.loop.state.rows.entry(at).cpu()
+
+    def equal_to(self, entries: Tensor) -> Tensor:
+        """The mask of the rows with one of these entries, `A`."""
+        first = self._bandit.loop.state.rows.first
+        return torch.isin(torch.arange(self._bandit.loop.num_arms) if first is None else first.cpu(), entries)
+
+    @property
+    def counts(self) -> Tensor:
+        """Evaluations of each row, those of equal rows included, of all outcomes together, `A`."""
+        counts = self._bandit.counts.cpu()
+        return counts.reshape(-1, counts.shape[-1]).sum(dim=0)
+
+    @property
+    def open(self) -> NDArray[np.int64]:
+        """The open rows in the order of their selection. They are the same for all outcomes."""
+        opened = self._bandit.loop.open
+        if opened is None:
+            return np.zeros(0, np.int64)
+        index, mask = (part.reshape(-1, part.shape[-1])[0] for part in (opened.index, opened.mask))
+        return index[mask].cpu().numpy()
+
+    @property
+    def open_entries(self) -> Tensor:
+        """The entry of each open row, in the order of their selection."""
+        return self.entries(self.open.tolist())
+
+    def awaited(self, rows: NDArray[np.int64]) -> list[int]:
+        """The open ones of some rows, each as often as it or an equal row is open."""
+        waiting, found = Counter(self.open_entries.tolist()), []
+        for row, entry in zip(rows.tolist(), self.entries(rows.tolist()).tolist(), strict=True):
+            if waiting[entry] > 0:
+                waiting[entry] -= 1
+                found.append(row)
+        return found
+
+    def give_up(self, rows: NDArray[np.int64]) -> None:
+        """Forget open rows."""
+        if len(rows):
+            self._bandit.forget(self.there(torch.from_numpy(rows)))
+
+    def as_told(self, rows: Tensor, told: list[int]) -> NDArray[np.int64]:
+        """Replace each row by the equal one that was told first."""
+        own = self.entries(told).tolist()
+        first = dict(zip(reversed(own), reversed(told), strict=True))
+        return np.array([first.get(row, row) for row in rows.tolist()], np.int64)

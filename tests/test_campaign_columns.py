@@ -143,6 +143,18 @@ def test_empty_cells_count_as_the_median_and_are_marked():
     assert all(np.isfinite(values).all() for values in found.values())
 
 
+def test_columns_that_begin_with_empty_cells_keep_their_features(monkeypatch: pytest.MonkeyPatch):
+    """The encoder learns the types of the cells from the first row."""
+    monkeypatch.setattr("torchbandits.tabular.tables.BATCH", 10)
+    frame = table()[["number", "text", "size", "yes", "day"]].astype({"yes": "boolean"})
+    frame.loc[:9] = None
+    decisions = decided(frame)
+    found = features(frame, decisions)
+    assert len(found) == decisions.features
+    for name, values in features(frame[::-1], decisions).items():
+        np.testing.assert_array_equal(values[::-1], found[name])
+
+
 def test_a_column_with_few_cells_is_described_by_all_of_them(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(campaign_columns, "SAMPLE", 10)
     frame = table()[["number"]].assign(few=np.nan)

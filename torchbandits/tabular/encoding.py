@@ -86,10 +86,10 @@ def _parts(place: int, decision: Decision) -> list[tuple[str, Any, list[str]]]:
     if decision.kind == SUBSTANCE:
         steps.append(preprocessing.FunctionTransformer(partial(_placed, coordinates=decision.coordinates)))
     elif decision.kind == "ordered":
-        steps.append(impute.SimpleImputer(missing_values=len(order[0]) - 1.0, strategy="constant", fill_value=decision.fill))
+        steps.append(_filled(len(order[0]) - 1.0, decision.fill))
     else:
         steps.append(preprocessing.FunctionTransformer(partial(_as_kind, kind=decision.kind, unit=decision.unit)))
-        steps.append(impute.SimpleImputer(strategy="constant", fill_value=decision.fill, keep_empty_features=True))
+        steps.append(_filled(np.nan, decision.fill))
     if decision.kind != SUBSTANCE:
         steps.append(preprocessing.FunctionTransformer(partial(_standard, center=decision.center, scale=decision.scale)))
     parts = [(name, pipeline.make_pipeline(*steps), column)]
@@ -97,6 +97,11 @@ def _parts(place: int, decision: Decision) -> list[tuple[str, Any, list[str]]]:
         empty = EMPTY if decision.kind in ("ordered", SUBSTANCE) else np.nan
         parts.append((f"{name} empty", impute.MissingIndicator(missing_values=empty, features="all"), column))
     return parts
+
+
+def _filled(empty: float, fill: float) -> Any:
+    """A transformer that replaces empty cells, also where all cells of the first rows are empty."""
+    return impute.SimpleImputer(missing_values=empty, strategy="constant", fill_value=fill, keep_empty_features=True)
 
 
 def _as_kind(values: Any, kind: str, unit: float) -> NDArray[np.float64]:

@@ -65,8 +65,9 @@ class Encoder:
         try:
             frame = pd.DataFrame({d.column: _cells(d, batch.column(d.column)) for d in self.decisions}, columns=self.columns)
             if not self._ready:
-                # `fit` only checks the types of the columns, since every parameter is given.
-                self._parts.fit(frame)
+                # `fit` only checks the types of the columns, since every parameter is given. It transforms what it is given,
+                # so that all rows would cost twice as much.
+                self._parts.fit(frame.head(1))
                 self._ready = True
             return np.asarray(self._parts.transform(frame), np.float64)
         except ValueError as error:

@@ -87,7 +87,7 @@ def test_spellings_of_one_molecule_are_one_point_and_named():
     c = tb.Campaign(rows, objective="yield", columns={"solvent": "substance"})
     assert c.columns["solvent"].why == "as told; 'CCO' and 'OCC' are one molecule"
     assert "molecule" not in c.columns["ligand"].why
-    assert int(c._entries([len(rows) - 1])) == 0, "rows that differ in the spelling alone are one arm"
+    assert int(c._arms.entries([len(rows) - 1])) == 0, "rows that differ in the spelling alone are one arm"
 
 
 def test_substances_are_features_beside_others_and_the_campaign_resumes(tmp_path: Path):

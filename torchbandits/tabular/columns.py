@@ -22,12 +22,10 @@ if TYPE_CHECKING:
     import pandas as pd
     import pyarrow as pa
     from pyarrow import compute as pc
-    from sklearn import preprocessing
 else:
     from torchbandits.tabular.extras import compute as pc
     from torchbandits.tabular.extras import pandas as pd
     from torchbandits.tabular.extras import pyarrow as pa
-    from torchbandits.tabular.extras import sklearn_preprocessing as preprocessing
 
 MOLECULE, SUBSTANCE = "molecule", "substance"
 KINDS = ("number", "log", "count", "boolean", "date", "category", "ordered", SUBSTANCE, MOLECULE, "ignore")
@@ -549,8 +547,9 @@ def transformed(kind: str, values: NDArray[np.float64], unit: float = 0.0) -> ND
 def _scaled(decision: Decision, values: NDArray[np.float64]) -> Decision:
     """The decision with median, mean and standard deviation of (transformed) values."""
     some = values[~np.isnan(values)]
-    scaler = preprocessing.StandardScaler().fit(some[:, None])
-    center, scale = float(scaler.mean_[0]), float(scaler.scale_[0])
+    center, scale = float(some.mean()), float(some.std())
+    # Equal numbers have a deviation of 0, or one that is all rounding error.
+    scale = scale if scale > ROUNDING * abs(center) else 1.0
     return replace(decision, fill=float(np.median(some)), center=center, scale=scale)
 
 

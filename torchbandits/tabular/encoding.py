@@ -31,14 +31,9 @@ from torchbandits.tabular.kept import keep
 from torchbandits.tabular.tables import Table
 
 if TYPE_CHECKING:
-    import pandas as pd
     import pyarrow as pa
-    from sklearn import compose, impute, pipeline, preprocessing
+    from sklearn import preprocessing
 else:
-    from torchbandits.tabular.extras import pandas as pd
-    from torchbandits.tabular.extras import sklearn_compose as compose
-    from torchbandits.tabular.extras import sklearn_impute as impute
-    from torchbandits.tabular.extras import sklearn_pipeline as pipeline
     from torchbandits.tabular.extras import sklearn_preprocessing as preprocessing
 
 IN_MEMORY = 1 << 28
@@ -55,76 +50,68 @@ class Encoder:
     def __init__(self, decisions: Decisions) -> None:
         self.decisions = [decision for decision in decisions if decision.features]
         self.columns, self.features = [decision.column for decision in self.decisions], decisions.features
-        self._parts = compose.ColumnTransformer(
-            [part for place, decision in enumerate(self.decisions) for part in _parts(place, decision)], sparse_threshold=0.0
-        )
-        self._ready = False
+        self._parts = [_part(decision) for decision in self.decisions]
 
     def __call__(self, batch: pa.RecordBatch | pa.Table) -> NDArray[np.float64]:
         """Features of some rows, `n x d`."""
+        features, first = np.empty((batch.num_rows, self.features)), 0
         try:
-            frame = pd.DataFrame({d.column: _cells(d, batch.column(d.column)) for d in self.decisions}, columns=self.columns)
-            if not self._ready:
-                # `fit` only checks the types of the columns, since every parameter is given. It transforms what it is given,
-                # so that all rows would cost twice as much.
-                self._parts.fit(frame.head(1))
-                self._ready = True
-            return np.asarray(self._parts.transform(frame), np.float64)
+            for decision, part in zip(self.decisions, self._parts, strict=True):
+                cells = batch.column(decision.column)
+                own = part(cells.combine_chunks() if hasattr(cells, "combine_chunks") else cells)
+                features[:, first : first + decision.features] = own
+                first += decision.features
         except ValueError as error:
             raise StateError(f"the table has changed since the types of its columns were chosen: {error}.") from error
+        return features
 
 
-def _parts(place: int, decision: Decision) -> list[tuple[str, Any, list[str]]]:
-    """Transformers of a column with all parameters given, for `ColumnTransformer`."""
-    name, column = f"{place}", [decision.column]
+def _part(decision: Decision) -> Callable[[pa.Array], NDArray[np.float64]]:
+    """The encoder of one column: `n` cells as features `n x k`."""
     if decision.kind == "category":
-        known = [*decision.categories, *([EMPTY] if decision.missing else [])]
-        return [(name, preprocessing.OneHotEncoder(categories=[known], sparse_output=False), column)]
-    steps: list[Any] = []
-    order = [[*decision.categories, EMPTY]]
+        return partial(_hot, _fitted(preprocessing.OneHotEncoder, decision, bool(decision.missing), sparse_output=False))
     if decision.kind in ("ordered", SUBSTANCE):
-        steps.append(preprocessing.OrdinalEncoder(categories=order, dtype=np.float64))
+        return partial(_placed, _fitted(preprocessing.OrdinalEncoder, decision, True, dtype=np.float64), decision)
+    return partial(_number, decision)
+
+
+def _fitted(kind: Any, decision: Decision, empty: bool, **options: Any) -> Any:
+    """An encoder of categories that are known beforehand, the category of empty cells included."""
+    known = [*decision.categories, *([EMPTY] if empty else [])]
+    return kind(categories=[known], **options).fit(np.array([known[:1]], object))
+
+
+def _texts(cells: pa.Array) -> NDArray[Any]:
+    found: NDArray[Any] = as_texts(cells).fill_null(EMPTY).to_numpy(zero_copy_only=False)
+    return found.reshape(-1, 1)
+
+
+def _hot(encoder: Any, cells: pa.Array) -> NDArray[np.float64]:
+    return np.asarray(encoder.transform(_texts(cells)))
+
+
+def _placed(encoder: Any, decision: Decision, cells: pa.Array) -> NDArray[np.float64]:
+    """The places of ordered categories as numbers, or the coordinates of substances."""
+    places = np.asarray(encoder.transform(_texts(cells)))[:, 0]
+    empty = places == len(decision.categories)
     if decision.kind == SUBSTANCE:
-        steps.append(preprocessing.FunctionTransformer(partial(_placed, coordinates=decision.coordinates)))
-    elif decision.kind == "ordered":
-        steps.append(_filled(len(order[0]) - 1.0, decision.fill))
+        # Those of an empty cell are 0, the mean.
+        own = np.array([*decision.coordinates, [0.0] * len(decision.coordinates[0])])[places.astype(np.int64)]
     else:
-        steps.append(preprocessing.FunctionTransformer(partial(_as_kind, kind=decision.kind, unit=decision.unit)))
-        steps.append(_filled(np.nan, decision.fill))
-    if decision.kind != SUBSTANCE:
-        steps.append(preprocessing.FunctionTransformer(partial(_standard, center=decision.center, scale=decision.scale)))
-    parts = [(name, pipeline.make_pipeline(*steps), column)]
-    if decision.missing:
-        empty = EMPTY if decision.kind in ("ordered", SUBSTANCE) else np.nan
-        parts.append((f"{name} empty", impute.MissingIndicator(missing_values=empty, features="all"), column))
-    return parts
+        own = _standard(places, empty, decision)
+    return np.column_stack([own, empty]) if decision.missing else own
 
 
-def _filled(empty: float, fill: float) -> Any:
-    """A transformer that replaces empty cells, also where all cells of the first rows are empty."""
-    return impute.SimpleImputer(missing_values=empty, strategy="constant", fill_value=fill, keep_empty_features=True)
+def _number(decision: Decision, cells: pa.Array) -> NDArray[np.float64]:
+    values = transformed(decision.kind, as_numbers(cells), decision.unit)
+    empty = np.isnan(values)
+    own = _standard(values, empty, decision)
+    return np.column_stack([own, empty]) if decision.missing else own
 
 
-def _as_kind(values: Any, kind: str, unit: float) -> NDArray[np.float64]:
-    return transformed(kind, np.asarray(values, np.float64), unit)
-
-
-def _placed(values: Any, coordinates: Sequence[Sequence[float]]) -> NDArray[np.float64]:
-    """The coordinates of substances from their places; those of an empty cell are 0, the mean."""
-    rows = np.array([*coordinates, [0.0] * len(coordinates[0])])
-    return rows[np.asarray(values).astype(np.int64).ravel()]
-
-
-def _standard(values: Any, center: float, scale: float) -> NDArray[np.float64]:
-    return (np.asarray(values, np.float64) - center) / scale
-
-
-def _cells(decision: Decision, values: Any) -> Any:
-    """Cells of a column in the form that its transformer takes."""
-    values = values.combine_chunks() if hasattr(values, "combine_chunks") else values
-    if decision.kind in ("category", "ordered", SUBSTANCE):
-        return as_texts(values).fill_null(EMPTY).to_numpy(zero_copy_only=False)
-    return as_numbers(values)
+def _standard(values: NDArray[np.float64], empty: NDArray[np.bool_], decision: Decision) -> NDArray[np.float64]:
+    """Numbers in standard deviations from their mean, `n x 1`, with a fixed number for empty cells."""
+    return ((np.where(empty, decision.fill, values) - decision.center) / decision.scale).reshape(-1, 1)
 
 
 def encode(

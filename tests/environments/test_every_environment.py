@@ -1,6 +1,7 @@
 """The contract of environments, on every kind that the package makes."""
 
 import math
+import pickle
 
 import pytest
 import torch
@@ -99,3 +100,12 @@ class TestEveryEnvironment(EnvironmentContract):
         environment = self.environment()
         assert environment.means.isnan().any() == isinstance(environment, BlackBox)
         assert math.isnan(environment.noise_std) == isinstance(environment, BlackBox)
+
+
+@pytest.mark.parametrize("kind", ["branin", "hartmann", "ackley", "sin_cos", "rosenbrock", "borehole", "rkhs", "recorded"])
+def test_a_pickled_environment_is_the_same(kind):
+    environment = ENVIRONMENTS[kind]()
+    copied = pickle.loads(pickle.dumps(environment))
+    index = torch.arange(6)
+    torch.testing.assert_close(copied.means, environment.means, rtol=0, atol=0)
+    assert torch.equal(copied.sample(index, [generator(4)]), environment.sample(index, [generator(4)]))

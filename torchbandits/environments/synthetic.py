@@ -3,6 +3,8 @@ in the coordinates of the paper."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
@@ -84,18 +86,10 @@ def synthetic(
     else:
         arms = sobol_points(num_arms, features, seed)
 
-    sign = -1.0 if problem.is_minimization_problem else 1.0
-
-    def raw(points: Tensor) -> Tensor:
-        return sign * problem.evaluate_true(lower + points * (upper - lower))
-
+    raw = _OnUnitCube(problem, lower, upper)
     low, high = raw(arms).aminmax()
-
-    def symmetric(points: Tensor) -> Tensor:
-        return 2 * (raw(points) - low) / (high - low) - 1
-
     # A function that is constant on its arms has no scale.
-    function = symmetric if scaled and high > low else raw
+    function = _Symmetric(raw, low, high) if scaled and high > low else raw
     return Function(function, arms, noise_std, name=name, noise=noise)
 
 
@@ -119,6 +113,34 @@ def global_optimization(name: str = "branin", *, num_arms: int = 900, noise_std:
     require(function.arms.shape[-1] == 2, f"{name} has {function.arms.shape[-1]} features, not 2: see synthetic.")
     function.norm_bound = 1.0
     return function
+
+
+# The functions are classes and not closures, so that an environment can be pickled, as a pool of processes does.
+
+
+@dataclass(frozen=True, eq=False)
+class _OnUnitCube:
+    """A test problem of BoTorch on the unit cube, negated if it is one to be minimised."""
+
+    problem: BaseTestProblem
+    lower: Tensor
+    upper: Tensor
+
+    def __call__(self, points: Tensor) -> Tensor:
+        sign = -1.0 if self.problem.is_minimization_problem else 1.0
+        return sign * self.problem.evaluate_true(self.lower + points * (self.upper - self.lower))
+
+
+@dataclass(frozen=True, eq=False)
+class _Symmetric:
+    """A function whose values from `low` to `high` are mapped to [−1, 1]."""
+
+    raw: Callable[[Tensor], Tensor]
+    low: Tensor
+    high: Tensor
+
+    def __call__(self, points: Tensor) -> Tensor:
+        return 2 * (self.raw(points) - self.low) / (self.high - self.low) - 1
 
 
 def _problem(name: str, dim: int | None) -> BaseTestProblem:
@@ -172,11 +194,11 @@ def sin_cos(*, num_arms: int = 2000, noise_std: float = 1.0, noise: str = "gauss
     """
     require(is_whole(num_arms, 2) and num_arms <= GRID_LIMIT, f"num_arms must be from 2 to {GRID_LIMIT}, got {num_arms}.")
     low, high = SIN_COS_INTERVAL
+    return Function(_waves, low + (high - low) * grid(1, num_arms), noise_std, name="sin-cos", noise=noise)
 
-    def function(x: Tensor) -> Tensor:
-        return (x.sin() + x.cos() + 0.1 * x).squeeze(-1)
 
-    return Function(function, low + (high - low) * grid(1, num_arms), noise_std, name="sin-cos", noise=noise)
+def _waves(x: Tensor) -> Tensor:
+    return (x.sin() + x.cos() + 0.1 * x).squeeze(-1)
 
 
 def rosenbrock(
@@ -209,16 +231,17 @@ def rosenbrock(
     check_whole("points_per_dim", points_per_dim, 2)
     check_flag("scaled", scaled)
     require(is_finite(a) and is_finite(b) and b >= 0, f"a must be finite, b finite and ≥ 0, got {a} and {b}.")
-    a, b = float(a), float(b)
     arms = ROSENBROCK_SIDE * (2 * grid(2, points_per_dim) - 1)
+    raw = _Banana(float(a), float(b))
+    function = _Symmetric(raw, *torch.aminmax(raw(arms))) if scaled else raw
+    return Function(function, arms, noise_std, name="rosenbrock", noise=noise)
 
-    def raw(points: Tensor) -> Tensor:
+
+@dataclass(frozen=True)
+class _Banana:
+    a: float
+    b: float
+
+    def __call__(self, points: Tensor) -> Tensor:
         x, y = points.unbind(dim=-1)
-        return -((a - x) ** 2) - b * (y - x**2) ** 2
-
-    low, high = torch.aminmax(raw(arms))
-
-    def symmetric(points: Tensor) -> Tensor:
-        return 2 * (raw(points) - low) / (high - low) - 1
-
-    return Function(symmetric if scaled else raw, arms, noise_std, name="rosenbrock", noise=noise)
+        return -((self.a - x) ** 2) - self.b * (y - x**2) ** 2

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import torchbandits as tb
-from torchbandits.batching import ExactRatio, Global, GlobalThenLocal, Local, Product
+from torchbandits.batching import ExactRatio, FixedSize, Global, GlobalThenLocal, Local, Product
 from torchbandits.policies import Composed
-from torchbandits.scores import UCB, LogEI, LogPI, PosteriorDraw, named_score
+from torchbandits.scores import UCB, LogEI, LogPI, PosteriorDraw, Score, named_score
 
 
 def value(score, mean: float, std: float, incumbent: float) -> float:
@@ -112,3 +112,48 @@ def test_names():
         named_score("ucbb", None, 0.3)
     with pytest.raises(tb.errors.ArgumentError, match="margin"):
         named_score("ucb", 0.1, 0.3)
+
+
+class Own(Score):
+    """A score of a user, given as a function of mean and deviation."""
+
+    def __init__(self, function):
+        self.function = function
+
+    def __call__(self, mean, std, width, incumbent):
+        return self.function(mean, std)
+
+
+def bandit_of(score: Score, size: int) -> tb.Bandit:
+    arms = torch.linspace(0, 3, 20, dtype=torch.float64).unsqueeze(-1)
+    kernel, rule = gpytorch.kernels.RBFKernel().double(), FixedSize(size=size)
+    bandit = tb.Bandit(Composed(kernel, 0.1, tb.widths.Constant(2.0), 0.01, score=score, batch_rule=rule), arms)
+    bandit.tell(torch.tensor([4, 9]), torch.tensor([0.1, 0.7], dtype=torch.float64))
+    return bandit
+
+
+@pytest.mark.parametrize("size", [1, 3])
+@pytest.mark.parametrize(
+    ("score", "error", "word"),
+    [
+        (Own(lambda mean, std: (mean - mean.amax(dim=-1, keepdim=True)).sqrt()), tb.errors.NumericalError, "score Own is NaN"),
+        (Own(lambda mean, std: 1 / (mean - mean)), tb.errors.NumericalError, "∞"),
+        (Own(lambda mean, std: mean.sum()), tb.errors.ShapeError, "score Own must give"),
+        (Own(lambda mean, std: mean > 0), tb.errors.ShapeError, "bool"),
+        (Own(lambda mean, std: 1.0), tb.errors.ShapeError, "float"),
+    ],
+)
+def test_a_score_of_a_user_that_is_no_score_is_an_error(score, error, word, size):
+    """An `ask` without picks would repeat for ever in `run`."""
+    bandit = bandit_of(score, size)
+    for _ in range(2):
+        with pytest.raises(error, match=word):
+            bandit.ask()
+
+
+@pytest.mark.parametrize("size", [1, 3])
+def test_arms_on_offer_are_picked_though_every_score_is_minus_infinity(size):
+    """As log EI by its formula, where EI underflows."""
+    bandit = bandit_of(Own(lambda mean, std: torch.full_like(std, -torch.inf)), size)
+    picked = bandit.ask(available=torch.arange(20) >= 7).index
+    assert picked.tolist() == [7] * size

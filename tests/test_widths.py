@@ -106,3 +106,18 @@ def test_a_width_of_another_shape_is_named(width: tb.widths.Width, got: str):
     bandit = tb.Bandit(tb.gp_ucb(kernel, noise_std=0.1, width=width), torch.rand(9, 2, dtype=torch.float64))
     with pytest.raises(errors.ShapeError, match=rf"{type(width).__name__} must give a tensor .*{got}"):
         bandit.ask()
+
+
+class NoNumber(tb.widths.Width):
+    """A width of a user whose formula fails."""
+
+    def __call__(self, progress):
+        return torch.full_like(progress.pulls, torch.nan)
+
+
+def test_an_error_names_a_width_that_is_no_number():
+    arms = torch.rand(20, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    bandit = tb.Bandit(tb.gp_ucb(kernel_pair("rbf")[0], noise_std=0.1, width=NoNumber()), arms)
+    with pytest.raises(errors.NumericalError, match="width is NaN"):
+        bandit.tell(torch.tensor([3]), torch.tensor([0.5], dtype=torch.float64))
+    assert bandit.pulls == 0

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from torchbandits.display import count
-from torchbandits.errors import issue, not_finite
+from torchbandits.errors import NumericalError, issue, not_finite
 from torchbandits.gradients import without_gradients
 from torchbandits.policies import Policy, State
 from torchbandits.transfers import to_device
@@ -21,7 +21,7 @@ def certificate(policy: Policy, state: State) -> Tensor:
     posterior.
 
     Raises:
-        NumericalError: If the posterior is not finite.
+        NumericalError: If the posterior or the width is not finite.
     """
     bounds = policy.bounds(state)
     if bounds is None:
@@ -32,6 +32,9 @@ def certificate(policy: Policy, state: State) -> Tensor:
         return gap
     finite = torch.isfinite(gap)
     if not bool(finite.all()):
+        # A posterior that broke down leaves no finite log-determinant, from which many widths are computed.
+        if bool(torch.isfinite(state.sum_on_host("log_det")).all()) and not bool(torch.isfinite(policy.width(state)).all()):
+            raise NumericalError("the confidence width is NaN or infinite; nothing was learned. Check its formula.")
         broken = (~finite).reshape(-1)
         raise not_finite(broken.nonzero().reshape(-1).tolist(), str(state.rows.source.dtype))
     return gap

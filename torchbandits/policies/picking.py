@@ -11,7 +11,7 @@ from torch import Tensor
 from torchbandits.arms import ArmRows, ArmTable, FullSweep, Lookahead, PosteriorDraws, best_arm
 from torchbandits.arms.joint import JointDraws
 from torchbandits.batching import BatchRule, RandomizedBeliever, Repeat
-from torchbandits.errors import ArgumentError
+from torchbandits.errors import ArgumentError, NumericalError, ShapeError
 from torchbandits.gradients import without_gradients
 from torchbandits.policies.state import BoxState, PosteriorState, State, TableState
 from torchbandits.posteriors import Pending
@@ -246,7 +246,17 @@ class Picker:
         """The scores of the arms `slot` (all if None); `means` are those of all arms. For a draw, the upper bounds."""
         score = UCB() if isinstance(self._base, PosteriorDraw) else self._base
         incumbent = score.reference(only_entries(self._table.rows, means)) if score.relative else self._width
-        return self._priced(score(mean, std, self._width, incumbent), slot)
+        values = score(mean, std, self._width, incumbent)
+        name = type(score).__name__
+        if not isinstance(values, Tensor) or values.shape != mean.shape or not values.is_floating_point():
+            got = f"{tuple(values.shape)} of {values.dtype}" if isinstance(values, Tensor) else type(values).__name__
+            raise ShapeError(f"the score {name} must give floating-point numbers of the shape {tuple(mean.shape)}, got {got}.")
+        # −∞ stands for arms that are not on offer. Half of the least number leaves room for the tolerance of ties.
+        values = self._priced(values, slot).clamp_min(torch.finfo(values.dtype).min / 2)
+        # No arm is the best beside a NaN or ∞.
+        if slot is None and not bool(torch.isfinite(self._table.rows.across.amax(values)).all()):
+            raise NumericalError(f"the score {name} is NaN or ∞ at some arms.")
+        return values
 
     def _priced(self, scores: Tensor, slot: Tensor | None) -> Tensor:
         return self._score.priced(scores, self._costs(slot)) if isinstance(self._score, PerCost) else scores

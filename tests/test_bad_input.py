@@ -338,3 +338,42 @@ def test_a_saved_state_with_a_number_for_its_rows_is_refused():
     state["state"]["rows.row_of_arm"] = torch.tensor(3)
     with pytest.raises(errors.ShapeError, match="without a row"):
         bandit.load_state_dict(state)
+
+
+class OwnEnvironment(tb.environments.Environment):
+    """An environment of a user."""
+
+    name, noise_std, arms = "own", 0.1, torch.linspace(0, 1, 6, dtype=torch.float64).unsqueeze(-1)
+    means = arms[:, 0]
+    sampled = staticmethod(lambda rewards: rewards)
+
+    def sample(self, index, generators):
+        return self.sampled(self.arms[:, 0][index])
+
+
+def own_environment(**parts: Any) -> tb.environments.Environment:
+    return type("Own", (OwnEnvironment,), parts)()
+
+
+@pytest.mark.parametrize("batch_size", [1, 3])
+@pytest.mark.parametrize(("parts", "error", "words"), [
+    ({"name": None}, errors.ArgumentError, "needs a name"),
+    ({"means": None}, errors.ShapeError, "means of an environment .* NaN where unknown, got NoneType"),
+    ({"means": OwnEnvironment.means.numpy()}, errors.ShapeError, "got ndarray"),
+    ({"sampled": lambda own, rewards: 1.0}, errors.ShapeError, r"sample must return rewards of the shape .*got \(\)"),
+    ({"sampled": lambda own, rewards: rewards.unsqueeze(-1)}, errors.ShapeError, "sample must return rewards of the shape"),
+    ({"sampled": lambda own, rewards: "much"}, errors.ShapeError, "rewards of the environment's sample must be"),
+])  # fmt: skip
+def test_a_wrong_environment_of_a_user_is_refused_at_once(parts, error, words, batch_size):
+    """Regrets and rewards are recorded after many pulls, and the error was one of torch then, without a history."""
+    told = []
+    with pytest.raises(error, match=words):
+        tb.run(tb.uniform(batch_size=batch_size), own_environment(**parts), 30, callbacks=[lambda *step: told.append(step)])
+    assert not told
+
+
+def test_rewards_of_an_environment_may_be_arrays():
+    runs = [own_environment(), own_environment(sampled=lambda own, rewards: rewards.numpy())]
+    plain, arrays = (tb.run(tb.uniform(batch_size=2), own, 6, generator=generator(0)).pulls for own in runs)
+    for name, values in plain.items():
+        assert values.tolist() == arrays[name].tolist() or name == "cost"

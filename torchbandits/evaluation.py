@@ -16,9 +16,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchbandits.checks import check_choice, check_flag, check_whole, positive
+from torchbandits.checks import as_tensor, check_choice, check_flag, check_whole, positive
 from torchbandits.environments.base import Environment, Task
-from torchbandits.errors import NonFiniteError, require
+from torchbandits.errors import NonFiniteError, ShapeError, require
 from torchbandits.selections import marked
 from torchbandits.types import Selection
 
@@ -78,10 +78,15 @@ class LocalEvaluator(Evaluator):
         assert self._selection is not None
         selection, self._selection = self._selection, None
         try:
-            return Answers(selection, self._environment.sample(selection.index, self._noise))
+            sampled = self._environment.sample(selection.index, self._noise)
         except Exception as error:
             nothing = torch.full_like(selection.index, torch.nan, dtype=torch.float64)
             return Answers(marked(selection, torch.zeros_like(selection.mask)), nothing, None, error)
+        # An environment of a user may return an array. The history takes no other shape, which `tell` would for a single pick.
+        rewards, wanted = as_tensor("the rewards of the environment's sample", sampled), selection.index.shape
+        got, same = tuple(rewards.shape), rewards.shape == wanted
+        require(same, f"the environment's sample must return rewards of the shape {tuple(wanted)}, got {got}.", ShapeError)
+        return Answers(selection, rewards)
 
 
 class ExecutorEvaluator(Evaluator):

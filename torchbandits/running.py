@@ -133,6 +133,8 @@ def run(
         money = None if budget is None else Budget(budget, environment, bandit)
         seeds = drawn[0]["seeds"] if drawn else bandit.recorder.draw_seeds(rounds=num_rounds, environment=environment.name)
         noise = [torch.Generator().manual_seed(seed) for seed in seeds]
+        # Regrets are recorded after many steps. Expected rewards that are no tensor are an error here, before the first pull.
+        _regret(environment, torch.full((*bandit.batch_shape, 1), -1, device=bandit.device), policy)
         steps = _Steps(environment, bandit.batch_shape, policy)
         rounds = Rounds(bandit, num_rounds + before, money, once=not repeats)
         exclude = failures == "exclude"
@@ -179,6 +181,8 @@ def _checked(
     known = isinstance(environment, Environment)
     hint = " Pass BlackBox(function, arms) for a function of one arm." if callable(environment) else ""
     require(known, f"environment must be one of torchbandits.environments, got {type(environment).__name__}.{hint}")
+    named = isinstance(getattr(environment, "name", None), str)
+    require(named, f"an environment needs a name: set the attribute `name` of {type(environment).__name__} to a text.")
     check_whole("num_rounds", num_rounds)
     listed = isinstance(callbacks, Iterable)
     given = tuple(callbacks) if listed else ()

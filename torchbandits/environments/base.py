@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from torchbandits.errors import ShapeError, require
 from torchbandits.sources import ArmSource
 from torchbandits.sources.base import check_index
 
@@ -39,7 +40,9 @@ class Environment(ABC):
     @property
     @abstractmethod
     def means(self) -> Tensor:
-        """Expected reward of every arm, `A` or `batch_shape x A`, reward units."""
+        """Expected reward of every arm, `A` or `batch_shape x A`, reward units; NaN where unknown.
+
+        A property, or an attribute of the class: Python makes no object of a class whose `__init__` alone sets it."""
 
     @abstractmethod
     def sample(self, index: Tensor, generators: Sequence[torch.Generator]) -> Tensor:
@@ -78,7 +81,9 @@ class Environment(ABC):
     @property
     def optimum(self) -> Tensor:
         """Largest expected reward, `()` or `batch_shape`."""
-        return self.means.max(dim=-1).values
+        means, wanted = self.means, "must be a tensor with the expected reward of each arm, NaN where unknown"
+        require(isinstance(means, Tensor), f"means of an environment {wanted}, got {type(means).__name__}.", ShapeError)
+        return means.max(dim=-1).values
 
     def expected(self, index: Tensor) -> Tensor:
         """Expected reward of the indexed arms, shaped like `index`; NaN where the index is −1."""

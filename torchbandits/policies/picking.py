@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -247,16 +248,23 @@ class Picker:
         score = UCB() if isinstance(self._base, PosteriorDraw) else self._base
         incumbent = score.reference(only_entries(self._table.rows, means)) if score.relative else self._width
         values = score(mean, std, self._width, incumbent)
-        name = type(score).__name__
+        # Those of the package are finite, and to look at them would wait for a device.
+        if not type(score).__module__.startswith("torchbandits."):
+            values = self._checked(values, mean, slot)
+        return self._priced(values, slot)
+
+    def _checked(self, values: Any, mean: Tensor, slot: Tensor | None) -> Tensor:
+        """The scores of a user's class; an error where no arm would be the best."""
+        name = type(self._base).__name__
         if not isinstance(values, Tensor) or values.shape != mean.shape or not values.is_floating_point():
             got = f"{tuple(values.shape)} of {values.dtype}" if isinstance(values, Tensor) else type(values).__name__
             raise ShapeError(f"the score {name} must give floating-point numbers of the shape {tuple(mean.shape)}, got {got}.")
         # −∞ stands for arms that are not on offer. Half of the least number leaves room for the tolerance of ties.
-        values = self._priced(values, slot).clamp_min(torch.finfo(values.dtype).min / 2)
-        # No arm is the best beside a NaN or ∞.
+        values = values.clamp_min(torch.finfo(values.dtype).min / 2)
         if slot is None and not bool(torch.isfinite(self._table.rows.across.amax(values)).all()):
             raise NumericalError(f"the score {name} is NaN or ∞ at some arms.")
-        return values
+        checked: Tensor = values
+        return checked
 
     def _priced(self, scores: Tensor, slot: Tensor | None) -> Tensor:
         return self._score.priced(scores, self._costs(slot)) if isinstance(self._score, PerCost) else scores

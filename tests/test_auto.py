@@ -941,6 +941,11 @@ def test_it_explains_itself_in_five_lines(tmp_path):
         bandit.explain(names=["one"])
     with pytest.raises(errors.ArgumentError, match="row must be"):
         bandit.explain(row=2)
+    two = tb.Bandit(tb.gp_ucb(gpytorch.kernels.RBFKernel().double(), noise_std=0.1), x, generator=[generator(0), generator(1)])
+    two.tell(torch.tensor([[1], [-1]]), torch.ones(2, 1))
+    assert two.explain(row=0).distinct == 1
+    with pytest.raises(errors.StateError, match=r"nothing was told yet in batch row \(1,\)"):
+        two.explain(row=1)
     other = tb.Bandit(tb.uniform(), x)
     other.tell(torch.tensor([1]), torch.ones(1))
     with pytest.raises(errors.UnsupportedError, match="Gaussian process"):

@@ -609,7 +609,7 @@ class ContextualBandit(Readable):
         Raises:
             ArgumentError: If an argument is not as above.
             UnsupportedError: For a policy without a single Gaussian process over given arms.
-            StateError: If no rewards have been observed.
+            StateError: If no rewards have been observed in this batch row.
 
         Cost: O(A C), and that of a new context.
         """

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from torchbandits.checks import is_whole
 from torchbandits.display import count, rounded, within
-from torchbandits.errors import UnsupportedError, require
+from torchbandits.errors import StateError, UnsupportedError, require
 from torchbandits.figures import COLORS, tidy
 from torchbandits.fitting.degeneracy import signal_variance
 from torchbandits.kernels import kernel_diagonal, kernel_row
@@ -407,6 +407,8 @@ def explain(
     posterior = state.posterior
     own = checked_names(names, posterior.statistics.points.shape[-1])
     check_row(place, posterior.batch_shape)
+    nothing = f"nothing was told yet in batch row {place}, so that there is nothing to explain: give a row that has rewards."
+    require(bool((state.told[place] > 0).all()), nothing, StateError)
     here, best = best is not None, best or state.best(1, elsewhere=True)
     known = Recommendation(best.points[place], best.index[place], best.mean[place], best.variance[place])
     arm = int(known.index[0])

@@ -284,6 +284,10 @@ def test_bad_observations(bandit):
     refuses(bandit, errors.NonFiniteError, ["counts"], "observe", index, torch.tensor([1.0, NAN]).double(), ones)
     refuses(bandit, errors.NonFiniteError, ["sums"], "observe", index, ones, torch.tensor([1.0, INF]).double())
     refuses(bandit, errors.NonFiniteError, ["squares"], "observe", index, ones, ones, torch.tensor([NAN, 1.0]).double())
+    # Variances in place of sums of squares are refused, and sums that float32 has rounded are not.
+    five, sums, variances = torch.tensor([[5.0, 5.0], [1.0, 0.0], [0.04, 0.04]], dtype=torch.float64)
+    refuses(bandit, errors.ArgumentError, ["squares", "0.04", "0.2"], "observe", index, five, sums, variances)
+    copy.deepcopy(bandit).observe(index, five, sums, torch.tensor([0.19999, 0.2]).double())
     refuses(bandit, errors.ShapeError, ["3"], "observe", torch.zeros(2, 3, dtype=torch.float64), ones, ones)
     refuses(bandit, errors.NonFiniteError, ["point"], "observe", torch.tensor([[0.0, NAN], [0.0, 0.0]]).double(), ones, ones)
 

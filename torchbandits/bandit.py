@@ -31,6 +31,7 @@ from torchbandits.checks import (
     check_places,
     check_replacement,
     check_rewards,
+    check_squares,
     check_state,
     check_told,
     explains_keywords,
@@ -294,7 +295,7 @@ class Bandit(Readable):
             points_or_index: Arm indices `batch_shape x h` (integers), or points `batch_shape x h x d` that need not be arms.
             counts: `batch_shape x h`, positive numbers of pulls (or weights).
             sums: `batch_shape x h`, sums of rewards.
-            squares: `batch_shape x h`, sums of squared rewards; sums²/counts by default.
+            squares: `batch_shape x h`, sums of squared rewards, which are at least sums²/counts, the default.
             noise_var: Noise variance of each of the summed rewards, `batch_shape x h` or one number, as for `tell`.
 
         Returns:
@@ -304,6 +305,7 @@ class Bandit(Readable):
         loop.recover_()
         like = (loop.batch_shape, loop.total, loop.arms.shape[-1], loop.device)
         pulls = check_history(points_or_index, counts, sums, squares, *like)
+        check_squares(pulls)
         own = check_noise_var(noise_var, pulls.counts.shape, pulls.counts > 0, loop.device)
         return self.recorder.observe(pulls, own)
 

@@ -33,6 +33,7 @@ from torchbandits.checks import (
     check_picks,
     check_replacement,
     check_rewards,
+    check_squares,
     check_state,
     check_told,
     check_whole,
@@ -465,6 +466,7 @@ class ContextualBandit(Readable):
         like = self.loop.arms if joint else self.arms
         shape = (like.shape[-2], like.shape[-1], self.device)
         pulls = check_history(points_or_index, counts, sums, squares, self.batch_shape, *shape)
+        check_squares(pulls)
         own = check_noise_var(noise_var, pulls.counts.shape, pulls.counts > 0, self.device)
         if own is not None:
             # Raises for policies that do not weight rewards, before a context is entered.

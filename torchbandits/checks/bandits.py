@@ -437,6 +437,22 @@ def check_history(
     return Pulls(counts=n, sums=s, squares=q, points=where.expand(*shape, dim), history=True)
 
 
+def check_squares(pulls: Pulls) -> None:
+    """Refuse sums of squares that no rewards have, such as variances: Σ r² is at least (Σ r)² / n.
+
+    Apart from `check_history`, because a journal may hold history that was observed before this was checked.
+    """
+    least = pulls.sums.square() / pulls.counts
+    # Sums that were computed in float32 are rounded by far less than one percent.
+    low = pulls.squares < 0.99 * least
+    if bool(low.any()):
+        q, bound = pulls.squares[low][0].item(), least[low][0].item()
+        raise ArgumentError(
+            f"squares must be sums of squared rewards, at least sums² / counts, got {q:g} where that is {bound:g}: for a "
+            "variance v of n rewards give n v + sums² / n, or leave squares= out."
+        )
+
+
 # ---------------------------------------------------------------------- reading and fitting
 
 

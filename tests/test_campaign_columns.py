@@ -223,6 +223,18 @@ def test_batches_make_no_difference(monkeypatch: pytest.MonkeyPatch):
     assert sampled.center == pytest.approx(frame["number"][::4].mean())
 
 
+def test_a_survey_of_many_columns_is_no_more_than_it_needs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Different numbers are written as texts only until there are too many for categories, and the schema is made once."""
+    pd.DataFrame({"number": np.linspace(0, 1, 5_000)}).to_parquet(tmp_path / "table.parquet")
+    opened = as_table("table", tmp_path / "table.parquet")
+    assert opened.schema is opened.schema
+    written: list[int] = []
+    as_texts = campaign_columns.as_texts
+    monkeypatch.setattr(campaign_columns, "as_texts", lambda cells: (written.append(len(cells)), as_texts(cells))[1])
+    assert campaign_columns.survey(opened, ["number"])["number"].too_many
+    assert max(written) <= campaign_columns.MOST_CATEGORIES + 3
+
+
 @pytest.mark.parametrize(
     ("column", "values", "told", "words"),
     [

@@ -128,14 +128,17 @@ class Survey:
         # A view would keep the whole batch in memory.
         self._parts.append(some[-self._filled % self._step :: self._step].copy())
         self._filled += len(some)
-        self._first = [*self._first, some] if self._filled <= SAMPLE else []
+        # Of a small table the parts are all numbers.
+        self._first = [*self._first, some] if self._filled <= SAMPLE and self._step > 1 else []
 
     def _add_categories(self, values: pa.Array, first: int) -> None:
         if self.ordered and not self._own_order:
             self._own_order = tuple(str(value) for value in values.dictionary.to_pylist())
         if self.text and first == 0:
             self._look_for_numbers(as_texts(values))
-        different = [text for text in as_texts(pc.unique(values)).to_pylist() if text is not None]
+        # As many as count, one that is null and one that is NaN: to write all numbers as texts would take longest of all.
+        some = pc.unique(values)[: MOST_CATEGORIES + 3]
+        different = [text for text in as_texts(some).to_pylist() if text is not None]
         self._seen |= dict.fromkeys(different[: MOST_CATEGORIES + 1])
         self.too_many = len(self._seen) > MOST_CATEGORIES
 
@@ -185,7 +188,7 @@ class Survey:
     @property
     def sample(self) -> NDArray[np.float64]:
         """Numbers of evenly spaced cells."""
-        return np.concatenate([np.empty(0), *(self._first if self._filled <= SAMPLE else self._parts)])
+        return np.concatenate([np.empty(0), *(self._first or self._parts)])
 
     @property
     def categories(self) -> tuple[str, ...]:

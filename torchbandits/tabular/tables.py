@@ -143,13 +143,15 @@ class ParquetRows(Table):
             self._file = parquet.ParquetFile(path, pre_buffer=False)
         except (OSError, pa.ArrowException) as error:
             raise DataError(f"{path} can't be read as Parquet: {error}.") from error
+        # `schema_arrow` makes a schema at every call, which takes long with thousands of columns.
+        self._schema = self._file.schema_arrow
         metadata = self._file.metadata
         self._ends = list(accumulate(metadata.row_group(g).num_rows for g in range(metadata.num_row_groups)))
 
     @property
     def schema(self) -> pa.Schema:
         """Names and types of the columns."""
-        return self._file.schema_arrow
+        return self._schema
 
     @property
     def count(self) -> int:

@@ -145,7 +145,7 @@ def noise_variances(results: Results, column: str) -> NDArray[np.float64]:
     lacks = f"{results.name} has no column {column!r} for the variance of the noise; it has {', '.join(names[:30])}."
     require(column in names, f"{lacks}{nearest(column, names)} Nothing was told.")
     cells = results.frame[column]
-    empty = _empty(cells.to_frame())[column].to_numpy()
+    empty = _empty_cells(cells).to_numpy()
     own = _values(results.name, cells, empty, results.rows, column, results.decimal)
     odd = [f"{results.rows[i]}: {own[i]:g}" for i in np.flatnonzero(own <= 0).tolist()]
     said = "a variance must be above 0, or empty for the usual noise. Nothing was told."
@@ -162,7 +162,13 @@ def _frame(table: Table) -> pd.DataFrame:
 
 def _empty(frame: pd.DataFrame) -> pd.DataFrame:
     """Mask of the empty cells."""
-    return frame.apply(lambda column: column.isna() | column.astype(str).str.strip().isin(EMPTY))
+    return frame.apply(_empty_cells)
+
+
+def _empty_cells(column: pd.Series) -> pd.Series:
+    if pd.api.types.is_numeric_dtype(column):
+        return column.isna()
+    return column.isna() | column.astype(str).str.strip().isin(EMPTY)
 
 
 def _values(
@@ -243,7 +249,9 @@ def differing(results: Results, truth: pd.DataFrame, columns: Mapping[str, float
     found: dict[int, str] = {}
     for column in [name for name in columns if name in results.frame.columns]:
         given, own = results.frame[column], truth[column]
-        empty = _empty(given.to_frame())[column].to_numpy() | own.isna().to_numpy()
+        if given.equals(own):
+            continue
+        empty = _empty_cells(given).to_numpy() | own.isna().to_numpy()
         left = given.astype(str).str.strip().str.casefold()
         right = own.astype(str).str.strip().str.casefold()
         a, b = _numbers(left, results.decimal), _numbers(right, ".")

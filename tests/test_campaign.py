@@ -725,6 +725,20 @@ def large(path: Path, rows: int) -> Path:
     return path
 
 
+def test_a_parquet_file_may_be_replaced_and_not_written_to_while_a_campaign_is_open(tmp_path: Path):
+    """Cells of the new file would be read at the places of the old one."""
+    path, other = large(tmp_path / "table.parquet", 50), large(tmp_path / "other.parquet", 60)
+    c = campaign(path)
+    plate = c.ask(3)
+    other.replace(path)
+    pd.testing.assert_frame_equal(c.ask(3), plate)
+    c = campaign(path)
+    path.write_bytes(large(tmp_path / "third.parquet", 70).read_bytes())
+    for call in (c.ask, lambda: c.exclude(where="temp < 50")):
+        with pytest.raises(DataError, match=r"was written to since it was opened.*open the campaign again"):
+            call()
+
+
 @pytest.mark.exhaustive
 def test_a_large_file_is_read_in_pieces_and_its_ids_are_not_held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Bounds the memory per further row, beyond PyTorch's numbers; the text of an id alone takes 60 bytes."""

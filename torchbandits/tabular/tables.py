@@ -133,11 +133,12 @@ class InMemory(Table):
 
 
 class ParquetRows(Table):
-    """A Parquet file, of which at most one row group is in memory."""
+    """A Parquet file, of which at most one row group is in memory. It stays open, so that it may be moved or replaced, but not
+    written to."""
 
     def __init__(self, path: Path) -> None:
         check_regular(path)
-        self.path = path
+        self.path, self._stamp = path, _stamp(path)
         try:
             # A buffered reader would keep all bytes that it has read.
             self._file = parquet.ParquetFile(path, pre_buffer=False)
@@ -160,6 +161,7 @@ class ParquetRows(Table):
 
     def batches(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
         """Decode the columns batch by batch."""
+        self._check()
         try:
             yield from self._file.iter_batches(batch_size=BATCH, columns=list(columns))
         except (OSError, pa.ArrowException) as error:
@@ -167,6 +169,7 @@ class ParquetRows(Table):
 
     def take(self, rows: NDArray[np.int64]) -> pa.Table:
         """Decode each row group that holds one of the rows."""
+        self._check()
         group = np.searchsorted(self._ends, rows, side="right")
         order = np.argsort(group, kind="stable")
         parts = [self.schema.empty_table()]
@@ -177,6 +180,22 @@ class ParquetRows(Table):
         except (OSError, pa.ArrowException) as error:
             raise DataError(f"{self.path} can't be read: {error}.") from error
         return pa.concat_tables(parts).take(pa.array(np.argsort(order, kind="stable")))
+
+    def _check(self) -> None:
+        """Refuse to read other rows than those that were opened, or bytes that mean something else now."""
+        assert self.path is not None
+        try:
+            (file, *now), (opened, *then) = _stamp(self.path), self._stamp
+        except OSError:
+            return  # moved away
+        message = f"{self.path} was written to since it was opened, so that its rows may be others: open the campaign again."
+        require(file != opened or now == then, message, DataError)
+
+
+def _stamp(path: Path) -> tuple[int, int, int]:
+    """Number, size and modification time of a file."""
+    status = path.stat()
+    return status.st_ino, status.st_size, status.st_mtime_ns
 
 
 def as_table(name: str, value: Any, texts: Sequence[str] = (), ids: str | None = None) -> Table:

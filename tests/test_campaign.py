@@ -739,6 +739,18 @@ def test_a_parquet_file_may_be_replaced_and_not_written_to_while_a_campaign_is_o
             call()
 
 
+def test_damaged_features_are_named_with_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("torchbandits.tabular.encoding.IN_MEMORY", 0)
+    path = large(tmp_path / "table.parquet", 50)
+    campaign(path, journal=tmp_path / "lab").close()
+    features = tmp_path / "lab.features.npy"
+    features.write_bytes(features.read_bytes()[:200])
+    with pytest.raises(DataError, match=r"lab.features.npy is damaged: delete it, and it is made again from .*table.parquet"):
+        campaign(path, journal=tmp_path / "lab")
+    features.unlink()
+    campaign(path, journal=tmp_path / "lab").close()
+
+
 @pytest.mark.exhaustive
 def test_a_large_file_is_read_in_pieces_and_its_ids_are_not_held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Bounds the memory per further row, beyond PyTorch's numbers; the text of an id alone takes 60 bytes."""

@@ -139,7 +139,10 @@ def encode(
             raise DataError(f"the features of {table.name} can't be written to {path}: {error}.") from error
 
     keep(path, table, encoder.decisions, write, str(dtype))
-    return npy(path, dtype=dtype, device=device)
+    try:
+        return npy(path, dtype=dtype, device=device)
+    except DataError as error:
+        raise DataError(f"{path} is damaged: delete it, and it is made again from {table.name}.") from error
 
 
 def encode_in_memory(table: Table, encoder: Encoder, dtype: torch.dtype) -> Tensor:

@@ -1199,3 +1199,13 @@ def test_a_rule_sees_the_loop_with_the_recommendation_of_the_context():
     assert loop.failures is not None
     assert torch.equal(here.pulls, loop.pulls)
     assert torch.equal(here.process(opened.points).variance, bandit.posterior(opened.points).variance)
+
+
+def test_picks_at_a_context_that_is_not_kept_are_not_pending_and_it_is_not_entered_again():
+    bandit = tb.ContextualBandit(tb.gp_ucb(rbf(), **COMMON), ARMS, CONTEXTS[:1], max_contexts=1, generator=generator(0))
+    told = bandit.ask(context=CONTEXTS[0])
+    bandit.tell(told, reward(told.points, 0))
+    bandit.ask(context=CONTEXTS[1])
+    with pytest.raises(errors.StateError, match="not pending"):
+        bandit.forget(told)
+    assert torch.equal(bandit.contexts, CONTEXTS[1:2])

@@ -47,6 +47,7 @@ from torchbandits.errors import ArgumentError, NonFiniteError, ShapeError, State
 from torchbandits.explanation import Explanation, Words, explain
 from torchbandits.filling import fill_within
 from torchbandits.journal import (
+    NOT_PENDING,
     Journal,
     Recorder,
     as_journal,
@@ -482,7 +483,11 @@ class ContextualBandit(Readable):
     def forget(self, selection: Selection) -> None:
         """Withdraw open picks that will not be evaluated; see `Bandit.forget`."""
         require(isinstance(selection, Selection), "selection must be one that ask() returned, which knows its context.")
+        self.loop.recover_()
         index, mask = self._picks(selection)
+        # A context that is not kept has no open picks.
+        kept = self._contexts.blocks(selection.points) >= 0
+        require(bool((kept | ~mask).all()), NOT_PENDING, StateError)
         self.recorder.forget(self._inward(selection, index, mask, None), mask)
 
     @one_at_a_time

@@ -10,11 +10,12 @@ from torchbandits.journal.fingerprint import (
 from torchbandits.journal.format import GeneratorStates, from_bytes, held, pack, state_as_text, state_of_text, to_bytes, unpack
 from torchbandits.journal.journal import Journal, as_journal, begun
 from torchbandits.journal.reading import Reading, in_words
-from torchbandits.journal.recorder import NoArmLeft, Recorder, move_record, report_in
+from torchbandits.journal.recorder import NOT_PENDING, NoArmLeft, Recorder, move_record, report_in
 from torchbandits.journal.rewriting import restore, rewrite
 from torchbandits.journal.store import Event, Pick, SharedStore
 
 __all__ = [
+    "NOT_PENDING",
     "Event",
     "GeneratorStates",
     "Journal",

@@ -50,6 +50,8 @@ _MANY = 256  # number of records; fewer are repeated one by one, with bitwise eq
 _LAST = 8  # records that are repeated one by one in any case, and compared with the picks that the policy makes now
 _COSTLY = ("fit", "load", "set_arms")  # a checkpoint is written after each, because repeating them is slow
 
+NOT_PENDING = "some of these picks are not pending: pass picks that ask() returned and that were neither told nor forgotten."
+
 Record = dict[str, Any]
 Result = TypeVar("Result")
 
@@ -300,10 +302,7 @@ class Recorder:
         """Give up picks. Raises `StateError` if one of them is not pending."""
         loop = self.loop
         remaining, unasked = loop.settled(loop.open, index, mask)
-        message = (
-            "some of these picks are not pending: pass picks that ask() returned and that were neither told nor forgotten."
-        )
-        require(not bool((unasked > 0).any()), message, StateError)
+        require(not bool((unasked > 0).any()), NOT_PENDING, StateError)
         record = {"kind": "forget", "index": pack(torch.where(mask, index, -1))}
         self.change(partial(loop.set_open_, remaining), lambda _: record, draws=False)
 

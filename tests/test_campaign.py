@@ -739,6 +739,19 @@ def test_a_parquet_file_may_be_replaced_and_not_written_to_while_a_campaign_is_o
             call()
 
 
+def test_ids_of_rows_are_read_without_the_other_columns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Of a table of thousands of columns."""
+    c = campaign(large(tmp_path / "table.parquet", 50))
+    plate = c.ask(3)
+    read: list[Any] = []
+    of_group = pq.ParquetFile.read_row_group
+    monkeypatch.setattr(
+        pq.ParquetFile, "read_row_group", lambda self, g, columns=None: (read.append(columns), of_group(self, g, columns))[1]
+    )
+    assert c.open == plate["id"].tolist()
+    assert read == [["id"]]
+
+
 def test_damaged_features_are_named_with_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("torchbandits.tabular.encoding.IN_MEMORY", 0)
     path = large(tmp_path / "table.parquet", 50)

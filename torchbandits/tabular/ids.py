@@ -159,7 +159,7 @@ class Ids:
         """Ids of rows, as texts."""
         if self.column is None:
             return [str(row + 1) for row in rows.tolist()]
-        texts: list[str] = as_texts(self._table.take(rows).column(self.column).combine_chunks()).to_pylist()
+        texts: list[str] = as_texts(self._table.take(rows, [self.column]).column(0).combine_chunks()).to_pylist()
         return texts
 
     def _batches(self) -> Iterator[tuple[int, Any]]:

@@ -53,7 +53,7 @@ def repeated(table: Table, column: str, found: Fingerprints) -> list[str]:
     hashes = np.fromiter(map(hash, every), np.int64, found.num_arms)
     _, group, sizes = np.unique(hashes, return_inverse=True, return_counts=True)
     rows = np.flatnonzero(sizes[group] > 1)
-    texts = as_texts(table.take(rows).column(column).combine_chunks()).to_pylist() if len(rows) else []
+    texts = as_texts(table.take(rows, [column]).column(0).combine_chunks()).to_pylist() if len(rows) else []
     first: dict[str, tuple[int, str]] = {}
     pairs = []
     for row, text in zip(rows.tolist(), texts, strict=True):

@@ -64,8 +64,8 @@ class Table(ABC):
         """Yield some columns of all rows in order, at most `BATCH` rows at a time."""
 
     @abstractmethod
-    def take(self, rows: NDArray[np.int64]) -> pa.Table:
-        """All columns of some rows, in the order given."""
+    def take(self, rows: NDArray[np.int64], columns: Sequence[str] | None = None) -> pa.Table:
+        """Some columns of some rows, in the order given; None for all columns."""
 
     @property
     def name(self) -> str:
@@ -127,9 +127,9 @@ class InMemory(Table):
         """Yield views of the columns."""
         yield from self._table.select(list(columns)).to_batches(max_chunksize=BATCH)
 
-    def take(self, rows: NDArray[np.int64]) -> pa.Table:
+    def take(self, rows: NDArray[np.int64], columns: Sequence[str] | None = None) -> pa.Table:
         """Copy the rows."""
-        return self._table.take(pa.array(rows))
+        return (self._table if columns is None else self._table.select(list(columns))).take(pa.array(rows))
 
 
 class ParquetRows(Table):
@@ -167,16 +167,17 @@ class ParquetRows(Table):
         except (OSError, pa.ArrowException) as error:
             raise DataError(f"{self.path} can't be read: {error}.") from error
 
-    def take(self, rows: NDArray[np.int64]) -> pa.Table:
+    def take(self, rows: NDArray[np.int64], columns: Sequence[str] | None = None) -> pa.Table:
         """Decode each row group that holds one of the rows."""
         self._check()
         group = np.searchsorted(self._ends, rows, side="right")
         order = np.argsort(group, kind="stable")
-        parts = [self.schema.empty_table()]
+        names = None if columns is None else list(columns)
+        parts = [self.schema.empty_table() if names is None else self.schema.empty_table().select(names)]
         try:
             for g in np.unique(group).tolist():
                 begin = self._ends[g - 1] if g else 0
-                parts.append(self._file.read_row_group(g).take(pa.array(rows[group == g] - begin)))
+                parts.append(self._file.read_row_group(g, columns=names).take(pa.array(rows[group == g] - begin)))
         except (OSError, pa.ArrowException) as error:
             raise DataError(f"{self.path} can't be read: {error}.") from error
         return pa.concat_tables(parts).take(pa.array(np.argsort(order, kind="stable")))

@@ -18,6 +18,7 @@ from torch import Tensor
 
 import torchbandits as tb
 from torchbandits import errors
+from torchbandits.arms import ArmTable
 from torchbandits.explanation import Words, unsettled
 from torchbandits.fitting.climb import Climb
 from torchbandits.fitting.standardized import Priors, fit_standardized_
@@ -1383,3 +1384,22 @@ def test_a_reward_far_beyond_all_others_is_not_pulled_for_ever():
     assert bandit.loop.state.posterior.units.to_model(f[first]).abs() < 20 * bandit.loop.state.posterior.units.scale
     picks = play(bandit, f, 30, noise_std=1e-3)
     assert len(set(picks)) > 15
+
+
+def test_a_table_of_past_results_costs_one_sweep_with_a_drawn_dictionary(monkeypatch):
+    """All 600 results formed the dictionary at first, with two sweeps of 600 columns each."""
+    x = torch.rand(2_000, 2, dtype=torch.float64, generator=generator(0))
+    y = torch.sin(5 * x[:, 0]) + x[:, 1] + 0.05 * torch.randn(2_000, dtype=torch.float64, generator=generator(1))
+    told, swept = torch.arange(0, 1_800, 3), []
+    sweep = ArmTable.sweep_
+    monkeypatch.setattr(ArmTable, "sweep_", lambda self: (swept.append(self), sweep(self))[1])
+    exact, sparse = (
+        tb.Bandit(tb.auto(memory_budget=budget), x, generator=generator(2)) for budget in (1 << 30, 8 * 2_000 * 100)
+    )
+    exact.tell(told, y[told])
+    swept.clear()
+    sparse.tell(told, y[told])
+    assert len(swept) == 1
+    assert 10 < int((sparse.dictionary >= 0).sum()) < 200
+    means = [bandit.posterior(x).mean for bandit in (exact, sparse)]
+    torch.testing.assert_close(means[1], means[0], rtol=0, atol=0.1)

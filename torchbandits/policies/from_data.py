@@ -15,7 +15,7 @@ from torchbandits.errors import require
 from torchbandits.fitting.standardized import Priors, fit_standardized_
 from torchbandits.kernels import kernel_row, stack_kernels
 from torchbandits.policies.base import LATER
-from torchbandits.policies.learning import learn_kernel, learn_sparsely
+from torchbandits.policies.learning import draw_sparsely, learn_kernel, learn_sparsely
 from torchbandits.policies.state import GaussianState, TableState
 from torchbandits.posteriors import Units
 from torchbandits.posteriors.averages import FEWEST
@@ -226,15 +226,19 @@ class FromData:
             own = torch.where(pulls.mask, state.rows.row_of(state.rows.entry(pulls.index)), -1)
         deviations = units.deviations_with(own, pulls.counts, pulls.sums, pulls.squares, state.statistics)
         units.add_(row, sums, squares, state.statistics.size, deviations)
-        if not state.posterior.sparse and state.statistics.size > self.most_exact(state):
-            learn_sparsely(state)
-        # Points of other contexts may have features that all arms share.
-        if pulls.points is not None and isinstance(state, TableState) and state.rows.limits is not None:
-            self.follow(state, state.rows.source, known)
         # The units of the last fit do not extend to an average so far from all others.
         due = self.due(state, pulls) | units.far_off(state.statistics).cpu()
+        # Points of other contexts may have features that all arms share.
+        follows = pulls.points is not None and isinstance(state, TableState) and state.rows.limits is not None
+        grown = not state.posterior.sparse and state.statistics.size > self.most_exact(state)
+        redraws = grown and not follows and bool(due.all())
+        if grown:
+            learn_sparsely(state, refits=redraws)
+        if follows:
+            assert isinstance(state, TableState)
+            self.follow(state, state.rows.source, known)
         if bool(due.any()):
-            self.refit(state, due.to(state.rows.source.device))
+            self.refit(state, due.to(state.rows.source.device), redraws=redraws)
 
     def due(self, state: GaussianState, pulls: Pulls) -> Tensor:
         """Batch rows that are due for a fit by their number of pulls once these new pulls are included, `batch_shape` booleans
@@ -248,8 +252,12 @@ class FromData:
         grown = (pulls.clamp_min(FEWEST) / FEWEST).log() - 0.5 * (pulls.clamp_min(_SETTLED) / _SETTLED).log()
         return torch.where(pulls < FEWEST, pulls.floor(), FEWEST + (grown / math.log(self.growth)).floor())
 
-    def refit(self, state: GaussianState, rows: Tensor) -> FitReport:
-        """Fit units, kernel and noise of the marked batch rows (`batch_shape` booleans); see `fit_standardized_`."""
+    def refit(self, state: GaussianState, rows: Tensor, *, redraws: bool = False) -> FitReport:
+        """Fit units, kernel and noise of the marked batch rows (`batch_shape` booleans); see `fit_standardized_`.
+
+        Args:
+            redraws: Whether the dictionary contains all points, and is to be drawn after the fit.
+        """
         effects = self.effects is not False and not _is_similarity(state.posterior.kernel)
         if effects and (dtype := state.rows.source.dtype) != torch.float64:
             # In a state of before `in_dtype_of_arms`, points may differ from arms in digits that the arms do not have.
@@ -257,6 +265,8 @@ class FromData:
             effects = bool((points.to(dtype) == points).all())
         known = self.two_values is not False
         report = fit_standardized_(state.posterior, self.priors, rows, effects=effects, two_values=known)
+        if redraws:
+            draw_sparsely(state)
         learn_kernel(state, rows)
         return report
 

@@ -14,7 +14,7 @@ from torchbandits.arms import ArmTable, GrowingTable
 from torchbandits.arms.directions import Leaders
 from torchbandits.arms.rows import Summed
 from torchbandits.kernels import kernel_row
-from torchbandits.memory import Memory
+from torchbandits.memory import LeverageSampling, Memory
 from torchbandits.policies.state import GaussianState, State, TableState
 from torchbandits.posteriors import Conditioning
 from torchbandits.posteriors.bless import bless
@@ -229,12 +229,28 @@ def _restart_sums(state: GaussianState, fitted: Tensor) -> None:
         state.set_sums_(**{name: torch.where(fitted, restarted, state.sum_on_host(name))})
 
 
-def learn_sparsely(state: GaussianState) -> None:
-    """Make an exact posterior sparse, with a dictionary of all its points until the next pulls are told. Cost: a sweep."""
+def learn_sparsely(state: GaussianState, *, refits: bool = False) -> None:
+    """Make an exact posterior sparse, with a dictionary drawn by the leverages of its points.
+
+    Args:
+        refits: Whether all batch rows are fitted next. The dictionary then contains all points, and `draw_sparsely` and
+            `learn_kernel` must be called after the fit.
+
+    Cost: a sweep, unless it refits.
+    """
     assert isinstance(state, TableState)
     state.forget_derived_()
     state.table.keep_dictionary_()
-    _swept(state, True)
+    if not refits:
+        draw_sparsely(state)
+        _swept(state, True)
+
+
+def draw_sparsely(state: GaussianState) -> None:
+    """Replace the dictionary by one that is drawn by the leverages of all points, as for history."""
+    if state.statistics.size:
+        weights = state.posterior.embedded_statistics.weights_on_host
+        _draw_dictionary(state, LeverageSampling(), _history_leverage(state).cpu(), weights)
 
 
 @contextmanager

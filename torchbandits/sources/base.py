@@ -102,7 +102,8 @@ def recut(pieces: Iterable[Tensor], start: int, stop: int, step: int) -> Iterato
         if part is None:
             return
     if part is not None:
-        raise DataError(f"the source ends after {part.start + count} arms, and {stop} were announced: give their true number.")
+        ends = f"the source ends after {part.start + count} arms, and {stop} were announced"
+        raise DataError(f"{ends}: give their true number, and begin anew at every pass.")
 
 
 def check_span(start: Any, stop: Any, step: Any) -> None:

@@ -123,7 +123,7 @@ class ColumnFile(ArmSource):
         for name, kind in zip(self._columns, kinds, strict=True) if len(kinds) == len(self._columns) else ():
             require(
                 pyarrow.types.is_floating(kind) or pyarrow.types.is_integer(kind),
-                f"column {name!r} of {path} holds {kind}, not numbers: name the columns of features, columns=[…].",
+                f"column {name!r} of {path} holds {kind}, not numbers: cast it, or name the columns of features, columns=[…].",
                 ShapeError,
             )
         return width

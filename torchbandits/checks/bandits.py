@@ -52,7 +52,8 @@ def check_arms(arms: Any) -> Tensor:
     require(arms.numel() > 0, f"there are no arms: got shape {tuple(arms.shape)}.", ShapeError)
     require(
         arms.dtype in (torch.float32, torch.float64),
-        f"arms must be float64 (accurate) or float32 (fast), got {arms.dtype}: convert with arms.double(), or an array with arms.astype('float64').",
+        f"arms must be float64 (accurate) or float32 (fast), got {arms.dtype}: convert with arms.double(), or an array with "
+        "arms.astype('float64').",
         ShapeError,
     )
     finite = torch.isfinite(arms).all(dim=-1)

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import public_api
 import pytest
 
@@ -35,3 +36,4 @@ def test_the_program_of_the_user_is_a_right_one():
     """The program is not only well typed: importing it shows that all names exist."""
     program = importlib.import_module("typed_program")
     assert callable(program.loop)
+    assert program.of_arrays(np.random.default_rng(0).random((9, 2)) + 0.1) < 1

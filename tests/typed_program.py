@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import gpytorch
+import numpy as np
 import pandas as pd
 import torch
 from torch import Tensor
@@ -43,6 +44,18 @@ def loop(arms: Tensor) -> tuple[int, float]:
     decision: stopping.Decision = bandit.should_stop(stopping.Budget(pulls=10))
     print(decision, diagnostics.diagnose(bandit), bandit.explain())
     return int(best.index[0]), float(best.mean[0])
+
+
+def of_arrays(table: np.ndarray[Any, np.dtype[np.float64]]) -> float:
+    """Arms, rewards and costs as arrays, numbers and lists."""
+    bandit = tb.Bandit(tb.auto(), table, costs=[1.0] * len(table))
+    bandit.tell(bandit.ask(), 0.5)
+    bandit.tell([3, 4], np.array([0.1, 0.3]))
+    bandit.observe(np.array([5]), [2.0], [0.4])
+    contextual = tb.ContextualBandit(tb.auto(), table, np.array([[0.0]]))
+    contextual.tell(contextual.ask(context=[1.0], available=table[:, 0] > 0), 1)
+    tb.run(tb.uniform(), environments.Table(table, table.sum(axis=1), 0.1, costs=table[:, 0]), 4)
+    return float(bandit.best().mean[0])
 
 
 def record(environment: environments.Environment, folder: Path) -> tb.History:

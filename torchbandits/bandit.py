@@ -53,7 +53,7 @@ from torchbandits.selections import duplicate, renumbered, same_picks
 from torchbandits.sets import LevelSet, TopK, level_set, top_k
 from torchbandits.sources import ArmSource, InMemory
 from torchbandits.stopping import Decision, Rule, check_rules, decide
-from torchbandits.types import FitReport, Recommendation, Report, Selection
+from torchbandits.types import ArrayLike, FitReport, Recommendation, Report, Selection
 from torchbandits.widths import Width
 
 if TYPE_CHECKING:
@@ -95,11 +95,11 @@ class Bandit(Readable):
     def __init__(
         self,
         policy: Policy,
-        arms: Tensor | ArmSource | None = None,
+        arms: ArrayLike | ArmSource | None = None,
         *,
-        bounds: Tensor | None = None,
+        bounds: ArrayLike | None = None,
         generator: torch.Generator | Sequence[torch.Generator] | None = None,
-        costs: Tensor | None = None,
+        costs: ArrayLike | None = None,
         journal: Journal | str | os.PathLike[str] | None = None,
     ) -> None:
         check_instance("policy", policy, Policy, "a torchbandits policy")
@@ -119,12 +119,12 @@ class Bandit(Readable):
     @one_at_a_time
     def ask(
         self,
-        limit: int | Tensor | None = None,
+        limit: ArrayLike | None = None,
         *,
         more: int | None = None,
         exactly: int | None = None,
         within: Constraint | Sequence[Constraint] = (),
-        available: Tensor | None = None,
+        available: ArrayLike | None = None,
         maximizer: Maximizer | None = None,
     ) -> Selection:
         """Return the picks to evaluate next. While picks are open, the same selection is returned again.
@@ -188,7 +188,7 @@ class Bandit(Readable):
         return self.recorder.ask(most, offered, more)[1]
 
     @one_at_a_time
-    def plan(self, selection: Selection | Tensor) -> Selection:
+    def plan(self, selection: Selection | ArrayLike) -> Selection:
         """Open picks of one's own choice, in addition to the open ones, such as experiments that were decided elsewhere.
 
         They are pending picks like those of `ask`: further picks are selected conditional on them, and they are told or
@@ -219,11 +219,11 @@ class Bandit(Readable):
     @one_at_a_time
     def tell(
         self,
-        selection: Selection | Tensor,
-        rewards: Tensor,
+        selection: Selection | ArrayLike,
+        rewards: ArrayLike,
         *,
         failures: str = "error",
-        noise_var: Tensor | float | None = None,
+        noise_var: ArrayLike | None = None,
     ) -> Report:
         """Learn the rewards of a batch or a part of it, in any order.
 
@@ -282,12 +282,12 @@ class Bandit(Readable):
     @one_at_a_time
     def observe(
         self,
-        points_or_index: Tensor,
-        counts: Tensor,
-        sums: Tensor,
-        squares: Tensor | None = None,
+        points_or_index: ArrayLike,
+        counts: ArrayLike,
+        sums: ArrayLike,
+        squares: ArrayLike | None = None,
         *,
-        noise_var: Tensor | float | None = None,
+        noise_var: ArrayLike | None = None,
     ) -> Report:
         """Learn from earlier observations, summed per point.
 
@@ -310,7 +310,7 @@ class Bandit(Readable):
         return self.recorder.observe(pulls, own)
 
     @one_at_a_time
-    def forget(self, selection: Selection | Tensor) -> None:
+    def forget(self, selection: Selection | ArrayLike) -> None:
         """Withdraw open picks that will not be evaluated, and undo their hallucination.
 
         Raises:
@@ -342,7 +342,7 @@ class Bandit(Readable):
         return self.recorder.fit(noise, options)
 
     @one_at_a_time
-    def set_arms_(self, arms: Tensor | ArmSource, *, costs: Tensor | None = None) -> Bandit:
+    def set_arms_(self, arms: ArrayLike | ArmSource, *, costs: ArrayLike | None = None) -> Bandit:
         """Replace the arms and keep all observations, including those at removed arms. Returns self.
 
         Arms that were pulled before keep their pulls. `best` no longer recommends removed arms. Open picks must be among the
@@ -544,7 +544,7 @@ class Bandit(Readable):
         *,
         names: Sequence[str] | None = None,
         row: tuple[int, ...] | int = (),
-        available: Tensor | None = None,
+        available: ArrayLike | None = None,
     ) -> Explanation:
         """Explain the posterior's view of the features, the noise and the best arm. `print` shows the result as five lines of
         text, and its method `figure()` plots the features.
@@ -656,7 +656,7 @@ class Bandit(Readable):
         loop = self.loop
         return renumbered(selection, loop.arms, loop.batch_shape) if loop.moved and not loop.state.rows.sharded else selection
 
-    def _picks(self, selection: Selection | Tensor, device: torch.device) -> tuple[Tensor, Tensor]:
+    def _picks(self, selection: Selection | ArrayLike, device: torch.device) -> tuple[Tensor, Tensor]:
         loop = self.loop
         index, mask = check_picks(selection, loop.batch_shape, loop.total, device)
         if loop.state.box is not None and isinstance(selection, Selection):

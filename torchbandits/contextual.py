@@ -68,7 +68,18 @@ from torchbandits.selections import within as picks_within
 from torchbandits.sets import LevelSet, TopK, level_set, top_k
 from torchbandits.shapes import broadcast_shapes
 from torchbandits.stopping import Decision, Rule, check_rules, decide
-from torchbandits.types import Arms, FitReport, PickMask, Picks, Points, Recommendation, Report, Selection, with_blanks
+from torchbandits.types import (
+    Arms,
+    ArrayLike,
+    FitReport,
+    PickMask,
+    Picks,
+    Points,
+    Recommendation,
+    Report,
+    Selection,
+    with_blanks,
+)
 from torchbandits.widths import Width
 
 
@@ -85,7 +96,7 @@ class Contexts:
         batch_shape: Leading dimensions of the bandit.
     """
 
-    def __init__(self, arms: Arms, known: Tensor, most: int, batch_shape: torch.Size) -> None:
+    def __init__(self, arms: Arms, known: ArrayLike, most: int, batch_shape: torch.Size) -> None:
         known = own_copy(check_contexts(known, arms, batch_shape))
         check_whole("max_contexts", most)
         self.arms, self.most, self._batch_shape = arms, max(most, known.shape[-2]), batch_shape
@@ -316,12 +327,12 @@ class ContextualBandit(Readable):
     def __init__(
         self,
         policy: Policy,
-        arms: Tensor,
-        contexts: Tensor,
+        arms: ArrayLike,
+        contexts: ArrayLike,
         *,
         max_contexts: int = 8,
         generator: torch.Generator | Sequence[torch.Generator] | None = None,
-        costs: Tensor | None = None,
+        costs: ArrayLike | None = None,
         journal: Journal | str | os.PathLike[str] | None = None,
     ) -> None:
         check_instance("policy", policy, Policy, "a torchbandits policy")
@@ -346,13 +357,13 @@ class ContextualBandit(Readable):
     @one_at_a_time
     def ask(
         self,
-        limit: int | Tensor | None = None,
+        limit: ArrayLike | None = None,
         *,
-        context: Tensor,
+        context: ArrayLike,
         more: int | None = None,
         exactly: int | None = None,
         within: Constraint | Sequence[Constraint] = (),
-        available: Tensor | None = None,
+        available: ArrayLike | None = None,
     ) -> Selection:
         """Return the picks to evaluate next at a context. While picks are open at this context, they are returned again.
 
@@ -400,7 +411,7 @@ class ContextualBandit(Readable):
         return self._outward(mine)
 
     @one_at_a_time
-    def plan(self, selection: Selection | Tensor, *, context: Tensor) -> Selection:
+    def plan(self, selection: Selection | ArrayLike, *, context: ArrayLike) -> Selection:
         """Open picks of one's own choice at a context, in addition to the open ones; see `Bandit.plan`.
 
         Args:
@@ -421,12 +432,12 @@ class ContextualBandit(Readable):
     @one_at_a_time
     def tell(
         self,
-        selection: Selection | Tensor,
-        rewards: Tensor,
+        selection: Selection | ArrayLike,
+        rewards: ArrayLike,
         *,
-        context: Tensor | None = None,
+        context: ArrayLike | None = None,
         failures: str = "error",
-        noise_var: Tensor | float | None = None,
+        noise_var: ArrayLike | None = None,
     ) -> Report:
         """Learn the rewards of picks, in any order and at any contexts.
 
@@ -454,13 +465,13 @@ class ContextualBandit(Readable):
     @one_at_a_time
     def observe(
         self,
-        points_or_index: Tensor,
-        counts: Tensor,
-        sums: Tensor,
-        squares: Tensor | None = None,
+        points_or_index: ArrayLike,
+        counts: ArrayLike,
+        sums: ArrayLike,
+        squares: ArrayLike | None = None,
         *,
-        context: Tensor | None = None,
-        noise_var: Tensor | float | None = None,
+        context: ArrayLike | None = None,
+        noise_var: ArrayLike | None = None,
     ) -> Report:
         """Learn from summed observations, at arm indices with a `context` or at points (context, arm); see `Bandit.observe`."""
         joint = as_tensor("points_or_index", points_or_index).is_floating_point()
@@ -498,7 +509,7 @@ class ContextualBandit(Readable):
         return self.recorder.fit(noise, options)
 
     @one_at_a_time
-    def set_arms_(self, arms: Tensor, *, costs: Tensor | None = None) -> ContextualBandit:
+    def set_arms_(self, arms: ArrayLike, *, costs: ArrayLike | None = None) -> ContextualBandit:
         """Replace the arms at every context, and keep all observations, including those at removed arms. Returns self.
 
         Open picks must be among the new arms, and they stay open; the contexts stay as they are. A selection that `ask`
@@ -526,7 +537,7 @@ class ContextualBandit(Readable):
     # ------------------------------------------------------------------ results
 
     @one_at_a_time
-    def best(self, k: int = 1, *, context: Tensor) -> Recommendation:
+    def best(self, k: int = 1, *, context: ArrayLike) -> Recommendation:
         """The k arms with the highest posterior mean at a context, best first, whether they were pulled there or not. For a
         policy without a posterior, the k arms pulled there with the highest average reward. The context is then kept, as after
         `ask`."""
@@ -536,7 +547,7 @@ class ContextualBandit(Readable):
         return self._best_here(k)
 
     @one_at_a_time
-    def top_k(self, k: int, *, context: Tensor, draws: int = 1_000, seed: int = 0) -> TopK:
+    def top_k(self, k: int, *, context: ArrayLike, draws: int = 1_000, seed: int = 0) -> TopK:
         """The k arms with the highest posterior mean at a context, each with its probability of being among the k best there;
         see `Bandit.top_k`. The context is then kept, as after `ask`."""
         k = check_count(k)
@@ -547,7 +558,7 @@ class ContextualBandit(Readable):
         return replace(found, index=self._contexts.outward(found.index))
 
     @one_at_a_time
-    def level_set(self, level: float, *, context: Tensor, width: Width | None = None) -> LevelSet:
+    def level_set(self, level: float, *, context: ArrayLike, width: Width | None = None) -> LevelSet:
         """Classify the arms at a context as above or below a level, or as undecided; see `Bandit.level_set`. The context is
         then kept, as after `ask`. If the confidence bounds hold for all pairs and steps, the classification is correct at all
         contexts together."""
@@ -560,7 +571,7 @@ class ContextualBandit(Readable):
         return LevelSet(own(found.above), own(found.below), own(found.undecided), own(found.probability))
 
     @one_at_a_time
-    def should_stop(self, *rules: Rule, context: Tensor) -> Decision:
+    def should_stop(self, *rules: Rule, context: ArrayLike) -> Decision:
         """Apply stopping rules to the arms at a context; see `Bandit.should_stop`. The context is then kept, as after `ask`.
 
         Args:
@@ -595,10 +606,10 @@ class ContextualBandit(Readable):
     def explain(
         self,
         *,
-        context: Tensor,
+        context: ArrayLike,
         names: Sequence[str] | None = None,
         row: tuple[int, ...] | int = (),
-        available: Tensor | None = None,
+        available: ArrayLike | None = None,
     ) -> Explanation:
         """Explain the posterior's view of the features, the noise and the best arm at a context, as `Bandit.explain`.
 
@@ -745,7 +756,7 @@ class ContextualBandit(Readable):
     # ------------------------------------------------------------------ internals
 
     @staticmethod
-    def _checked_costs(costs: Tensor | None, arms: Arms, batch_shape: torch.Size) -> Tensor | None:
+    def _checked_costs(costs: ArrayLike | None, arms: Arms, batch_shape: torch.Size) -> Tensor | None:
         return None if costs is None else check_costs(costs, batch_shape, arms.shape[-2], arms.device)
 
     def _enter(self, context: Any, busy: Sequence[int] = (), *, releases: bool = True, looks: bool = False) -> None:
@@ -875,7 +886,7 @@ class ContextualBandit(Readable):
         points = state.rows.points(self._contexts.inward(index, self._contexts.current.unsqueeze(-1)))
         return with_blanks(Recommendation(points, index, top.values, variance.gather(-1, top.indices)), known, k)
 
-    def _picks(self, selection: Selection | Tensor) -> tuple[Tensor, Tensor]:
+    def _picks(self, selection: Selection | ArrayLike) -> tuple[Tensor, Tensor]:
         contexts = self._contexts
         if contexts.moved and isinstance(selection, Selection):
             # It may have been made with other arms.

@@ -47,7 +47,7 @@ from torchbandits.selections import renumbered
 from torchbandits.sets import table_of
 from torchbandits.sources import ArmSource
 from torchbandits.stopping import Decision, Rule, check_rules, decide
-from torchbandits.types import Recommendation, Report, Selection, with_blanks
+from torchbandits.types import ArrayLike, Recommendation, Report, Selection, with_blanks
 
 
 class OutcomeBandit(Bandit):
@@ -78,10 +78,10 @@ class OutcomeBandit(Bandit):
     def __init__(
         self,
         policy: Joint,
-        arms: Tensor | ArmSource,
+        arms: ArrayLike | ArmSource,
         *,
         generator: torch.Generator | Sequence[torch.Generator] | None = None,
-        costs: Tensor | None = None,
+        costs: ArrayLike | None = None,
         journal: Journal | str | os.PathLike[str] | None = None,
     ) -> None:
         check_instance("policy", policy, Joint, "a policy of torchbandits.outcomes, such as outcomes.pareto(models)")
@@ -100,12 +100,12 @@ class OutcomeBandit(Bandit):
     @one_at_a_time
     def ask(
         self,
-        limit: int | Tensor | None = None,
+        limit: ArrayLike | None = None,
         *,
         more: int | None = None,
         exactly: int | None = None,
         within: Constraint | Sequence[Constraint] = (),
-        available: Tensor | None = None,
+        available: ArrayLike | None = None,
         maximizer: Maximizer | None = None,
     ) -> Selection:
         """Return the picks to evaluate next, as `Bandit.ask`; `index` and `mask` are `... x q`, without the outcome dimension.
@@ -133,7 +133,7 @@ class OutcomeBandit(Bandit):
         return self._shared(super().ask(limit, more=more, exactly=exactly, within=within, available=available))
 
     @one_at_a_time
-    def plan(self, selection: Selection | Tensor) -> Selection:
+    def plan(self, selection: Selection | ArrayLike) -> Selection:
         """Open picks of one's own choice, as `Bandit.plan`; `index` and `mask` are `... x q`, without the outcome dimension."""
         self.loop.recover_()
         index, mask = check_picks(self._of_now(selection), self._shape, self.loop.total, self.device)
@@ -142,11 +142,11 @@ class OutcomeBandit(Bandit):
     @one_at_a_time
     def tell(
         self,
-        selection: Selection | Tensor,
-        rewards: Tensor | Mapping[str, Any],
+        selection: Selection | ArrayLike,
+        rewards: ArrayLike | Mapping[str, Any],
         *,
         failures: str = "error",
-        noise_var: Tensor | float | None = None,
+        noise_var: ArrayLike | None = None,
     ) -> Report:
         """Learn the outcomes of picks.
 
@@ -182,12 +182,12 @@ class OutcomeBandit(Bandit):
     @one_at_a_time
     def observe(
         self,
-        points_or_index: Tensor,
-        counts: Tensor,
-        sums: Tensor,
-        squares: Tensor | None = None,
+        points_or_index: ArrayLike,
+        counts: ArrayLike,
+        sums: ArrayLike,
+        squares: ArrayLike | None = None,
         *,
-        noise_var: Tensor | float | None = None,
+        noise_var: ArrayLike | None = None,
     ) -> Report:
         """Learn from summed history in which every outcome was measured.
 
@@ -227,7 +227,7 @@ class OutcomeBandit(Bandit):
         return super().observe(spread, n, s, q, noise_var=own)
 
     @one_at_a_time
-    def forget(self, selection: Selection | Tensor) -> None:
+    def forget(self, selection: Selection | ArrayLike) -> None:
         """Withdraw open picks that will not be evaluated; see `Bandit.forget`."""
         self.loop.recover_()
         super().forget(self._spread(*check_picks(self._of_now(selection), self._shape, self.loop.total, self.device)))

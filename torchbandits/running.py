@@ -38,7 +38,7 @@ from torchbandits.policies.joint import Joint
 from torchbandits.policies.state import TableState
 from torchbandits.selections import marked
 from torchbandits.stopping import Decision, Rule, check_rules, decide, shared
-from torchbandits.types import Report, Selection
+from torchbandits.types import ArrayLike, Report, Selection
 
 _STEPS = 64  # steps that are recorded at once
 
@@ -51,8 +51,8 @@ def run(
     *,
     generator: torch.Generator | Sequence[torch.Generator] | None = None,
     callbacks: Iterable[Callable[[Bandit, Selection, Tensor, Report], bool | None]] = (),
-    budget: float | Tensor | None = None,
-    observed: tuple[Tensor, Tensor, Tensor] | None = None,
+    budget: ArrayLike | None = None,
+    observed: tuple[ArrayLike, ArrayLike, ArrayLike] | None = None,
     journal: Journal | str | os.PathLike[str] | None = None,
     clock: Callable[[], float] = time.perf_counter,
     executor: Executor | None = None,
@@ -538,13 +538,13 @@ class Rounds:
 class Budget:
     """The remaining budget of each batch row."""
 
-    def __init__(self, budget: float | Tensor, environment: Environment, bandit: Bandit) -> None:
+    def __init__(self, budget: ArrayLike, environment: Environment, bandit: Bandit) -> None:
         costs, shape = environment.costs, bandit.batch_shape
         require(costs is not None, f"a budget needs costs, and the environment {environment.name!r} has none.")
         assert costs is not None
         left = as_tensor("budget", budget, torch.float64, costs.device)
         good = left.shape in (torch.Size(), shape) and bool((left > 0).all())
-        require(good, f"budget must be a number > 0, or {tuple(shape)} of them, got {budget}.")
+        require(good, f"budget must be a number > 0, or {tuple(shape)} of them, got {left.tolist()}.")
         self._costs, self._left, self._bandit = costs.expand(*shape, -1), left.expand(shape), bandit
 
     @property

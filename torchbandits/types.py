@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from jaxtyping import Bool, Float, Int, Shaped
@@ -18,6 +18,14 @@ from torch import Tensor
 
 from torchbandits.display import Readable, Shown, count, fits, labels, misfit, numbers, pairs, table
 from torchbandits.transfers import to_device, to_host
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    # Tensors, arrays, tables of pandas and Polars, numbers and lists of numbers: what is read as a tensor.
+    ArrayLike = Tensor | npt.ArrayLike
+else:
+    ArrayLike = Any
 
 # One CPU generator per batch row, in row-major order.
 Generators = Sequence[torch.Generator]

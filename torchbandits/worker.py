@@ -46,7 +46,7 @@ from torchbandits.policies import Policy
 from torchbandits.policies.joint import Joint
 from torchbandits.sources import ArmSource
 from torchbandits.stopping import Decision, Rule
-from torchbandits.types import Selection
+from torchbandits.types import ArrayLike, Selection
 
 
 @dataclass(frozen=True)
@@ -98,14 +98,14 @@ class Worker:
     def __init__(
         self,
         policy: Policy,
-        arms: Tensor | ArmSource | None = None,
+        arms: ArrayLike | ArmSource | None = None,
         *,
         store: str | os.PathLike[str],
         lease: float = 3600.0,
         name: str | None = None,
         generator: torch.Generator | None = None,
-        bounds: Tensor | None = None,
-        costs: Tensor | None = None,
+        bounds: ArrayLike | None = None,
+        costs: ArrayLike | None = None,
         every: int = 200,
     ) -> None:
         positive("lease", lease)
@@ -163,10 +163,10 @@ class Worker:
     def tell(
         self,
         lease: Lease,
-        reward: Tensor | float | Mapping[str, Any],
+        reward: ArrayLike | Mapping[str, Any],
         *,
         failures: str = "error",
-        noise_var: Tensor | float | None = None,
+        noise_var: ArrayLike | None = None,
     ) -> None:
         """Record the reward of a pick durably; each worker learns it at its next `ask`.
 

@@ -18,6 +18,7 @@ from torchbandits.environments.noise import check_generators, check_index
 from torchbandits.environments.tables import check_arms, check_costs
 from torchbandits.errors import require
 from torchbandits.sources import ArmSource, InMemory
+from torchbandits.types import ArrayLike
 
 
 class BlackBox(Environment):
@@ -44,12 +45,12 @@ class BlackBox(Environment):
     def __init__(
         self,
         function: Callable[..., float],
-        arms: Tensor | ArmSource,
+        arms: ArrayLike | ArmSource,
         noise_std: float = math.nan,
         *,
         name: str = "black box",
         seeded: bool = False,
-        costs: Tensor | None = None,
+        costs: ArrayLike | None = None,
     ) -> None:
         check_function("function", function)
         unknown = isinstance(noise_std, float) and math.isnan(noise_std)

@@ -24,6 +24,7 @@ from torchbandits.environments.noise import check_noise, noisy_rewards
 from torchbandits.environments.tables import check_arms, check_norm_bound, check_rewards
 from torchbandits.errors import ShapeError, require
 from torchbandits.sources import ArmSource
+from torchbandits.types import ArrayLike
 
 _READ = 1 << 16  # arms of a source that are evaluated together
 
@@ -51,7 +52,7 @@ class Function(Environment):
     def __init__(
         self,
         function: Callable[[Tensor], Tensor],
-        arms: Tensor | ArmSource,
+        arms: ArrayLike | ArmSource,
         noise_std: float,
         *,
         name: str = "function",

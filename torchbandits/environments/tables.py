@@ -16,6 +16,7 @@ from torchbandits.environments.base import Environment, Task, known
 from torchbandits.environments.noise import check_noise, noisy_rewards, row_draws
 from torchbandits.errors import ArgumentError, ArmIndexError, NonFiniteError, ShapeError, UnsupportedError, require
 from torchbandits.sources import ArmSource
+from torchbandits.types import ArrayLike
 
 
 class Table(Environment):
@@ -40,14 +41,14 @@ class Table(Environment):
 
     def __init__(
         self,
-        arms: Tensor | ArmSource,
-        rewards: Tensor | np.ndarray,
+        arms: ArrayLike | ArmSource,
+        rewards: ArrayLike,
         noise_std: float,
         *,
         name: str = "table",
         noise: str = "gaussian",
         norm_bound: float | Tensor | None = None,
-        costs: Tensor | None = None,
+        costs: ArrayLike | None = None,
         neighbors: Tensor | None = None,
     ) -> None:
         check_noise(noise_std, noise)
@@ -210,11 +211,11 @@ def check_norm_bound(norm_bound: object) -> None:
         require(bool((bound.isfinite() & (bound >= 0)).all()), f"norm_bound must be finite and ≥ 0, got {norm_bound}.")
 
 
-def check_costs(costs: Tensor, arms: Tensor | ArmSource) -> Tensor:
+def check_costs(costs: ArrayLike, arms: Tensor | ArmSource) -> Tensor:
     """Costs as float64. Refuse them unless they are one finite number > 0 per arm."""
     shape = arms.shape[:-1]
-    as_tensor("costs", costs)
-    if not isinstance(costs, Tensor) or costs.is_complex() or costs.shape not in (shape, shape[-1:]):
+    costs = as_tensor("costs", costs, device=arms.device)
+    if costs.is_complex() or costs.shape not in (shape, shape[-1:]):
         raise ShapeError(f"costs must be a tensor of shape {tuple(shape)} or {tuple(shape[-1:])}, got {kind(costs)}.")
     _check_finite("costs", costs)
     if not bool((costs > 0).all()):

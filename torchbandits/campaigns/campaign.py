@@ -23,7 +23,6 @@ from torch import Tensor
 
 from torchbandits.bandit import Bandit
 from torchbandits.calls import one_at_a_time
-from torchbandits.campaigns.arms import Arms
 from torchbandits.campaigns.candidates import SHOWN, Candidates, check_equal_costs
 from torchbandits.campaigns.conditions import labels_of, values_of
 from torchbandits.campaigns.corrections import Corrected, Correction, Wanted, check_result
@@ -43,6 +42,7 @@ from torchbandits.campaigns.results import (
     read_results,
     record_of,
 )
+from torchbandits.campaigns.rows_as_arms import RowsAsArms
 from torchbandits.campaigns.settings import ADDED, Settings, begin, check_pair, history
 from torchbandits.checks import (
     as_device,
@@ -360,9 +360,9 @@ class Campaign(Readable):
                     path.unlink(missing_ok=True)
 
     @property
-    def _arms(self) -> Arms:
+    def _arms(self) -> RowsAsArms:
         """The rows of the table as arms of the bandit, which is another object after a correction."""
-        return Arms(self._bandit)
+        return RowsAsArms(self._bandit)
 
     def _bandit_on(self, policy: Policy, arms: Any, generator: torch.Generator | None, priced: Tensor | None) -> Bandit:
         return Bandit(policy, arms, generator=generator, costs=priced, journal=self._journal)

@@ -12,8 +12,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from torchbandits.campaigns.arms import Arms
 from torchbandits.campaigns.conditions import on_offer
+from torchbandits.campaigns.rows_as_arms import RowsAsArms
 from torchbandits.checks import read_bytes
 from torchbandits.errors import DataError, require
 from torchbandits.files import write_atomically
@@ -88,7 +88,7 @@ class Offer:
 # ---------------------------------------------------------------------- rows that teach little, or fail
 
 
-def unseen(offer: Tensor | None, arms: Arms, failed: Sequence[int]) -> Tensor:
+def unseen(offer: Tensor | None, arms: RowsAsArms, failed: Sequence[int]) -> Tensor:
     """Rows on offer that are neither measured nor open, whose evaluation did not fail, and that equal no such row.
 
     Args:
@@ -99,7 +99,7 @@ def unseen(offer: Tensor | None, arms: Arms, failed: Sequence[int]) -> Tensor:
     return left if offer is None else left & offer
 
 
-def failing(arms: Arms, failed: Sequence[int]) -> Tensor | None:
+def failing(arms: RowsAsArms, failed: Sequence[int]) -> Tensor | None:
     """Rows whose evaluation failed twice and that were never measured, and rows equal to them; None for none.
 
     Args:

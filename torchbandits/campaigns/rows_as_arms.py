@@ -14,7 +14,7 @@ from torch import Tensor
 from torchbandits.bandit import Bandit
 
 
-class Arms:
+class RowsAsArms:
     """Rows of a table as arms of a bandit.
 
     The `entry` of a row is the first of the rows with the same features. Rows are numbers on the host.

@@ -33,7 +33,7 @@ from torchbandits.policies import Policy
 def loop(arms: Tensor) -> tuple[int, float]:
     """Ask and tell, and the recommended arm."""
     kernel = gpytorch.kernels.RBFKernel().double()
-    policy: Policy[Any] = tb.batch_bkb(kernel, noise_std=0.1, width=widths.Constant(2.0), initial=starts.uniform(4))
+    policy: Policy = tb.batch_bkb(kernel, noise_std=0.1, width=widths.Constant(2.0), initial=starts.uniform(4))
     bandit = tb.Bandit(policy, arms, generator=torch.Generator().manual_seed(0))
     for _ in range(3):
         selection: tb.Selection = bandit.ask(limit=8)

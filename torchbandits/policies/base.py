@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic
 
 import torch
 from torch import Tensor
@@ -21,7 +21,15 @@ FROM_BOX = "a box has no list of arms to replace: make a new Bandit on the arms,
 # Metadata of a field that earlier versions of a policy lacked: journals and saved states contain it only if it is given.
 LATER = {"described": "if given"}
 
-S = TypeVar("S", bound=State)
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar
+
+    S = TypeVar("S", bound=State, default=Any)
+else:
+    from typing import TypeVar
+
+    # Defaults are for Python 3.13 on.
+    S = TypeVar("S", bound=State)
 
 
 class Policy(ABC, Generic[S]):

@@ -22,6 +22,7 @@ from torchbandits.arms import ArmTable
 from torchbandits.explanation import Words, unsettled
 from torchbandits.fitting.climb import Climb
 from torchbandits.fitting.standardized import Priors, fit_standardized_
+from torchbandits.memory import LeverageSampling, SteadySampling
 from torchbandits.policies.from_data import FromData
 from torchbandits.policies.repeats import most_repeated, reason_for_repeats, recent_arms, share_of_noise
 from torchbandits.posteriors import Units
@@ -1403,3 +1404,34 @@ def test_a_table_of_past_results_costs_one_sweep_with_a_drawn_dictionary(monkeyp
     assert 10 < int((sparse.dictionary >= 0).sum()) < 200
     means = [bandit.posterior(x).mean for bandit in (exact, sparse)]
     torch.testing.assert_close(means[1], means[0], rtol=0, atol=0.1)
+
+
+def test_a_dictionary_beside_auto_changes_only_as_probabilities_change():
+    """New uniform numbers at every tell would replace much of it, whose kernel columns would have to be evaluated."""
+    memory, fresh = SteadySampling(oversampling=2.0), LeverageSampling(oversampling=2.0)
+    weights, mask = torch.ones(4_000, dtype=torch.float64), torch.ones(4_000, dtype=torch.bool)
+    leverage = 0.4 * torch.rand(4_000, dtype=torch.float64, generator=generator(5))
+    state = (own := generator(1)).get_state()
+    low, same, high = (memory.choose(f * leverage, weights, mask, [own]) for f in (1.0, 1.0, 1.2))
+    assert torch.equal(low, same)
+    assert torch.equal(own.get_state(), state)
+    assert bool((high | ~low).all())
+    # Numbers change with growth by 5 %, and each dictionary is distributed as one of new draws.
+    near, far = (memory.choose(leverage[:n], weights[:n], mask[:n], [own]) for n in (3_990, 3_700))
+    assert torch.equal(near, low[:3_990])
+    assert 0.4 < float((far == low[:3_700]).double().mean()) < 0.8
+    expected, deviation = float((2 * leverage).sum()), float((2 * leverage * (1 - 2 * leverage)).sum().sqrt())
+    sizes = [int(m.choose(leverage, weights, mask, [generator(2)]).sum()) for m in (memory, fresh)]
+    assert all(abs(size - expected) < 4 * deviation for size in sizes)
+    x = torch.rand(600, 3, dtype=torch.float64, generator=generator(3))
+    bandit = tb.Bandit(tb.auto(batch_size=5, memory_budget=600 * 8 * 40), x, generator=generator(4))
+    bandit.tell(torch.arange(0, 600, 3), torch.sin(4 * x[::3]).sum(dim=-1))
+    kept = []
+    for _ in range(8):
+        before = set(bandit.dictionary.tolist()) if bandit.loop.state.posterior.sparse else set()
+        selection = bandit.ask(limit=5)
+        bandit.tell(selection, torch.sin(4 * x[selection.index]).sum(dim=-1))
+        now = set(bandit.dictionary.tolist())
+        kept += [len(before & now) / len(before)] if before else []
+    assert len(kept) == 8
+    assert np.median(kept) > 0.8

@@ -21,6 +21,9 @@ from torchbandits.errors import UnsupportedError, require
 from torchbandits.posteriors import Sketch
 from torchbandits.transfers import to_host
 
+# The first of seeds that nobody takes for features or rewards, which the draws must not depend on.
+_SEQUENCES = 7_046_029_254_386_353_087
+
 
 class Memory(ABC):
     """A rule that chooses the dictionary among the distinct points pulled."""
@@ -117,7 +120,7 @@ class LeverageSampling(Memory):
         single = len(generators) == 1
         p, mask = to_host(p if single else p.masked_fill_(~mask, -1.0), mask)
         if single:
-            chosen = torch.rand(p.shape, generator=generators[0], dtype=torch.float64) < p
+            chosen = self._uniforms(p.shape[-1], generators[0]).reshape(p.shape) < p
             if bool(chosen.any()):
                 return chosen
         flat = p.reshape(len(generators), -1)
@@ -131,13 +134,32 @@ class LeverageSampling(Memory):
         sizes = mask.reshape(len(generators), -1).sum(dim=-1).tolist()
         uniforms = torch.ones(flat.shape, dtype=torch.float64)
         for row, (size, generator) in enumerate(zip(sizes, generators, strict=True)):
-            uniforms[row, :size] = torch.rand(size, generator=generator, dtype=torch.float64)
+            uniforms[row, :size] = self._uniforms(size, generator)
         chosen = uniforms < flat
         some = chosen.any(dim=-1, keepdim=True)
         if not bool(some.all()):
             best = torch.zeros_like(chosen).scatter(-1, flat.argmax(dim=-1, keepdim=True), True)
             chosen = torch.where(some, chosen, best)
         return chosen.reshape(mask.shape) & mask
+
+    def _uniforms(self, size: int, generator: torch.Generator) -> Tensor:
+        """A uniform number for each distinct point, in order of first pull."""
+        return torch.rand(size, generator=generator, dtype=torch.float64)
+
+
+@dataclass(frozen=True)
+class SteadySampling(LeverageSampling):
+    """`LeverageSampling` with the same uniform number for a point until the points have grown by 5 %: until then it enters or
+    leaves the dictionary only as its probability changes.
+
+    Each dictionary has the same distribution, but few kernel columns are new from one to the next. With the same numbers for
+    ever, a point that matters may be left out for ever. The theorems of BKB and BBKB are about independent draws.
+    """
+
+    def _uniforms(self, size: int, generator: torch.Generator) -> Tensor:
+        """The first numbers of a sequence that depends on the size alone; draws nothing."""
+        growth = int(math.log(max(size, 1)) / math.log(1.05))
+        return torch.rand(size, generator=torch.Generator().manual_seed(_SEQUENCES + growth), dtype=torch.float64)
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ from torchbandits.errors import ShapeError, UnsupportedError, require
 from torchbandits.fitting import fit_kernel_
 from torchbandits.gradients import without_gradients
 from torchbandits.kernels import kernel_diagonal
-from torchbandits.memory import KeepAll, LeverageSampling, Memory
+from torchbandits.memory import KeepAll, Memory, SteadySampling
 from torchbandits.policies.base import FROM_BOX, Policy
 from torchbandits.policies.box_picking import check_for_box, pick_in_box
 from torchbandits.policies.from_data import FromData
@@ -354,7 +354,7 @@ class Composed(Policy[TableState | BoxState]):
             self.from_data.make_room(state, pulls)
         heard = pulls if self.from_data is None else self.from_data.in_model_units(state, pulls)
         # A posterior that exceeded its memory budget keeps a dictionary.
-        memory = LeverageSampling() if state.posterior.sparse and not self.memory.sparse else self.memory
+        memory = SteadySampling() if state.posterior.sparse and not self.memory.sparse else self.memory
         # A refit of all batch rows sweeps the arms, so updating the arms before it would be wasted work.
         refits = self.from_data is not None and bool(self.from_data.due(state, pulls).all())
         learn(state, heard, memory, leaders, swept_next=refits)

@@ -14,7 +14,7 @@ from torchbandits.arms import ArmTable, GrowingTable
 from torchbandits.arms.directions import Leaders
 from torchbandits.arms.rows import Summed
 from torchbandits.kernels import kernel_row
-from torchbandits.memory import LeverageSampling, Memory
+from torchbandits.memory import Memory, SteadySampling
 from torchbandits.policies.state import GaussianState, State, TableState
 from torchbandits.posteriors import Conditioning
 from torchbandits.posteriors.bless import bless
@@ -250,7 +250,7 @@ def draw_sparsely(state: GaussianState) -> None:
     """Replace the dictionary by one that is drawn by the leverages of all points, as for history."""
     if state.statistics.size:
         weights = state.posterior.embedded_statistics.weights_on_host
-        _draw_dictionary(state, LeverageSampling(), _history_leverage(state).cpu(), weights)
+        _draw_dictionary(state, SteadySampling(), _history_leverage(state).cpu(), weights)
 
 
 @contextmanager

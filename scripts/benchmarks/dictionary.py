@@ -16,7 +16,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
 import numpy as np
 import torch
@@ -85,14 +85,13 @@ def seconds(arms: int = 300_000, features: int = 40, results: int = 4_000, pulls
     x = rng.normal(size=(arms, features))
     y = np.sin(x[:, 0]) + 0.5 * x[:, 1] + 0.1 * rng.normal(size=arms)
     known = rng.permutation(arms)[:results]
-    for name, draws in (("kept", None), ("new", new_draws())):
-        with draws or torch.no_grad():
+    for name, draws in (("kept", nullcontext()), ("new", new_draws())):
+        with draws:
             bandit, times = tb.Bandit(tb.auto(), torch.from_numpy(x), generator=torch.Generator().manual_seed(0)), []
-            for index in (known, *[None] * pulls):
-                selection = index if index is not None else bandit.ask()
-                at = selection.index.numpy() if isinstance(selection, tb.Selection) else selection
+            for pull in range(pulls + 1):
+                index = bandit.ask().index.numpy() if pull else known
                 began = time.process_time()
-                bandit.tell(selection, y[at])
+                bandit.tell(index, y[index])
                 times.append(time.process_time() - began)
         print(f"{name}: results {times[0]:.1f} s, then {', '.join(f'{t:.1f}' for t in times[1:])} s a pull")
 

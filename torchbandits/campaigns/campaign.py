@@ -23,7 +23,7 @@ from torch import Tensor
 
 from torchbandits.bandit import Bandit
 from torchbandits.calls import one_at_a_time
-from torchbandits.campaigns.candidates import SHOWN, Candidates, check_equal_costs
+from torchbandits.campaigns.candidates import Candidates, check_equal_costs, few
 from torchbandits.campaigns.conditions import labels_of, values_of
 from torchbandits.campaigns.corrections import Corrected, Correction, Wanted, check_result
 from torchbandits.campaigns.known_noise import FIRST, known_noise
@@ -1099,11 +1099,10 @@ class Campaign(Readable):
 
     def _shown(self) -> Shown:
         opened = self.open
-        waited = ", ".join(opened[:SHOWN]) + (", …" if len(opened) > SHOWN else "")
         journal = [] if self._journal is None else [("journal", str(self._journal.path))]
         values = [
             ("measured", count(len(self._rows_measured()), "row")),
-            ("waited for", f"{count(len(opened), 'row')}{': ' if opened else ''}{waited}"),
+            ("waited for", f"{count(len(opened), 'row')}{': ' if opened else ''}{few(opened)}"),
             *([("excluded", count(len(self._offer.excluded), "row"))] if len(self._offer.excluded) else []),
             *journal,
         ]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +23,13 @@ else:
     from torchbandits.tabular.extras import pandas as pd
 
 SHOWN = 8
-"""Largest number of ids that a message names."""
+"""Largest number of ids that are listed."""
+
+
+def few(texts: Iterable[str]) -> str:
+    """A list in words; of a long one, the first texts."""
+    first = list(islice(texts, SHOWN + 1))
+    return ", ".join(first[:SHOWN]) + (", …" if len(first) > SHOWN else "")
 
 
 class Candidates:
@@ -64,15 +71,15 @@ class Candidates:
         """The rows with these ids, each once, or all rows; of them, those that fulfil a condition.
 
         Raises:
-            ArgumentError: If an id is unknown, or the condition is none or no row of the table fulfils it.
+            ArgumentError: If an id is unknown, `where` is not a condition, or no row of the table fulfils it.
         """
         rows = np.arange(self.count)
         if ids is not None:
             wanted = list(dict.fromkeys(self.texts(ids)))
             found = self.ids.find(wanted)
             unknown = [text for text in wanted if text not in found]
-            few = ", ".join(map(repr, unknown[:SHOWN])) + (", …" if len(unknown) > SHOWN else "")
-            require(not unknown, f"ids: {few} {'is' if len(unknown) == 1 else 'are'} not in {self.table.name}.")
+            are = "is" if len(unknown) == 1 else "are"
+            require(not unknown, f"ids: {few(map(repr, unknown))} {are} not in {self.table.name}.")
             rows = np.array([found[text] for text in wanted], np.int64)
         return rows if where is None else rows[self.fulfil(where).numpy()[rows]]
 
@@ -80,13 +87,13 @@ class Candidates:
         """The mask of the rows that fulfil a condition.
 
         Raises:
-            ArgumentError: If it is none, or no row fulfils it.
+            ArgumentError: If `where` is not a condition, or no row fulfils it.
         """
         return on_offer("where", self.table, where)
 
     def named(self, rows: NDArray[np.int64]) -> str:
         """The ids of rows as text; of many rows, the first ones."""
-        return ", ".join(map(repr, self.ids.of(rows[:SHOWN]))) + (", …" if len(rows) > SHOWN else "")
+        return few(map(repr, self.ids.of(rows[: SHOWN + 1])))
 
     def cells(self, rows: NDArray[np.int64]) -> pd.DataFrame:
         """Rows with their ids first, without the columns of the results."""

@@ -263,8 +263,7 @@ class Picker:
         values = values.clamp_min(torch.finfo(values.dtype).min / 2)
         if slot is None and not bool(torch.isfinite(self._table.rows.across.amax(values)).all()):
             raise NumericalError(f"the score {name} is NaN or ∞ at some arms.")
-        checked: Tensor = values
-        return checked
+        return values
 
     def _priced(self, scores: Tensor, slot: Tensor | None) -> Tensor:
         return self._score.priced(scores, self._costs(slot)) if isinstance(self._score, PerCost) else scores

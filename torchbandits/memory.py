@@ -149,12 +149,25 @@ class LeverageSampling(Memory):
 
 @dataclass(frozen=True)
 class SteadySampling(LeverageSampling):
-    """`LeverageSampling` with the same uniform number for a point until the points have grown by 5 %: until then it enters or
-    leaves the dictionary only as its probability changes.
+    """`LeverageSampling` that draws less often, and with the same uniform numbers until the points have grown by 5 %.
 
-    Each dictionary has the same distribution, but few kernel columns are new from one to the next. With the same numbers for
-    ever, a point that matters may be left out for ever. The theorems of BKB and BBKB are about independent draws.
+    Few kernel columns are then new from one dictionary to the next. With the same numbers for ever, a point that matters may be
+    left out for ever. Between two draws new points join the dictionary, which then explains more than one that is drawn: until
+    the points have grown by 5 % or a fifth of the dictionary has joined it, unless so many points are told at once that a sweep
+    of a new dictionary costs no more. The theorems of BKB and BBKB are about independent draws at every tell.
     """
+
+    def grows(self, drawn: Tensor, points: Tensor, members: Tensor, told: Tensor) -> Tensor:
+        """Whether the points just told join the dictionary, which is otherwise kept, `batch_shape` booleans on the host.
+
+        Args:
+            drawn: Number of distinct points when the dictionary was last drawn.
+            points: The same now.
+            members: Size of the dictionary.
+            told: Number of distinct points just told. All are `batch_shape`, on the host.
+        """
+        joined = points - drawn
+        return (20 * joined <= drawn) & (5 * joined <= members) & (12 * told <= members)
 
     def _uniforms(self, size: int, generator: torch.Generator) -> Tensor:
         """The first numbers of a sequence that depends on the size alone; draws nothing."""

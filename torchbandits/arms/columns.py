@@ -177,29 +177,34 @@ class KernelColumns:
         """Whether the columns of rows (`batch_shape x m`) are kept."""
         return self._kept is not None and self._kept.found(rows, self._posterior.rows_on_host) is not None
 
-    def fill(self, rows: Tensor) -> bool:
-        """Evaluate and keep the columns of rows (`batch_shape x m`) that are missing. Return False if they do not fit the
-        budget, which is halved where the device runs out of memory. Cost O(A d) per new column."""
+    def fill(self, rows: Tensor, *, partly: bool = False) -> bool:
+        """Evaluate and keep the columns of rows (`batch_shape x m`) that are missing. Return False if they do not all fit the
+        budget, which is halved where the device runs out of memory. None are then added; with `partly`, as many as fit if they
+        are at least half of them. Cost O(A d) per new column."""
         try:
-            return self._fill(rows)
+            return self._fill(rows, partly)
         except torch.OutOfMemoryError as error:
             self.forget()
             self._memory_budget = halved(self._memory_budget, 0, error)
             return False
 
-    def _fill(self, rows: Tensor) -> bool:
+    def _fill(self, rows: Tensor, partly: bool) -> bool:
         statistics, source = self._posterior.statistics, self._rows.source
         if self._kept is None:
             shape = statistics.num_rows.shape
             self._kept = KeptColumns(shape, source.num_arms, source.dtype, source.device, self._memory_budget)
         kept = self._kept
-        if rows.shape[-1] > kept.most:
-            self._kept = self._read = None
-            return False
+        whole = rows.shape[-1] <= kept.most
+        if not whole:
+            if 2 * kept.most < rows.shape[-1]:
+                self._kept = self._read = None
+            if self._kept is None or not partly:
+                return False
+            rows = rows[..., : kept.most]
         # A single batch row has no padding.
         kept.know(statistics.num_rows.reshape(-1).tolist() if statistics.num_rows.dim() else [statistics.size])
         if not rows.shape[-1] or self.holds(rows):
-            return True
+            return whole
         missing, slots = kept.missing(self._posterior.rows_on_host(rows))
         step = max(1, _GROUP_BYTES // kept.bytes_a_slot)
         for some, theirs in zip(missing.split(step, dim=-1), slots.split(step, dim=-1), strict=True):
@@ -215,7 +220,7 @@ class KernelColumns:
                 points = statistics.points.gather(-2, row.unsqueeze(-1).expand(*row.shape, statistics.points.shape[-1]))
             # Only batch rows are padded, with places that may hold no arm.
             kept.put(some, theirs, self._with_own(self.evaluate(points), arm, whole=arm.dim() == 1))
-        return True
+        return whole
 
     def _alike(self) -> bool:
         """Whether columns of all batch rows are those of one kernel on the same arms, evaluated at once on a device."""
@@ -323,7 +328,25 @@ class KernelColumns:
         products = weights.new_empty(*weights.shape[:-1], min(step, A))
         columns = self._blocks(rows, step) if kept is None or slots is None else _kept_blocks(kept, slots, together, step)
         for part, K_mc in columns:
-            yield part, multiplied(K_mc, products[..., : K_mc.shape[-1]])
+            # Float64 weights of float32 columns are multiplied in float64.
+            yield part, multiplied(K_mc.to(weights.dtype), products[..., : K_mc.shape[-1]])
+
+    def products_in_any_order(self, weights: Tensor, rows: Tensor) -> Iterator[tuple[slice, Tensor]]:
+        """`products` in float64 on the host. For a single batch row they are summed in the order in which columns are kept, and
+        after them those that are not kept: nothing is copied, but the last bits depend on earlier dictionaries."""
+        kept, step = self._kept, self.step(rows)
+        slots = torch.full_like(rows, -1) if kept is None or rows.dim() > 1 else kept.slots(rows)
+        here, used = slots >= 0, int(slots.max()) + 1
+        # Columns that are kept but not asked for have weight 0.
+        if kept is None or 2 * int(here.sum()) <= used:
+            yield from self.products(weights, rows, step=step)
+            return
+        spread = weights.new_zeros(len(weights), used).index_copy_(-1, slots[here], weights[:, here])
+        missing, others = rows[~here], weights[:, ~here].contiguous()
+        evaluated = self._blocks(missing, step) if len(missing) else None
+        for part in parts(0, self._rows.num_arms, step):
+            out = spread @ kept.block[:used, part].double()
+            yield part, out if evaluated is None else out.addmm_(others, next(evaluated)[1].double())
 
     def _packed_products(
         self, packed: PackedArms, weights: Tensor, rows: Tensor, step: int, multiplied: Callable[[Tensor, Tensor], Tensor]

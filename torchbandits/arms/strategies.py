@@ -20,6 +20,7 @@ from torchbandits.kernels import Stationary
 from torchbandits.linalg import LowRankPrecision, Precision
 from torchbandits.posteriors import AtPoints, GaussianProcess
 from torchbandits.posteriors.factors import Behind, Factors, FactorsInOne, SmallFactors
+from torchbandits.posteriors.growth import Growth
 from torchbandits.sources.packed import PackedArms
 from torchbandits.tanimoto import packed_kernel
 from torchbandits.threads import MANY_PRODUCTS, threads
@@ -146,6 +147,24 @@ class FromColumns(TableStrategy):
                 return
             except torch.OutOfMemoryError as error:
                 step = halved(step, LEAST_ARMS, error)
+
+    def follow(self, growth: Growth, leverage: Tensor, channels: Tensor) -> None:
+        """Update leverages and write channels of all arms after the growth of the dictionary: one product with r + 2q + c rows
+        instead of m. Cost O(A m (r + q)).
+
+        Args:
+            growth: Growth of the posterior, on the host.
+            leverage: `batch_shape x A`, updated in place; values below 0 are rounding errors.
+            channels: `batch_shape x c x A`, overwritten.
+        """
+        rows = growth.factors.rows
+        self.columns.fill(rows, partly=True)
+        c, r = channels.shape[-2], growth.lost.shape[-1]
+        weights = torch.cat([growth.coefficients, growth.lost, growth.gained], dim=-1).mT.contiguous()
+        with self._threads(weights):
+            for part, out in self.columns.products_in_any_order(weights, rows):
+                channels[..., part], squares = out[..., :c, :], out[..., c:, :].square_()
+                leverage[..., part] += squares[..., r:, :].sum(dim=-2) - squares[..., :r, :].sum(dim=-2)
 
     def cross(self, slot: Picks, leaders: Leaders | None) -> Tensor:
         """Not supported, because a sparse posterior is swept after each tell."""

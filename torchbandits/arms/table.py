@@ -17,8 +17,10 @@ from torchbandits.arms.ties import TIE
 from torchbandits.budget import budget_on
 from torchbandits.buffered import Buffered
 from torchbandits.errors import NumericalError, require, rounding_remedy
-from torchbandits.kernels import kernel_diagonal
+from torchbandits.kernels import kernel_diagonal, kernel_matrix
 from torchbandits.posteriors import Conditioning, GaussianProcess
+from torchbandits.posteriors.effects import Effects
+from torchbandits.posteriors.growth import Growth
 from torchbandits.sources.base import parts
 from torchbandits.threads import MANY_NUMBERS
 from torchbandits.transfers import to_device, to_host
@@ -219,25 +221,83 @@ class ArmTable(Buffered):
         strategy.sweep(prior if effects is None else self.columns.diagonal / self.posterior.regularization, leverage, channels)
         leverage.clamp_min_(0)
         if self.posterior.sparse and self.rows.source.dtype != torch.float64:
-            self._write_pulled_in_double_(leverage, channels)
+            self._write_pulled_(leverage, channels, *self._told_in_double())
         if effects is not None:
             row = self.rows.row_of_each()
             leverage, channels = effects.leverage(leverage, effects.share_at(row)), effects.channels(channels, row)
         own["leverage"], own["channels"] = leverage, channels
         return self
 
-    def _write_pulled_in_double_(self, leverage: Tensor, channels: Tensor) -> None:
-        """Write the values of pulled arms, in float64 and without random effects, over those of a sweep of float32 arms. Cost
-        O(u m² + A).
+    @property
+    def follows_growth(self) -> bool:
+        """Whether `follow_` can be called: on the host, where a sweep takes more time than many operations on small matrices,
+        if all batch rows have the same number of points, before the pulls and after them, and these are arms if the arms are
+        in float32."""
+        rows, told = self.rows, self.posterior.statistics
+        known = rows.source.dtype == torch.float64 or not rows.outside
+        return known and rows.source.device.type == "cpu" and not rows.sharded and bool((told.num_rows == told.size).all())
+
+    def columns_of_new(self, dictionary: Tensor, known: int) -> Tensor:
+        """k between the points beyond the first `known`, which may join the dictionary (`batch_shape x m` rows), and all
+        points, `batch_shape x q x u`."""
+        posterior, rows = self.posterior, self.rows
+        new, points = torch.arange(known, posterior.statistics.size), posterior.statistics.points
+        new = new.expand(*rows.batch_shape, -1)
+        if new.numel() and self.columns.fill(torch.cat([dictionary, new], dim=-1), partly=True) and not rows.outside:
+            K_qu = self.columns.read(new, rows.arm_of_row)
+            if K_qu is not None:
+                return K_qu
+        return kernel_matrix(posterior.embedded_kernel, points[..., known:, :], points).double()
+
+    def follow_(self, growth: Growth, before: Effects | None) -> ArmTable:
+        """Bring means and leverages up to date with the growth of the dictionary by pulls, where `follows_growth`. Cost
+        O(A m p).
+
+        Args:
+            growth: The growth of the posterior.
+            before: The random effects before the pulls.
+        """
+        assert self.strategy is self._sparse
+        own, effects = self._buffers, self.posterior.effects
+        leverage, channels, row = own["leverage"].clone(), torch.empty_like(own["channels"]), self.rows.row_of_each()
+        if before is not None:
+            known = torch.where(row < before.share.shape[-1], row, -1)
+            leverage = before.smooth_leverage(leverage, before.share_at(known))
+        in_double = None if self.rows.source.dtype == torch.float64 else self._told_after(growth, leverage)
+        self._sparse.follow(growth, leverage, channels)
+        leverage.clamp_min_(0)
+        if in_double is not None:
+            self._write_pulled_(leverage, channels, *in_double)
+        if effects is not None:
+            leverage, channels = effects.leverage(leverage, effects.share_at(row)), effects.channels(channels, row)
+        own["leverage"], own["channels"] = leverage, channels
+        return self
+
+    def _told_in_double(self) -> tuple[Tensor, Tensor]:
+        """Leverages, `batch_shape x u`, and channels, `batch_shape x c x u`, of the distinct points, in float64 and without
+        random effects. Cost O(u m²)."""
+        posterior = self.posterior
+        fit, points = posterior.fit(), posterior.statistics.points
+        residual = (fit.embedding.diagonal(points) - fit.features.square().sum(dim=-2)).clamp_min(0)
+        own = residual / posterior.regularization + fit.regression.leverage(fit.features)
+        return own, fit.regression.mean(fit.features)
+
+    def _told_after(self, growth: Growth, leverage: Tensor) -> tuple[Tensor, Tensor]:
+        """`_told_in_double` after the growth of the dictionary, given the leverages before it, `batch_shape x A`, which are
+        accurate at the old points. Cost O(q m² + u)."""
+        fit, known = growth.factors, growth.change.shape[-1]
+        old = leverage.gather(-1, self.rows.arm_of_row[..., :known]) + growth.change
+        # The dictionary represents the new points up to rounding.
+        new = fit.regression.leverage(fit.features[..., known:])
+        return torch.cat([old.clamp_min(0), new], dim=-1), fit.regression.mean(fit.features)
+
+    def _write_pulled_(self, leverage: Tensor, channels: Tensor, own: Tensor, mean: Tensor) -> None:
+        """Write the values of pulled arms, in float64, over those of float32 arms. Cost O(A).
 
         Dictionaries are drawn by the leverages of pulled arms, which are small differences of numbers of the size of k(x, x)/λ:
         a point whose leverage rounds to 0 would leave the dictionary, however much its rewards tell.
         """
-        posterior, row = self.posterior, self.rows.row_of_each()
-        fit, points = posterior.fit(), posterior.statistics.points
-        residual = (fit.embedding.diagonal(points) - fit.features.square().sum(dim=-2)).clamp_min(0)
-        own = residual / posterior.regularization + fit.regression.leverage(fit.features)
-        mean = fit.regression.mean(fit.features)
+        row = self.rows.row_of_each()
         for part in parts(0, row.shape[-1], _PIECE):
             some = row[..., part]
             slot, known = some.clamp_min(0), some >= 0

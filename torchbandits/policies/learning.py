@@ -16,8 +16,10 @@ from torchbandits.arms.rows import Summed
 from torchbandits.kernels import kernel_row
 from torchbandits.memory import Memory, SteadySampling
 from torchbandits.policies.state import GaussianState, State, TableState
-from torchbandits.posteriors import Conditioning
+from torchbandits.posteriors import Conditioning, GaussianProcess
 from torchbandits.posteriors.bless import bless
+from torchbandits.posteriors.effects import Effects
+from torchbandits.posteriors.factors import Factors, SmallFactors
 from torchbandits.transfers import to_host
 from torchbandits.types import Pulls
 
@@ -140,6 +142,9 @@ def _learn_sparse(state: GaussianState, memory: Memory, summed: Summed) -> None:
     counts, known = summed.counts, state.row_leverage_on_host()
     leverage = state.pulled_leverage(summed)
     effects, before = posterior.effects, state.statistics.weights_on_host
+    follows = isinstance(memory, SteadySampling) and isinstance(table, ArmTable) and table.follows_growth
+    fit, embedded = posterior.known_factors if follows else None, posterior.embedded_statistics.weights
+    ends = posterior.statistics.num_rows
     # The dictionary is about to change, so updating the old factors would be wasted work.
     posterior.invalidate_()
     row = rows.tell_(posterior, summed)
@@ -159,8 +164,46 @@ def _learn_sparse(state: GaussianState, memory: Memory, summed: Summed) -> None:
         drawn_with = pad(known, (0, size + 1 - known.shape[-1])).scatter_(-1, row, leverage)[..., :-1]
     if effects is not None:
         drawn_with = effects.smooth_leverage(drawn_with, effects.share_on_host(pad(before, (0, size - before.shape[-1]))))
-    _draw_dictionary(state, memory, drawn_with, counts)
+    if isinstance(memory, SteadySampling):
+        told = (counts > 0).sum(dim=-1).cpu()
+        grows = memory.grows(posterior.drawn, posterior.statistics.num_rows, posterior.dictionary_size, told)
+        if bool(grows.all()) and _followed(state, fit, effects, embedded, row.masked_fill(row >= size, -1)):
+            return
+        if bool(grows.any()):
+            _join_dictionary(posterior, grows, ends)
+            counts = counts * ~grows.unsqueeze(-1)
+    if not isinstance(memory, SteadySampling) or bool((counts > 0).any()):
+        _draw_dictionary(state, memory, drawn_with, counts)
     table.sweep_()
+
+
+def _followed(state: GaussianState, fit: Any, effects: Effects | None, before: Tensor, row: Tensor) -> bool:
+    """Let new points join the dictionary of a table, and update factors and arms by its growth instead of a sweep.
+
+    Args:
+        fit: Factors before the pulls.
+        effects: Random effects before the pulls.
+        before: `batch_shape x u`, weights that the features were regressed on before the pulls.
+        row: `batch_shape x p`, rows of the pulled points, -1 where padded.
+
+    Returns:
+        Whether this was possible. If not, nothing was changed.
+    """
+    table, posterior = state.tabulation, state.posterior
+    if not isinstance(table, ArmTable) or not table.follows_growth or not isinstance(fit, Factors | SmallFactors):
+        return False
+    fit = fit if isinstance(fit, Factors) else fit.factors()
+    growth = posterior.grow_dictionary_(fit, before, row, table.columns_of_new(fit.rows, before.shape[-1]))
+    if growth is not None:
+        table.follow_(growth, effects)
+    return growth is not None
+
+
+def _join_dictionary(posterior: GaussianProcess, grows: Tensor, known: Tensor) -> None:
+    """Let the points beyond the first `known` join the dictionary in the marked batch rows (`batch_shape` each, on the
+    host)."""
+    new = torch.arange(posterior.statistics.size) >= known.unsqueeze(-1)
+    posterior.set_dictionary_(posterior.dictionary.cpu() | (new & grows.unsqueeze(-1)))
 
 
 def _learn_history(state: GaussianState, pulls: Pulls, memory: Memory, summed: Summed | None = None) -> None:
@@ -223,8 +266,10 @@ def learn_totals(state: GaussianState, changed: Tensor) -> None:
 
 
 def _restart_sums(state: GaussianState, fitted: Tensor) -> None:
-    """Sweep the arms, and restart the batched log-determinants of the marked batch rows from log det(V/λ)."""
+    """Sweep the arms, and restart the batched log-determinants of the marked batch rows from log det(V/λ). Their dictionary is
+    drawn anew at the next tell."""
     fitted, log_det = to_host(fitted, _swept(state, state.posterior.sparse))
+    state.posterior.drawn = torch.where(fitted, 0, state.posterior.drawn)
     for name, restarted in (("log_det", log_det), ("batched_log_det", log_det), ("batched_log_det_3", 3 * log_det)):
         state.set_sums_(**{name: torch.where(fitted, restarted, state.sum_on_host(name))})
 
@@ -333,8 +378,12 @@ def _draw_dictionary(state: GaussianState, memory: Memory, leverage: Tensor, cou
     if len(state.generators) == 1:
         own = memory.choose(leverage, statistics.weights_on_host, statistics.mask_on_host, state.generators)
         posterior.set_dictionary_(own)
+        if isinstance(memory, SteadySampling):
+            posterior.drawn = statistics.num_rows
         return
     told = (counts > 0).any(dim=-1)
+    if isinstance(memory, SteadySampling):
+        posterior.drawn = torch.where(told.cpu(), statistics.num_rows, posterior.drawn)
     resting = [g for g, on in zip(state.generators, told.reshape(-1).tolist(), strict=True) if not on]
     states = [generator.get_state() for generator in resting]
     chosen = memory.choose(leverage, statistics.weights_on_host, statistics.mask_on_host, state.generators)

@@ -19,6 +19,7 @@ from torchbandits.kernels import shaped_like
 from torchbandits.linalg import uneven
 from torchbandits.posteriors.effects import Effects
 from torchbandits.posteriors.factors import Behind, Factors, FactorsInOne, SmallFactors, SweepFactors
+from torchbandits.posteriors.growth import Growth
 from torchbandits.posteriors.pending import Pending
 from torchbandits.posteriors.sketch import Sketch
 from torchbandits.posteriors.statistics import Statistics
@@ -26,7 +27,7 @@ from torchbandits.posteriors.units import Units
 from torchbandits.random_effects import RandomEffectKernel
 from torchbandits.threads import MANY_PRODUCTS, threads
 from torchbandits.transfers import to_device
-from torchbandits.types import Marginals, PerPoint, PickMask, Points, Rect
+from torchbandits.types import Marginals, PerPoint, PickMask, Picks, Points, Rect
 
 
 class GaussianProcess(Buffered):
@@ -86,6 +87,8 @@ class GaussianProcess(Buffered):
         self.register_buffer("dictionary", torch.zeros(*batch_shape, 0, dtype=torch.bool, device=device))
         self.register_buffer("pending_points", self.statistics.points)
         self.register_buffer("pending", self.statistics.weights)
+        # Number of distinct points when the dictionary was last drawn, on the host. Those told since then may have joined it.
+        self.drawn = torch.zeros(batch_shape, dtype=torch.int64)
         # Whether rewards were told with their own noise variances, which are relative to the noise of the policy.
         self.weighted = False
         self._fit: Factors | SmallFactors | FactorsInOne | Behind | None = None
@@ -180,6 +183,23 @@ class GaussianProcess(Buffered):
         self._known_rows, self._known_sizes = (self.dictionary, there, inside), (self.dictionary, dictionary.sum(dim=-1))
         self._host_rows, self._padding = (there, rows), (inside, outside)
         return self
+
+    def grow_dictionary_(self, fit: Factors, before: PerPoint, rows: Picks, K_qu: Rect) -> Growth | None:
+        """Let the points whose first pulls were just told join the dictionary, on the host.
+
+        Args:
+            fit: Factors before these pulls.
+            before, rows, K_qu: As for `Growth.of`.
+
+        Returns:
+            The change of leverages and means, or None if nothing was changed because factors must be computed anew.
+        """
+        told = self.embedded_statistics
+        growth = Growth.of(fit, told, self.targets_of(told.weights, told.sums), before, rows, K_qu)
+        if growth is not None:
+            self.set_dictionary_(self.dictionary.index_fill(-1, growth.joined, True))
+            self._fit = replace(growth.factors, effects=self.effects)
+        return growth
 
     def keep_dictionary_(self) -> GaussianProcess:
         """Keep a dictionary from now on, as a sparse posterior does. It holds all distinct points until another is set."""
@@ -430,17 +450,17 @@ class GaussianProcess(Buffered):
 
     def snapshot(self) -> Callable[[], None]:
         """Function that restores the current kernel, λ, sparsity and factors. The buffers must be restored by the caller."""
-        return partial(self._restore, self.kernel, self.regularization, (self.sparse, self.weighted), self._fit)
+        return partial(self._restore, self.kernel, self.regularization, (self.sparse, self.weighted, self.drawn), self._fit)
 
     def _restore(
         self,
         kernel: gpytorch.kernels.Kernel,
         regularization: float,
-        flags: tuple[bool, bool],
+        flags: tuple[bool, bool, Tensor],
         fit: Factors | SmallFactors | FactorsInOne | Behind | None,
     ) -> None:
         self.kernel, self.regularization, self._fit = kernel, regularization, fit
-        self.sparse, self.weighted = flags
+        self.sparse, self.weighted, self.drawn = flags
 
     def invalidate_(self) -> None:
         """Drop the factors, to be recomputed when needed."""
@@ -470,14 +490,18 @@ class GaussianProcess(Buffered):
         self._known_rows = self._known_sizes = None
 
     def get_extra_state(self) -> dict[str, Any]:
-        """λ, which a fit of the noise changes, whether a dictionary is kept, and whether rewards were weighted."""
-        own = {"regularization": self.regularization, "sparse": self.sparse}
+        """λ, which a fit of the noise changes, whether a dictionary is kept and when it was drawn, and whether rewards were
+        weighted."""
+        own: dict[str, Any] = {"regularization": self.regularization, "sparse": self.sparse}
+        own |= {"drawn": self.drawn.tolist()} if bool(self.drawn.any()) else {}
         return own | ({"weighted": True} if self.weighted else {})
 
     def set_extra_state(self, state: dict[str, Any]) -> None:
         """Restore the result of `get_extra_state`."""
         self.regularization, self.sparse = state["regularization"], state.get("sparse", self.sparse)
         self.weighted = state.get("weighted", False)
+        none = torch.zeros(self.batch_shape, dtype=torch.int64)
+        self.drawn = torch.tensor(state["drawn"]) if "drawn" in state else none
 
 
 def _marked_rows(dictionary: Tensor) -> tuple[Tensor, Tensor]:

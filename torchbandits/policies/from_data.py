@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 import gpytorch
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from torchbandits.checks import check_flag, check_whole, is_finite
 from torchbandits.errors import require
@@ -21,7 +21,7 @@ from torchbandits.posteriors import Units
 from torchbandits.posteriors.averages import FEWEST
 from torchbandits.random_effects import smooth_part
 from torchbandits.sources import ArmSet, ArmSource
-from torchbandits.sources.duplicates import matches
+from torchbandits.sources.duplicates import first_occurrence, matches
 from torchbandits.sources.packed import PackedArms
 from torchbandits.sources.ranges import limited, or_one, ranges_of, spans_among, spans_with
 from torchbandits.tanimoto import tanimoto_scale
@@ -192,11 +192,36 @@ class FromData:
         return replace(pulls, points=pulls.points.to(dtype))
 
     def in_model_units(self, state: GaussianState, pulls: Pulls) -> Pulls:
-        """The pulls with average rewards converted to the model's current units."""
-        units, n = state.posterior.units, pulls.counts.clamp_min(1e-300)
+        """The pulls with sums in the model's current units, such that the total of each point is its number of pulls times the
+        image of its average reward, as after a fit.
+
+        The image of the average is not the average of the images: among the best arms the map is convex, so that sums of the
+        images of single rewards would say more of an arm the noisier its rewards are, until the next fit.
+        """
+        units, statistics = state.posterior.units, state.statistics
         assert units is not None
-        sums = pulls.counts * units.to_model(pulls.sums / n)
-        squares, host = sums.square() / n, pulls.host
+        if pulls.points is not None:
+            row = matches(statistics.points, pulls.points.double())
+            # A new point that comes twice is the first place that it has.
+            first = first_occurrence(pulls.points)
+            place = torch.arange(row.shape[-1], device=row.device).expand(row.shape) if first is None else first
+            key = torch.where(row >= 0, row, statistics.size + place)
+        else:
+            assert pulls.index is not None
+            assert pulls.mask is not None
+            key = state.rows.entry(pulls.index)
+            row = torch.where(pulls.mask, state.rows.row_of(key), -1)
+        n, s = _over_groups(key, pulls.counts, pulls.sums)
+        slot = row.clamp_min(0)
+        if statistics.size:
+            told = nn.functional.pad(units.totals, (0, 0, 0, statistics.size - units.totals.shape[-2]))[..., 0]
+            totals = (statistics.weights, told, statistics.sums)
+            weights, rewards, known = (torch.where(row >= 0, x.gather(-1, slot), 0.0) for x in totals)
+        else:
+            weights = rewards = known = torch.zeros_like(s)
+        total, share = (weights + n).clamp_min(1e-300), pulls.counts / n.clamp_min(1e-300)
+        sums = share * (total * units.to_model((rewards + s) / total) - known)
+        squares, host = sums.square() / pulls.counts.clamp_min(1e-300), pulls.host
         if host is not None:
             own_sums, own_squares = to_host(sums, squares)
             host = replace(host, sums=own_sums, squares=own_squares)
@@ -284,6 +309,20 @@ class FromData:
 def _is_similarity(kernel: gpytorch.kernels.Kernel) -> bool:
     """Whether a kernel is the similarity of fingerprints. (An earlier version could give it random effects.)"""
     return tanimoto_scale(smooth_part(kernel)) is not None
+
+
+def _over_groups(key: Tensor, *values: Tensor) -> list[Tensor]:
+    """Sums of values over the places of a batch row with the same key, at each of these places; `batch_shape x q` each."""
+    if key.shape[-1] == 1:
+        return list(values)
+    rows = torch.arange(key.shape[:-1].numel(), device=key.device).reshape(*key.shape[:-1], 1)
+    _, group = (key - key.min() + rows * (key.max() - key.min() + 1)).unique(return_inverse=True)
+
+    def summed(x: Tensor) -> Tensor:
+        total = torch.zeros(int(group.max()) + 1, dtype=x.dtype, device=x.device)
+        return total.scatter_add(0, group.reshape(-1), x.reshape(-1))[group]
+
+    return [summed(x) for x in values]
 
 
 def _made(state: TableState) -> Tensor:

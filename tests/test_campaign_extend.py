@@ -379,3 +379,61 @@ def test_an_interrupt_while_a_checkpoint_is_written_loses_nothing_and_counts_not
     c = begin(OLD, journal=tmp_path / "lab")
     assert (c.open, len(c.predict())) == (plate, 60)
     c.close()
+
+
+def test_all_results_are_told_to_another_campaign_which_has_a_new_category(tmp_path: Path):
+    c = begun(tmp_path / "lab")
+    first = c.open[0]
+    c.tell(pd.DataFrame({"id": [first, first], "yield": [1.25, 1.75]}))  # repeated
+    c.tell(pd.DataFrame({"id": c.ask(1)["id"], "yield": [np.nan]}))  # failed
+    c.correct(first, 2.5, was=1.25)
+    results = c.results()
+    assert results["id"].tolist()[-3:] == [first, first, results["id"].iloc[-1]]
+    assert results["yield"].tolist()[-3:-1] == [2.5, 1.75]
+    assert np.isnan(results["yield"].iloc[-1])
+    assert list(results.columns) == [*OLD.columns.drop("yield", errors="ignore"), "yield"]
+    more = NEW.assign(solvent="ethanol")
+    with pytest.raises(
+        ArgumentError, match=r"begin another campaign with all rows, and tell\(\) it the results\(\) of this one"
+    ):
+        c.extend(more)
+    other = campaign(pd.concat([OLD, more], ignore_index=True), journal=tmp_path / "second")
+    assert str(other.tell(results)).startswith(f"{len(results) - 1} measurements and 1 failed evaluation told")
+    pd.testing.assert_frame_equal(other.results(), results)
+    assert other.bandit.pulls == c.bandit.pulls
+    assert "ethanol" in other.columns["solvent"].categories
+    other.close()
+    with pytest.raises(TorchBanditsError, match="closed"):
+        other.results()
+
+
+def test_results_of_several_outcomes_and_of_none():
+    c = outcomes()
+    assert len(c.results()) == 0
+    assert list(c.results().columns[-2:]) == list(c.outcomes)
+    plate = c.ask(3)
+    values = pd.DataFrame({"id": plate["id"], c.outcomes[0]: [1.0, 2.0, np.nan], c.outcomes[1]: [3.0, np.nan, np.nan]})
+    c.tell(values)
+    found = c.results()
+    pd.testing.assert_frame_equal(found[["id", *c.outcomes]], values)
+    other = outcomes()
+    other.tell(found)
+    pd.testing.assert_frame_equal(other.results(), found)
+
+
+def test_the_command_writes_results_that_another_campaign_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    run = CliRunner().invoke
+    OLD.drop(columns="yield", errors="ignore").to_csv("a.csv", index=False)
+    assert run(app, ["campaign", "new", "a.csv", "--objective", "yield"]).exit_code == 0
+    assert run(app, ["campaign", "ask", "-n", "4", "--output", "plate.csv"]).exit_code == 0
+    plate = pd.read_csv("plate.csv", dtype=str).assign(**{"yield": [0.1, 1 / 3, 7.0, np.nan]})
+    plate.to_csv("plate.csv", index=False)
+    told = run(app, ["campaign", "tell", "plate.csv"])
+    assert told.exit_code == 0, told.output
+    done = run(app, ["campaign", "results", "--output", "results.csv"])
+    assert "4 rows" in done.output
+    assert run(app, ["campaign", "new", "a.csv", "--objective", "yield", "--folder", "second"]).exit_code == 0
+    assert "3 measurements and 1 failed" in run(app, ["campaign", "tell", "results.csv", "--folder", "second"]).output
+    again = run(app, ["campaign", "results", "--folder", "second"])
+    assert again.output == Path("results.csv").read_text()

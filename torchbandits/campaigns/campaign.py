@@ -931,6 +931,25 @@ class Campaign(Readable):
         return self._with_results(rows)
 
     @one_at_a_time
+    def results(self) -> pd.DataFrame:
+        """All results told, corrections included, one row per evaluation in the order told.
+
+        Returns:
+            Rows of the table with their ids, and the columns of the results, empty where an evaluation failed or an outcome was
+            not measured. `tell` of another campaign reads them. Individual noise variances are not part of it.
+        """
+        self._check_not_closed()
+        rows, values = self._told_so_far()
+        frame = self._pool.cells(np.array(rows, np.int64))
+        for name, own in zip(self.outcomes, values.T, strict=True):
+            frame[name] = own
+        return frame
+
+    def _told_so_far(self) -> tuple[list[int], NDArray[np.float64]]:
+        """The row of each result in the order told, and its values, `n x k`."""
+        return self._record.rows, np.array(self._record.values, np.float64).reshape(-1, 1)
+
+    @one_at_a_time
     def explain(self, *, where: Any = None) -> Explanation:
         """Explain what the model has learned about the columns, the noise and the best row. `print` shows the result as five
         lines of text, and its method `figure()` plots the columns that matter.

@@ -294,6 +294,13 @@ def best(
         _warn(campaign)
 
 
+@campaign_app.command()
+def results(output: Output = None, folder: Folder = HERE) -> None:
+    """Write all results told, one row per evaluation. `tell` of another campaign reads the file."""
+    with _opened(folder) as campaign:
+        _write(campaign.results(), output, _form(folder))
+
+
 @campaign_app.command(context_settings=_DASHES)
 def predict(
     ids: Annotated[list[str] | None, typer.Argument(help="Ids of rows; by default all rows.")] = None,

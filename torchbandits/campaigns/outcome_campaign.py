@@ -573,6 +573,9 @@ class OutcomeCampaign(Campaign):
             frame[self._pool.own(KEEPS)] = chance.cpu().numpy() if sure else np.full(len(rows), np.nan)
         return frame
 
+    def _told_so_far(self) -> tuple[list[int], NDArray[np.float64]]:
+        return self._results.rows, self._results.values
+
     def _limits(self) -> tuple[Limit, ...]:
         aim = self._bandit.policy.aim if isinstance(self._bandit, OutcomeBandit) else None
         return aim.limits if isinstance(aim, Constrained | Scalarized) else ()

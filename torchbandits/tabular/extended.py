@@ -21,8 +21,9 @@ else:
     from torchbandits.tabular.extras import pyarrow as pa
 
 ANOTHER = (
-    "begin another campaign with all rows, and tell() it the results so far (torchbandits campaign new, with one table of all "
-    "rows and another --folder; then torchbandits campaign tell, with the files that were told before)"
+    "begin another campaign with all rows, and tell() it the results() of this one (torchbandits campaign results --output "
+    "results.csv; torchbandits campaign new, with one table of all rows and another --folder; torchbandits campaign tell "
+    "results.csv, with that --folder)"
 )
 """The way to add rows that cannot be added."""
 

@@ -59,7 +59,8 @@ def auto(
     Warns (`DiagnosticWarning`): Once, when one arm takes more than half of the last 40 pulls; the message names the reason.
 
     Guarantee: none, because the kernel is estimated; `igp_ucb` has one for a known kernel and norm, `lb_gp_ucb` for a known
-    norm and an unknown lengthscale. Cost: O(A u) per pick, u distinct arms pulled, and O(min(u, 500)³) per iteration for each
+    norm and an unknown lengthscale. Cost: O(A u) per pull, u distinct arms pulled, or O(A m) beside a dictionary of m
+    points, which is drawn again for O(A m²) whenever the points have grown by 5 %; and O(min(u, 500)³) per iteration for each
     of O(log t) fits.
     Source: Hvarfner et al. 2024 (priors); Salinas et al. 2020 (normal scores); Srinivas et al. 2010 (the rule); Kaufman and
     Rousseeuw 1990 (first picks); Henderson 1975 (random effects).

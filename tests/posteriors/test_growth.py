@@ -277,6 +277,22 @@ def test_a_state_saved_between_two_draws_continues_as_the_run_does():
     assert torch.equal(resumed.dictionary, bandit.dictionary)
 
 
+def test_a_loaded_state_follows_growth_as_the_run_does():
+    x, f = rough(d=1)
+    bandit = tb.Bandit(tb.auto(memory_budget=8 * len(x) * 60), x.float(), generator=generator(1))
+    known = torch.arange(0, 300, 2)
+    bandit.tell(known, f[known] + 0.1 * torch.from_numpy(np.random.default_rng(0).normal(size=len(known))))
+    # Each fit of the kernel is followed by a draw.
+    bandit.tell(torch.tensor([301]), f[[301]])
+    resumed = tb.Bandit(bandit.policy, x.float(), generator=generator(9)).load_state_dict(bandit.state_dict())
+    for own in (bandit, resumed):
+        own.tell(torch.tensor([303]), f[[303]])
+        assert int(own.loop.state.posterior.drawn) < own.loop.state.statistics.size
+    # A sweep of float32 arms would differ by 1e-4.
+    right = bandit.loop.state.table.leverage
+    torch.testing.assert_close(resumed.loop.state.table.leverage, right, atol=1e-9, rtol=1e-9)
+
+
 def test_a_tell_that_fails_while_the_dictionary_grows_changes_nothing(monkeypatch: pytest.MonkeyPatch):
     bandit, f = sparse_bandit()
     twin, _ = sparse_bandit()

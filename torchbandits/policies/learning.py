@@ -19,7 +19,7 @@ from torchbandits.policies.state import GaussianState, State, TableState
 from torchbandits.posteriors import Conditioning, GaussianProcess
 from torchbandits.posteriors.bless import bless
 from torchbandits.posteriors.effects import Effects
-from torchbandits.posteriors.factors import Factors, SmallFactors
+from torchbandits.posteriors.factors import Factors
 from torchbandits.transfers import to_host
 from torchbandits.types import Pulls
 
@@ -143,7 +143,8 @@ def _learn_sparse(state: GaussianState, memory: Memory, summed: Summed) -> None:
     leverage = state.pulled_leverage(summed)
     effects, before = posterior.effects, state.statistics.weights_on_host
     follows = isinstance(memory, SteadySampling) and isinstance(table, ArmTable) and table.follows_growth
-    fit, embedded = posterior.known_factors if follows else None, posterior.embedded_statistics.weights
+    # A state that was loaded has no factors. Without them, arms would be swept, which in float32 rounds otherwise.
+    fit, embedded = posterior.fit() if follows else None, posterior.embedded_statistics.weights
     ends = posterior.statistics.num_rows
     # The dictionary is about to change, so updating the old factors would be wasted work.
     posterior.invalidate_()
@@ -177,11 +178,11 @@ def _learn_sparse(state: GaussianState, memory: Memory, summed: Summed) -> None:
     table.sweep_()
 
 
-def _followed(state: GaussianState, fit: Any, effects: Effects | None, before: Tensor, row: Tensor) -> bool:
+def _followed(state: GaussianState, fit: Factors | None, effects: Effects | None, before: Tensor, row: Tensor) -> bool:
     """Let new points join the dictionary of a table, and update factors and arms by its growth instead of a sweep.
 
     Args:
-        fit: Factors before the pulls.
+        fit: Factors before the pulls, None where arms cannot follow.
         effects: Random effects before the pulls.
         before: `batch_shape x u`, weights that the features were regressed on before the pulls.
         row: `batch_shape x p`, rows of the pulled points, -1 where padded.
@@ -190,9 +191,8 @@ def _followed(state: GaussianState, fit: Any, effects: Effects | None, before: T
         Whether this was possible. If not, nothing was changed.
     """
     table, posterior = state.tabulation, state.posterior
-    if not isinstance(table, ArmTable) or not table.follows_growth or not isinstance(fit, Factors | SmallFactors):
+    if fit is None or not isinstance(table, ArmTable) or not table.follows_growth:
         return False
-    fit = fit if isinstance(fit, Factors) else fit.factors()
     growth = posterior.grow_dictionary_(fit, before, row, table.columns_of_new(fit.rows, before.shape[-1]))
     if growth is not None:
         table.follow_(growth, effects)

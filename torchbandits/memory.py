@@ -154,7 +154,8 @@ class SteadySampling(LeverageSampling):
     Few kernel columns are then new from one dictionary to the next. With the same numbers for ever, a point that matters may be
     left out for ever. Between two draws new points join the dictionary, which then explains more than one that is drawn: until
     the points have grown by 5 % or a fifth of the dictionary has joined it, unless so many points are told at once that a sweep
-    of a new dictionary costs no more. The theorems of BKB and BBKB are about independent draws at every tell.
+    of a new dictionary costs no more, or the dictionary lacks a point just pulled that a draw would certainly include. The
+    theorems of BKB and BBKB are about independent draws at every tell.
     """
 
     def grows(self, drawn: Tensor, points: Tensor, members: Tensor, told: Tensor) -> Tensor:
@@ -168,6 +169,10 @@ class SteadySampling(LeverageSampling):
         """
         joined = points - drawn
         return (20 * joined <= drawn) & (5 * joined <= members) & (12 * told <= members)
+
+    def certain(self, leverage: Tensor, weights: Tensor) -> Tensor:
+        """Whether each point enters a dictionary with probability 1, `batch_shape x u` booleans."""
+        return weights * self.oversampling * leverage >= 1
 
     def _uniforms(self, size: int, generator: torch.Generator) -> Tensor:
         """The first numbers of a sequence that depends on the size alone; draws nothing."""

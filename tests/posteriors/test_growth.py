@@ -194,7 +194,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "float64": {},
     "float32": {"dtype": torch.float32, "close": {"atol": 2e-2, "rtol": 1e-4}},
     "streamed": {"streamed": True},
-    "columns partly kept": {"columns": 60},
+    "columns partly kept": {"columns": 75},
     "two batch rows": {"batch_shape": (2,)},
     "duplicates": {"duplicates": True},
     "no effects": {"effects": False},
@@ -291,6 +291,25 @@ def test_a_loaded_state_follows_growth_as_the_run_does():
     # A sweep of float32 arms would differ by 1e-4.
     right = bandit.loop.state.table.leverage
     torch.testing.assert_close(resumed.loop.state.table.leverage, right, atol=1e-9, rtol=1e-9)
+
+
+@pytest.mark.parametrize("rows", [(), (2,)], ids=str)
+def test_an_arm_that_the_dictionary_lacks_becomes_known_when_it_is_pulled_again_and_again(rows: tuple[int, ...]):
+    x, f = rough()
+    policy = tb.auto(memory_budget=8 * len(x) * 60 * max(1, sum(rows)))
+    bandit = tb.Bandit(policy, x, generator=[generator(1 + row) for row in range(*rows)] if rows else generator(1))
+    noise = np.random.default_rng(0)
+    for arms in (torch.arange(0, 800, 2), torch.tensor([1])):
+        rewards = f[arms] + torch.from_numpy(noise.normal(size=(*rows, len(arms))))
+        bandit.tell(arms.expand(rewards.shape), rewards)
+    state = bandit.loop.state
+    lacking = state.rows.arm_of_row[0 if rows else ...][~state.posterior.dictionary.reshape(-1, 401)[0]]
+    assert len(lacking) > 100
+    arm = lacking[state.table.leverage.reshape(-1, len(x))[0, lacking].argmax()].expand(*rows, 1)
+    for pulls in range(1, 31):
+        bandit.tell(arm, f[arm] + torch.from_numpy(noise.normal(size=arm.shape)))
+        # As if it had been pulled alone: n lev ≤ 1. Two pulls may pass until a draw includes it.
+        assert pulls < 4 or bool(((pulls - 1) * state.table.leverage_at(arm) <= 1).all())
 
 
 def test_a_tell_that_fails_while_the_dictionary_grows_changes_nothing(monkeypatch: pytest.MonkeyPatch):

@@ -168,6 +168,7 @@ def _learn_sparse(state: GaussianState, memory: Memory, summed: Summed) -> None:
     if isinstance(memory, SteadySampling):
         told = (counts > 0).sum(dim=-1).cpu()
         grows = memory.grows(posterior.drawn, posterior.statistics.num_rows, posterior.dictionary_size, told)
+        grows &= ~_lacks_certain(posterior, memory, drawn_with, row, ends)
         if bool(grows.all()) and _followed(state, fit, effects, embedded, row.masked_fill(row >= size, -1)):
             return
         if bool(grows.any()):
@@ -197,6 +198,21 @@ def _followed(state: GaussianState, fit: Factors | None, effects: Effects | None
     if growth is not None:
         table.follow_(growth, effects)
     return growth is not None
+
+
+def _lacks_certain(posterior: GaussianProcess, memory: SteadySampling, leverage: Tensor, row: Tensor, known: Tensor) -> Tensor:
+    """Whether a draw would certainly include a pulled point that the dictionary lacks, `batch_shape` booleans on the host. The
+    variance that the dictionary misses at this point stays however often it is pulled.
+
+    Args:
+        leverage: `batch_shape x u`, before the pulls.
+        row: `batch_shape x p`, rows of the pulled points, u where padded.
+        known: `batch_shape`, number of points before the pulls.
+    """
+    slot = row.clamp_max(leverage.shape[-1] - 1)
+    certain = memory.certain(leverage, posterior.embedded_statistics.weights_on_host).gather(-1, slot)
+    lacking = certain & ~posterior.dictionary.cpu().gather(-1, slot) & (row < known.unsqueeze(-1))
+    return lacking.any(dim=-1)
 
 
 def _join_dictionary(posterior: GaussianProcess, grows: Tensor, known: Tensor) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import gpytorch
@@ -25,7 +26,7 @@ from torchbandits.sources.duplicates import first_occurrence, matches
 from torchbandits.sources.packed import PackedArms
 from torchbandits.sources.ranges import limited, or_one, ranges_of, spans_among, spans_with
 from torchbandits.tanimoto import tanimoto_scale
-from torchbandits.transfers import to_host
+from torchbandits.transfers import to_device, to_host
 from torchbandits.types import FitReport, Pulls
 from torchbandits.widths import Constant, Width
 
@@ -311,18 +312,17 @@ def _is_similarity(kernel: gpytorch.kernels.Kernel) -> bool:
     return tanimoto_scale(smooth_part(kernel)) is not None
 
 
-def _over_groups(key: Tensor, *values: Tensor) -> list[Tensor]:
-    """Sums of values over the places of a batch row with the same key, at each of these places; `batch_shape x q` each."""
+def _over_groups(key: Tensor, *values: Tensor) -> Sequence[Tensor]:
+    """Sums of values over the places of a batch row with the same key, at each of these places, `batch_shape x q` each:
+    on the host, where the order of summation is fixed."""
     if key.shape[-1] == 1:
-        return list(values)
-    rows = torch.arange(key.shape[:-1].numel(), device=key.device).reshape(*key.shape[:-1], 1)
-    _, group = (key - key.min() + rows * (key.max() - key.min() + 1)).unique(return_inverse=True)
-
-    def summed(x: Tensor) -> Tensor:
-        total = torch.zeros(int(group.max()) + 1, dtype=x.dtype, device=x.device)
-        return total.scatter_add(0, group.reshape(-1), x.reshape(-1))[group]
-
-    return [summed(x) for x in values]
+        return values
+    here, *own = to_host(key, *values)
+    rows = torch.arange(here.shape[:-1].numel()).reshape(*here.shape[:-1], 1)
+    _, group = (here - here.min() + rows * (here.max() - here.min() + 1)).unique(return_inverse=True)
+    flat = group.reshape(-1)
+    sums = (torch.zeros(len(flat), dtype=x.dtype).scatter_add(0, flat, x.reshape(-1))[group] for x in own)
+    return to_device(key.device, *sums)
 
 
 def _made(state: TableState) -> Tensor:

@@ -1,8 +1,8 @@
-"""`auto` beside a dictionary: points that are told join it between two draws, and beside that draws at every tell, with uniform
-numbers that are kept and with new ones, as BKB has them.
+"""Dictionaries of `auto`: told points that join between two draws, compared with a draw at every tell. These draws keep their
+uniform numbers, or take new ones as BKB does.
 
 python scripts/benchmarks/dictionary.py regret --batch 1 --pulls 200    # on seven functions, exact up to 60 arms
-python scripts/benchmarks/dictionary.py seconds         # one pull after 4,000 results, among 100,000 arms
+python scripts/benchmarks/dictionary.py seconds         # one pull after 4,000 results, among 300,000 arms of 40 features
 
 The functions are sums of sixty random cosines on 8,000 points of a cube; noise is a fifth of the deviation of their values.
 Regret is 0 at the best arm and 1 at the average arm. One thread.

@@ -187,7 +187,13 @@ def test_more_molecules_need_another_campaign_which_the_message_tells_how_to_beg
     run("tell", "plate.csv")
     said = run("extend", "more.csv", code=2)
     assert "…" not in said
-    assert "one table of all rows and another --folder; then torchbandits campaign tell, with the files that were told" in said
+    steps = (
+        "torchbandits campaign results --output results.csv; "
+        "torchbandits campaign new, with one table of all rows and another --folder; "
+        "torchbandits campaign tell results.csv, with that --folder"
+    )
+    assert steps in said
+    run("results", "--output", "results.csv")
     run("new", "all.csv", "--objective", "value", "--folder", "all")
-    assert "3 measurements" in run("tell", "plate.csv", "--folder", "all")
+    assert "3 measurements" in run("tell", "results.csv", "--folder", "all")
     assert len(pd.read_csv(io.StringIO(run("best", "--folder", "all")))) == 3

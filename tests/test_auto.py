@@ -435,6 +435,24 @@ def test_rewards_that_are_noise_are_not_taken_for_a_function():
 
 
 @pytest.mark.exhaustive
+@pytest.mark.filterwarnings("ignore:arm .* has taken")
+def test_the_width_grows_where_one_arm_is_pulled_again_and_again_and_a_given_one_does_not():
+    arms, rewards = table(arms=200)
+    own, given = (
+        tb.Bandit(tb.auto(**width), arms, generator=generator(0)) for width in ({}, {"width": tb.widths.Constant(2.5)})
+    )
+    for bandit in (own, given):
+        picks = play(bandit, rewards, 60)
+        assert float(bandit.width) == 2.5 == float(tb.widths.Growing(2.5)(bandit.loop.state.progress(frozenset())))
+        bandit.observe(
+            torch.tensor(picks[-1:]), torch.tensor([2_000.0]), 2_000 * rewards[picks[-1:]], 2_000 * rewards[picks[-1:]] ** 2
+        )
+    repeats = 2_060 / len(set(picks)) - 1
+    assert float(own.width) == pytest.approx((6.25 + 2 * np.log(repeats / 4)) ** 0.5)
+    assert float(given.width) == 2.5
+
+
+@pytest.mark.exhaustive
 def test_there_are_no_replicates_among_fingerprints_and_bad_numbers_are_refused():
     fingerprints = tb.sources.Fingerprints(torch.randint(0, 256, (200, 8), generator=generator(0), dtype=torch.uint8))
     bandit = tb.Bandit(tb.auto(), fingerprints, generator=generator(0))

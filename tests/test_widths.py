@@ -4,14 +4,18 @@ tested by guarantee 4."""
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
+import gpytorch
 import numpy as np
 import pytest
 import torch
-from problems import Problem, kernel_pair
+from botorch.models import SingleTaskGP
+from problems import Problem, generator, kernel_pair
 
 import torchbandits as tb
 from torchbandits import errors
+from torchbandits.botorch import BanditModel, PolicyAcquisition
 from torchbandits.types import Progress
 
 
@@ -29,6 +33,41 @@ def test_by_hand():
     assert tb.widths.matern_regularization(1.5, 2, 1000, noise_std=0.5) == pytest.approx(1.799214, rel=1e-6)
     with pytest.raises(errors.ArgumentError):
         tb.widths.matern_regularization(0.0, 2, 1000)
+
+
+def test_a_growing_width_by_hand():
+    one = torch.ones(4, dtype=torch.float64)
+    pulls, points = torch.tensor([0.0, 40.0, 100.0, 1000.0]).double(), torch.tensor([0, 40, 20, 10])
+    rows = Progress(pulls + 1, pulls, 10, 2, *[one] * 6, points=points)
+    # Up to four repeats per point nothing grows; then 99 repeats: √(2.5² + 2 log(99 / 4)) = √12.667650
+    assert tb.widths.Growing(2.5)(rows).tolist() == pytest.approx([2.5, 2.5, 2.5, 3.559164], rel=1e-6)
+    # √(1 + 2 log 4) = √3.772589, √(1 + 2 log 99) = √10.190240
+    assert tb.widths.Growing(1.0, after=1.0)(rows).tolist() == pytest.approx([1, 1, 1.942316, 3.192216], rel=1e-6)
+    assert tb.widths.Growing(2.5)(replace(rows, points=None)).tolist() == [2.5] * 4
+    for bad in ({"value": -1.0}, {"value": 1.0, "after": 0.0}, {"value": 1.0, "after": math.nan}):
+        with pytest.raises(errors.ArgumentError, match=list(bad)[-1]):
+            tb.widths.Growing(**bad)
+
+
+def test_a_growing_width_counts_the_points_of_each_batch_row_and_of_a_model():
+    torch.manual_seed(0)
+    arms, kernel = torch.rand(30, 2).double(), gpytorch.kernels.RBFKernel().double()
+    policy = tb.gp_ucb(kernel, noise_std=0.1, width=tb.widths.Growing(2.0, after=1.0))
+    bandit = tb.Bandit(policy, arms.expand(2, -1, -1), generator=[generator(row) for row in range(2)])
+    index = torch.stack([torch.zeros(12), torch.arange(12)]).long()
+    bandit.observe(index, torch.ones(2, 12).double(), torch.rand(2, 12).double())
+    # One point with eleven repeats, and twelve points without.
+    width = bandit.width.tolist()
+    assert width == pytest.approx([math.sqrt(4 + 2 * math.log(11)), 2.0])
+    model = bandit.model()
+    assert policy.confidence(model.progress(policy.confidence.reads)).tolist() == pytest.approx(width)
+    one = BanditModel(arms[index[0]], torch.rand(12, 1).double(), kernel=kernel, noise_std=0.1)
+    assert float(policy.confidence(one.progress(policy.confidence.reads))) == pytest.approx(width[0])
+    assert one.progress().points is None
+    upper = PolicyAcquisition(SingleTaskGP(arms[:12], torch.rand(12, 1).double()), policy)
+    with torch.no_grad():
+        posterior = upper.model.posterior(arms[20:21])
+        assert float(upper(arms[20:21])) == pytest.approx(float(posterior.mean + 2 * posterior.variance.sqrt()))
 
 
 @pytest.mark.parametrize("log_det", [0.0, 0.3, 5.0, 200.0])

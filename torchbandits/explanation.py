@@ -34,7 +34,7 @@ from torchbandits.posteriors import GaussianProcess
 from torchbandits.random_effects import RandomEffectKernel, smooth_part
 from torchbandits.sources import ArmSource
 from torchbandits.types import Marginals, Recommendation
-from torchbandits.widths import Constant, Explored, PracticalBBKB, PracticalBKB, Scaled
+from torchbandits.widths import Constant, Explored, Growing, PracticalBBKB, PracticalBKB, Scaled
 from torchbandits.widths.assumptions import check_assumptions
 
 if TYPE_CHECKING:
@@ -697,7 +697,7 @@ def _guarantee(policy: Composed, fitted: bool) -> str:
         width = width.base
     if not fitted and policy.reweighting is not None:
         return "Guarantee: none, since the policy forgets rewards or weights them, for which no bound here is proved."
-    if not fitted and isinstance(width, Constant | Explored | PracticalBBKB | PracticalBKB | Scaled):
+    if not fitted and isinstance(width, Constant | Explored | Growing | PracticalBBKB | PracticalBKB | Scaled):
         return f"Guarantee: none, since nothing is proved for the width {type(width).__name__} of the policy."
     if not fitted and policy.prior_mean == "estimate":
         return "Guarantee: none, since the prior mean is estimated. With prior_mean= a number, there is that of the policy."

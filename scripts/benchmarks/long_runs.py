@@ -1,12 +1,13 @@
 """`auto` against variants of itself, in short and in long runs: paired regrets, on functions and on tables.
 
-python scripts/benchmarks/long_runs.py --pulls 300 --batch 10 --noise 0.3 --seeds 4       # seven functions of 4,000 points
-python scripts/benchmarks/long_runs.py --pulls 110 --tables --noise 0.3 --seeds 3         # five tables of TORCHBANDITS_DATA
-python scripts/benchmarks/long_runs.py --variant growing --pulls 2000 --noise 0.3 --seeds 1
+python scripts/benchmarks/long_runs.py --pulls 300 --batch 10 --seeds 4                     # seven functions of 4,000 points
+python scripts/benchmarks/long_runs.py --pulls 110 --problems tables --noise 1 --seeds 3    # five tables of TORCHBANDITS_DATA
+python scripts/benchmarks/long_runs.py --variant constant --pulls 300 --pulls 1500 --problems more --seeds 1   # 24 functions
 
-`scores` is `auto` as it was: between two fits the model averages the normal scores of single rewards. `growing` multiplies the
-width by √(1 + log max(1, repeats per distinct arm)). Noise is in deviations of the rewards, and regret is 0 at the best arm and
-1 at the average arm. One thread.
+`scores` is `auto` as it was: between two fits the model averages the normal scores of single rewards. `constant` is `auto` with
+a width that does not grow, and with `early` the width grows from the first repeat per arm on. Regrets are printed after each
+number of pulls given. Noise is in deviations of the rewards, and regret is 0 at the best arm and 1 at the average arm. One
+thread.
 """
 
 from __future__ import annotations
@@ -16,9 +17,8 @@ import os
 # Must be set before NumPy and torch start their threads.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-import math
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -31,9 +31,9 @@ import typer
 import torchbandits as tb
 from torchbandits.errors import DiagnosticWarning
 from torchbandits.policies.from_data import FromData
-from torchbandits.widths import Scaled, Width
+from torchbandits.widths import Constant, Growing, Width
 
-ARMS, DIMENSIONS = 4_000, (4, 4, 5, 6, 3, 2, 8)
+ARMS = 4_000
 Problem = tuple[np.ndarray, np.ndarray]
 
 
@@ -55,34 +55,42 @@ def scores() -> Iterator[None]:
 
 
 @contextmanager
-def growing() -> Iterator[None]:
-    """Let the width grow with the number of repeats per distinct arm."""
+def with_width(make: Callable[[float], Width]) -> Iterator[None]:
+    """Let the width of `auto`, a number, become another one."""
     own = FromData.width
-
-    def width(self: FromData, state: Any, width: Width) -> Width:
-        distinct = max(1, state.statistics.size)
-        repeats = float(state.sum_on_host("told")) / distinct - 1
-        return Scaled(own(self, state, width), math.sqrt(1 + math.log(max(1.0, repeats))))
-
-    FromData.width = width  # type: ignore[method-assign]
+    FromData.width = lambda self, state, width: make(width.value)  # type: ignore[method-assign]
     try:
         yield
     finally:
         FromData.width = own  # type: ignore[method-assign]
 
 
-VARIANTS = {"scores": scores, "growing": growing}
+VARIANTS = {
+    "scores": scores,
+    "constant": lambda: with_width(Constant),
+    "early": lambda: with_width(lambda value: Growing(value, after=1.0)),
+}
 
 
 def functions() -> list[Problem]:
-    """Sums of sixty random cosines on points of a cube."""
+    """Seven sums of sixty random cosines on points of a cube."""
+    return [_cosines(100 + number, d, 2.0) for number, d in enumerate((4, 4, 5, 6, 3, 2, 8))]
+
+
+def more_functions() -> list[Problem]:
+    """Twenty-four such functions of 2 to 12 features, smooth and rough."""
     found = []
-    for number, d in enumerate(DIMENSIONS):
-        rng = np.random.default_rng(100 + number)
-        x = rng.random((ARMS, d))
-        f = np.cos(x @ rng.normal(scale=2, size=(d, 60)) + rng.uniform(0, 2 * np.pi, 60)) @ rng.normal(size=60)
-        found.append((x, f / f.std()))
+    for number in range(24):
+        d, scale = (2, 3, 4, 5, 6, 8, 10, 12)[number % 8], (1.5, 3.0, 5.0)[number // 8]
+        found.append(_cosines(500 + number, d, scale, (4 / d) ** 0.5))
     return found
+
+
+def _cosines(seed: int, d: int, scale: float, factor: float = 1.0) -> Problem:
+    rng = np.random.default_rng(seed)
+    x = rng.random((ARMS, d))
+    f = np.cos(x @ rng.normal(scale=scale, size=(d, 60)) * factor + rng.uniform(0, 2 * np.pi, 60)) @ rng.normal(size=60)
+    return x, f / f.std()
 
 
 def tables() -> list[Problem]:
@@ -101,43 +109,49 @@ def tables() -> list[Problem]:
     return found
 
 
-def play(problem: Problem, noise: np.ndarray, batch: int, seed: int) -> tuple[float, float]:
-    """Simple and mean regret of one run."""
+PROBLEMS = {"functions": functions, "more": more_functions, "tables": tables}
+
+
+def play(problem: Problem, noise: np.ndarray, batch: int, seed: int, marks: Sequence[int]) -> list[tuple[float, float]]:
+    """Simple and mean regret of one run after each number of pulls in `marks`, which rise."""
     x, y = problem
     bandit = tb.Bandit(tb.auto(batch_size=batch), torch.from_numpy(x), generator=torch.Generator().manual_seed(seed))
     pulled: list[int] = []
-    while len(pulled) < len(noise):
-        selection = bandit.ask(limit=min(batch, len(noise) - len(pulled)))
-        index = selection.index[selection.mask].numpy()
-        bandit.tell(selection, y[index] + noise[len(pulled) : len(pulled) + len(index)])
-        pulled += index.tolist()
-    regret = (y.max() - y) / (y.max() - y.mean())
-    return float(regret[bandit.best().index[0]]), float(regret[pulled].mean())
+    regret, found = (y.max() - y) / (y.max() - y.mean()), []
+    for mark in marks:
+        while len(pulled) < mark:
+            selection = bandit.ask(limit=min(batch, mark - len(pulled)))
+            index = selection.index[selection.mask].numpy()
+            bandit.tell(selection, y[index] + noise[len(pulled) : len(pulled) + len(index)])
+            pulled += index.tolist()
+        found.append((float(regret[bandit.best().index[0]]), float(regret[pulled].mean())))
+    return found
 
 
 def main(
     variant: Annotated[str, typer.Option(help=f"One of {', '.join(VARIANTS)}.")] = "scores",
-    on_tables: Annotated[bool, typer.Option("--tables", help="Tables of TORCHBANDITS_DATA instead of functions.")] = False,
-    pulls: int = 300,
+    problems: Annotated[str, typer.Option(help=f"One of {', '.join(PROBLEMS)}.")] = "functions",
+    pulls: Annotated[list[int], typer.Option(help="May be given several times.")] = [300],  # noqa: B006
     batch: int = 1,
     noise: float = 0.3,
     seeds: int = 4,
 ) -> None:
     """Regrets of `auto` and of the variant by problem, and paired differences of all runs."""
     warnings.simplefilter("ignore", DiagnosticWarning)
-    differences = []
-    for number, problem in enumerate(tables() if on_tables else functions()):
-        drawn = [noise * np.random.default_rng([seed, number]).standard_normal(pulls) for seed in range(seeds)]
-        own = np.array([play(problem, drawn[seed], batch, seed) for seed in range(seeds)])
+    differences, marks = [], sorted(pulls)
+    for number, problem in enumerate(PROBLEMS[problems]()):
+        drawn = [noise * np.random.default_rng([seed, number]).standard_normal(marks[-1]) for seed in range(seeds)]
+        own = np.array([play(problem, drawn[seed], batch, seed, marks) for seed in range(seeds)])
         with VARIANTS[variant]():
-            other = np.array([play(problem, drawn[seed], batch, seed) for seed in range(seeds)])
+            other = np.array([play(problem, drawn[seed], batch, seed, marks) for seed in range(seeds)])
         differences.append(own - other)
-        means = (*own.mean(axis=0), *other.mean(axis=0))
+        means = (*own[:, -1].mean(axis=0), *other[:, -1].mean(axis=0))
         print(f"{number}: " + "auto {:.3f} / {:.3f}, {} {:.3f} / {:.3f}".format(*means[:2], variant, *means[2:]), flush=True)
     every = np.concatenate(differences)
-    for name, found in zip(("simple", "mean"), every.T, strict=True):
-        error = 2 * found.std(ddof=1) / len(found) ** 0.5
-        print(f"{name} regret, auto less {variant}: {found.mean():+.3f} ± {error:.3f} ({len(found)} runs)")
+    for mark, at in zip(marks, every.swapaxes(0, 1), strict=True):
+        for name, found in zip(("simple", "mean"), at.T, strict=True):
+            error = 2 * found.std(ddof=1) / len(found) ** 0.5
+            print(f"{mark} pulls, {name} regret, auto less {variant}: {found.mean():+.3f} ± {error:.3f} ({len(found)} runs)")
 
 
 if __name__ == "__main__":

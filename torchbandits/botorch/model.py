@@ -282,7 +282,7 @@ class BanditModel(GPyTorchModel, gpytorch.models.GP, FantasizeMixin):
             reads: Which of the costlier entries are computed; the others are NaN.
             num_arms: A, for widths that depend on the number of arms.
 
-        Cost: O(u m²) for `"effective_dimension"`, else that of the posterior.
+        Cost: O(u m²) for `"effective_dimension"`, that of `process` for `"points"`, else that of the posterior.
         """
         posterior, path = self._conditional(), self._path
         log_det = posterior.log_det.expand(self.batch_shape)
@@ -314,6 +314,7 @@ class BanditModel(GPyTorchModel, gpytorch.models.GP, FantasizeMixin):
             effective_dimension=dimension,
             kappa2=diagonal.amax(dim=-1).expand(pulls.shape),
             sketch_loss=torch.zeros_like(pulls),
+            points=self.process().statistics.num_rows.to(pulls.device) if "points" in reads else None,
         )
 
     def process(self) -> GaussianProcess:

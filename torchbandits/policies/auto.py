@@ -48,7 +48,8 @@ def auto(
 
     Args:
         batch_size: Number of picks per `ask`.
-        width: w, a number or a `Width`; by default 2.5, or 1 on fingerprints.
+        width: w, a number or a `Width`; by default 2.5, which grows from four repeats per arm on (`widths.Growing`), or 1 on
+            fingerprints.
         initial: Rule for the first picks; by default six arms that represent all others, see `starts.Spread`.
         replicate_every: In batches, one pick in this many is the recommended arm, until repeated pulls tell the noise; 8 by
             default, 0 for never. Not used on fingerprints. For several outcomes (`torchbandits.outcomes`) also where picks are

@@ -28,7 +28,7 @@ from torchbandits.sources.ranges import limited, or_one, ranges_of, spans_among,
 from torchbandits.tanimoto import tanimoto_scale
 from torchbandits.transfers import to_device, to_host
 from torchbandits.types import FitReport, Pulls
-from torchbandits.widths import Constant, Width
+from torchbandits.widths import Constant, Growing, Width
 
 # Number of distinct pulled arms up to which the posterior is exact, however many arms there are.
 _LEAST_EXACT = 16
@@ -51,7 +51,8 @@ class FromData:
         priors: Priors of the hyper-parameters.
         growth: Factor > 1 by which the number of pulls grows between two fits; beyond 256 pulls, the square of this factor.
         exact_bytes: Maximum bytes that an exact posterior may store for all arms; beyond it, a dictionary is used.
-        own_width: Whether the policy's width is used for fingerprints too; by default (None or False) the width is 1 there.
+        own_width: Whether the policy's width is used as it is; by default (None or False) a constant width grows with the
+            repeats (`widths.Growing`), and is 1 for fingerprints.
         replicate_every: In batches, and for several outcomes also one by one, one pick in this many evaluates the recommended
             arm again until the noise is known; 0 for never, 8 by default (None).
         effects: Whether arms have random effects, which features do not explain and repeated pulls tell from noise (by default,
@@ -90,7 +91,11 @@ class FromData:
 
     def width(self, state: GaussianState, width: Width) -> Width:
         """The width that is used on the arms of a state, where `width` is the policy's width."""
-        return width if self.own_width or not _is_similarity(state.posterior.kernel) else Constant(_SIMILARITY_WIDTH)
+        if self.own_width:
+            return width
+        if _is_similarity(state.posterior.kernel):
+            return Constant(_SIMILARITY_WIDTH)
+        return Growing(width.value) if isinstance(width, Constant) else width
 
     def replicates(self, state: TableState, remaining: Tensor, offered: Tensor | None = None) -> Tensor | None:
         """How many of the next `remaining` picks evaluate the recommended arm again, `batch_shape` each, on the host; None if

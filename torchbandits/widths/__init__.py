@@ -6,7 +6,7 @@ theorems; `MartingaleMixture` for the tightest width that is valid for an exact 
 only between phases; and `Constant` or `Scaled` to tune the width.
 """
 
-from torchbandits.widths.base import Constant, Scaled, Width
+from torchbandits.widths.base import Constant, Growing, Scaled, Width
 from torchbandits.widths.budgeted import BBKB, BKB, PracticalBBKB, PracticalBKB
 from torchbandits.widths.information import (
     IGP,
@@ -27,6 +27,7 @@ __all__ = [
     "Constant",
     "Explored",
     "FixedDesign",
+    "Growing",
     "KernelUCB",
     "MartingaleMixture",
     "PracticalBBKB",

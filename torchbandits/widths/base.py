@@ -21,13 +21,13 @@ from torchbandits.types import Progress
 class Width(ABC):
     """A multiplier of the posterior standard deviation, in reward units per reward unit."""
 
-    _reads: ClassVar[frozenset[str]] = frozenset({"effective_dimension", "batches", "num_arms"})
+    _reads: ClassVar[frozenset[str]] = frozenset({"effective_dimension", "batches", "num_arms", "points"})
 
     @property
     def reads(self) -> frozenset[str]:
         """Names of the optional quantities of `Progress` that the width reads. These quantities are costly or not always known:
         `"effective_dimension"` (NaN unless the width reads it); `"batches"`, the batched log-determinants (not updated unless
-        the width reads them); and `"num_arms"`, which is undefined for a box and for a model without arms."""
+        the width reads them); `"num_arms"`, which is undefined for a box and for a model without arms; and `"points"`."""
         return self._reads
 
     @abstractmethod
@@ -82,6 +82,34 @@ class Constant(Width):
     def __call__(self, progress: Progress) -> Tensor:
         """The width `value` at every step."""
         return torch.full_like(progress.pulls, self.value)
+
+
+@dataclass(frozen=True)
+class Growing(Width):
+    r"""√(w² + 2 log max(1, r / `after`)), where w is `value` and r the number of repeats per distinct point pulled.
+
+    Under a constant width, one arm may be pulled for ever although another is better, because its rewards teach nothing about
+    the others. Here an unpulled arm is looked at once it has been left out for long enough. The growth is that of the upper
+    quantile 1 − 1/t of a normal distribution, √(2 log t). A model of another package does not count its distinct points; its
+    width is w.
+
+    Source: Kaufmann, Cappé and Garivier 2012 (Bayes-UCB), for the quantile; that repeats are counted is not in the paper.
+    """
+
+    _reads: ClassVar[frozenset[str]] = frozenset({"points"})
+
+    value: float
+    after: float = 4.0
+
+    def __post_init__(self) -> None:
+        non_negative("value, the width,", self.value)
+        require(is_finite(self.after) and self.after > 0, f"after must be finite and > 0, got {self.after!r}.")
+
+    def __call__(self, progress: Progress) -> Tensor:
+        """The width, which never falls below `value`."""
+        pulls = progress.pulls
+        repeats = torch.zeros_like(pulls) if progress.points is None else pulls / progress.points.clamp_min(1) - 1
+        return (self.value**2 + 2 * (repeats / self.after).clamp_min(1).log()).sqrt()
 
 
 @dataclass(frozen=True)

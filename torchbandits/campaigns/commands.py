@@ -35,7 +35,7 @@ from torchbandits.files import prepare_folder, write_atomically
 from torchbandits.stopping import Budget, ImprovementPerCost, ProbableRegret, Rule
 from torchbandits.tabular.ids import open_table
 from torchbandits.tabular.spreadsheets import EMPTY, Form, form_of, padded_column, read_texts
-from torchbandits.tabular.tables import ARROW, PARQUET, SOURCE, TEXT, InMemory
+from torchbandits.tabular.tables import ARROW, PARQUET, SOURCE, TEXT, InMemory, Table
 from torchbandits.tabular.workbooks import WORKBOOK, read_workbook, write_workbook
 
 if TYPE_CHECKING:
@@ -51,6 +51,7 @@ else:
 
 campaign_app = typer.Typer(help="Choose the next experiments from a table of candidates, file by file.", no_args_is_help=True)
 JOURNAL = "journal"
+SETTINGS = f"{JOURNAL}.campaign.json"
 CANDIDATES = "candidates.parquet"
 Folder = Annotated[Path, typer.Option("--folder", "-f", help="Folder of the campaign.")]
 HERE = Path("campaign")
@@ -151,35 +152,26 @@ def new(
     kind, options = _wanted(objective, minimize, limit or [], cost, noise_std or [])
     options |= {"id": id, "candidates": only, "device": device}
     options["columns"] = dict(_kind(text) for text in column or ())
-    generator = torch.Generator().manual_seed(seed or 0)
     table = open_table(str(candidates), id)
-    source = candidates.absolute()
-    began = (folder / f"{JOURNAL}.campaign.json").exists()
-    fixed = read_settings(folder / f"{JOURNAL}.campaign.json").candidates if began else only
-    replaced = only is not None and (only or None) != (fixed or None)
-    if isinstance(table, InMemory):
-        source = folder.absolute() / CANDIDATES
-        if not began:
+    source = folder.absolute() / CANDIDATES if isinstance(table, InMemory) else candidates.absolute()
+    if (folder / SETTINGS).exists():
+        made, replaced = _resumed(kind, options, table, source, folder, seed)
+        changed = "only the condition of --candidates has changed" if replaced else "nothing has changed"
+        status = f"{folder} holds this campaign already: {changed}."
+    else:
+        if isinstance(table, InMemory):
             # Errors must name the user's file, and be raised before anything is written.
             kind(candidates, **options)
         prepare_folder(folder)
-        _copy(table, source, began)
-    else:
-        prepare_folder(folder)
-    kept = options | {"candidates": None} if began else options
-    made = kind(source, journal=folder / JOURNAL, generator=generator, **kept)
-    # A journal resumes with its own random numbers, whose state holds the seed with which they began.
-    own = made.bandit.generators[0].initial_seed()
-    message = f"{folder} holds a campaign with --seed {own}: leave the option out, or begin another one in another --folder."
-    require(seed in (None, own), message, StateError)
-    if replaced:
-        made.close()
-        made = kind(source, journal=folder / JOURNAL, **options)
+        if isinstance(table, InMemory):
+            _copy(table, source)
+        generator = torch.Generator().manual_seed(seed or 0)
+        made = kind(source, journal=folder / JOURNAL, generator=generator, **options)
+        status = f"The campaign is in {folder}."
     _print_table(made.columns.to_pandas().reset_index())
+    say(status)
     where = "" if folder == HERE else f" --folder {folder}"
     told, names, rows = made.bandit.pulls.sum(), made.objective, table.count
-    changed = "only the condition of --candidates has changed" if replaced else "nothing has changed"
-    say(f"{folder} holds this campaign already: {changed}." if began else f"The campaign is in {folder}.")
     say(f"{candidates.name} has {count(rows, 'row')}, one per candidate.")
     padded = padded_column(candidates, table.arrow) if isinstance(table, InMemory) and table.lines else None
     if "id" not in [decision.kind for decision in made.columns]:
@@ -490,12 +482,12 @@ def correct(
 
 @contextmanager
 def _opened(folder: Path, device: str = "cpu") -> Iterator[Campaign]:
-    there = (folder / f"{JOURNAL}.campaign.json").exists()
+    there = (folder / SETTINGS).exists()
     message = f"there is no campaign in {folder}: begin one with torchbandits campaign new, or name its --folder."
     require(there, message, StateError)
     # The copy in the folder comes first, since the folder may have been moved.
     own = folder / CANDIDATES
-    settings = read_settings(folder / f"{JOURNAL}.campaign.json")
+    settings = read_settings(folder / SETTINGS)
     kept = own.exists() or settings.table is None or Path(settings.table).exists()
     message = f"{settings.table}, the table of this campaign, is not there: put it back, or copy it to {own.absolute()}."
     require(kept, message, DataError)
@@ -517,22 +509,50 @@ def _unnamed(names: Sequence[str], padded: tuple[str, str] | None) -> str:
     return f"There is no column called id: rows are named by their numbers, from 1.{meant}"
 
 
-def _copy(table: InMemory, path: Path, began: bool) -> None:
-    """Copy a table to the folder, since users go on to edit their files. An existing copy must be equal to it."""
-    if began:
-        # Parquet changes types, such as seconds to milliseconds.
-        copied = io.BytesIO()
-        parquet.write_table(table.arrow, copied)
-        copied.seek(0)
-        same = path.exists() and _equal(parquet.read_table(copied), parquet.read_table(path))
-        message = f"{path.parent} holds a campaign of another table: choose another --folder, or delete that one."
-        require(same, message, StateError)
-        return
+def _resumed(
+    kind: type[Campaign], options: dict[str, Any], table: Table, source: Path, folder: Path, seed: int | None
+) -> tuple[Campaign, bool]:
+    """Open the campaign of a folder again, and replace the condition on its candidates if another one is given.
+
+    Returns:
+        The campaign, and whether its condition was replaced.
+    """
+    before, condition = read_settings(folder / SETTINGS).candidates, options["candidates"]
+    prepare_folder(folder)
+    if isinstance(table, InMemory):
+        _check_copy(table, source)
+    generator = torch.Generator().manual_seed(seed or 0)
+    # A wrong seed must leave the condition as it is.
+    campaign = kind(source, journal=folder / JOURNAL, generator=generator, **options | {"candidates": None})
+    # A journal resumes with its own random numbers, whose state holds the seed with which they began.
+    own = campaign.bandit.generators[0].initial_seed()
+    message = f"{folder} holds a campaign with --seed {own}: leave the option out, or begin another one in another --folder."
+    require(seed in (None, own), message, StateError)
+    replaced = condition is not None and (condition or None) != (before or None)
+    if replaced:
+        campaign.close()
+        campaign = kind(source, journal=folder / JOURNAL, **options)
+    return campaign, replaced
+
+
+def _copy(table: InMemory, path: Path) -> None:
+    """Copy a table to the folder, since users go on to edit their files."""
     about = {**(table.arrow.schema.metadata or {}), SOURCE: ("" if table.path is None else table.path.name).encode()}
     if table.path is not None and table.path.suffix.lower() in TEXT:
         about[FORM] = json.dumps(form_of(table.path, table.arrow)).encode()
     named = table.arrow.replace_schema_metadata(about)
     write_atomically(path, lambda temporary: parquet.write_table(named, temporary))
+
+
+def _check_copy(table: InMemory, path: Path) -> None:
+    """Refuse another table than the one that was copied to the folder."""
+    # Parquet changes types, such as seconds to milliseconds.
+    copied = io.BytesIO()
+    parquet.write_table(table.arrow, copied)
+    copied.seek(0)
+    same = path.exists() and _equal(parquet.read_table(copied), parquet.read_table(path))
+    message = f"{path.parent} holds a campaign of another table: choose another --folder, or delete that one."
+    require(same, message, StateError)
 
 
 def _equal(one: pa.Table, other: pa.Table) -> bool:

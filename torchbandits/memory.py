@@ -32,8 +32,6 @@ class Memory(ABC):
     sparse: ClassVar[bool] = False
     # Whether some pulls are discarded permanently.
     selective: ClassVar[bool] = False
-    # Whether the weights of kept rewards change when new rewards are told.
-    reweights: ClassVar[bool] = False
 
     def admitted(self, leverage: Tensor, counts: Tensor, regularization: float) -> Tensor:
         """The number of successive pulls that are learned, out of `counts` pulls of points with the given leverages (tensors of

@@ -336,16 +336,15 @@ class Composed(Policy[TableState | BoxState]):
     @without_gradients
     def update(self, state: TableState | BoxState, pulls: Pulls) -> TableState | BoxState:
         """Add the pulls, choose a new dictionary, and update means and leverages; see `learn` for the cost."""
-        if isinstance(state, BoxState) and self.refit_every is None and not self.memory.reweights:
+        if isinstance(state, BoxState) and self.refit_every is None and not isinstance(self.memory, Reweighting):
             near = state.beside
             if near is not None:
                 state.forget_derived_()
                 heard = pulls.here()
                 near.changed(lambda own: self.update(own, heard))
                 return state
-        if self.memory.reweights and isinstance(self.memory, Reweighting):
-            noise = noise_share(self.noise_std, self.regularization) * state.posterior.regularization
-            pulls = self.memory.before_(state, pulls, noise)
+        if isinstance(self.memory, Reweighting):
+            pulls = self.memory.before_(state, pulls, self._noise_of_model(state))
         upper = state.derived.upper
         leaders = None if upper is None else lambda count: upper.topk(min(count, upper.shape[-1]), dim=-1).indices
         state.forget_derived_()
@@ -371,9 +370,8 @@ class Composed(Policy[TableState | BoxState]):
         # The warning is only for estimated kernels: with a kernel chosen by the user, a converged run may repeat its best arm.
         if self.from_data is not None:
             state.remember_(pulls)
-            noise = noise_share(self.noise_std, self.regularization) * state.posterior.regularization
-            warn_of_repeats(state, self.confidence, noise)
-        if self.memory.reweights and isinstance(self.memory, Reweighting):
+            warn_of_repeats(state, self.confidence, self._noise_of_model(state))
+        if isinstance(self.memory, Reweighting):
             self.memory.after_(state, pulls)
         return state
 
@@ -408,6 +406,10 @@ class Composed(Policy[TableState | BoxState]):
         data, if the memory selects pulls by their number, or if a sketch has one row per tell."""
         if self.from_data is not None or self.memory.selective or state.posterior.sketch is not None:
             return None
+        return self._noise_of_model(state)
+
+    def _noise_of_model(self, state: TableState | BoxState) -> float:
+        """The noise variance of a reward of weight 1, in the units of the model."""
         return noise_share(self.noise_std, self.regularization) * state.posterior.regularization
 
     def known_arms(self, state: TableState | BoxState) -> Tensor | None:
@@ -415,7 +417,7 @@ class Composed(Policy[TableState | BoxState]):
         are none. Cost O(A + u)."""
         if not self.learns_failures or not isinstance(state, TableState) or not state.statistics.size:
             return None
-        known = known_arms(state, noise_share(self.noise_std, self.regularization) * state.posterior.regularization)
+        known = known_arms(state, self._noise_of_model(state))
         return known if bool(known.any()) else None
 
     def scores_at(self, state: TableState | BoxState, points: Points) -> Tensor:

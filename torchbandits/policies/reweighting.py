@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -21,8 +21,6 @@ from torchbandits.types import Pulls
 
 class Reweighting(Memory, ABC):
     """A memory of every distinct point that changes the weights of earlier rewards when new ones are told."""
-
-    reweights: ClassVar[bool] = True
 
     def choose(self, leverage: Tensor, weights: Tensor, mask: Tensor, generators: Sequence[torch.Generator]) -> Tensor:
         """Choose all points; draws nothing."""

@@ -370,18 +370,8 @@ def decide(table: Table, roles: Mapping[str, str], overruled: Mapping[str, Any],
 
     Cost: one pass over the table, and 100,000 of its rows in memory.
     """
+    _check_overruled(table, roles, overruled, molecules)
     names = table.schema.names
-    for column, kind in overruled.items():
-        require(column in names, f"columns: {table.name} has no column {column!r}.{nearest(str(column), names)}")
-        # Costs and conditions are no features in any case.
-        free = column not in roles or (kind == "ignore" and roles[column] in ("cost", "candidates"))
-        require(free, f"columns: {column!r} is the {roles.get(column)} and can't be a feature as well.")
-        kinds = [own for own in KINDS if molecules or own not in (MOLECULE, SUBSTANCE)]
-        known = kind in kinds if isinstance(kind, str) else isinstance(kind, Sequence) and len(kind) > 1
-        message = (
-            f"columns: {column!r} must be one of {', '.join(kinds)}, or the list of its categories in order, got {kind!r}."
-        )
-        require(known, message + (nearest(kind, kinds) if isinstance(kind, str) else ""))
     alone = _only_molecules(overruled)
     wanted = [
         name for name in names if name not in roles and overruled.get(name) != "ignore" and (alone is None or name in overruled)
@@ -409,20 +399,8 @@ def decide(table: Table, roles: Mapping[str, str], overruled: Mapping[str, Any],
                 refused.append(name)
     if texts:
         wrong.append(f"{'; '.join(texts.values())}. {_remedy([found[name] for name in texts], molecules)}")
-    guessed = [place for place, d in enumerate(decided) if d.kind == MOLECULE and alone is None]
-    others = refused + [d.column for d in decided if d.features and d.kind != MOLECULE]
-    for place in guessed:
-        column = decided[place].column
-        beside = others + [decided[other].column for other in guessed if other != place]
-        if beside and not found[column].too_many:
-            decided[place] = _reagents(found[column])
-        elif beside:
-            raise ArgumentError(
-                f"column {column!r} holds more than {MOST_CATEGORIES:,} different molecules, whose fingerprints leave no room "
-                f"for other features (here {', '.join(map(repr, beside[:5]))}): to learn from the molecules alone, say "
-                f"columns={{{column!r}: 'molecule'}} (--column {column}=molecule); to learn from the others alone, "
-                f"{{{column!r}: 'ignore'}}."
-            )
+    if alone is None:
+        decided = _with_reagents(decided, found, refused)
     if "id" not in roles.values():
         wrong += [_may_be_ids(name) for name in refused if found[name].may_name_rows][:1]
     require(not wrong, " ".join(wrong), ColumnsError)
@@ -430,6 +408,30 @@ def decide(table: Table, roles: Mapping[str, str], overruled: Mapping[str, Any],
     some = any(d.features for d in decided)
     require(some, f"{table.name} has no column that tells its rows apart: nothing can be learned from one row about another.")
     return Decisions(tuple(decided))
+
+
+def _check_overruled(table: Table, roles: Mapping[str, str], overruled: Mapping[str, Any], molecules: bool) -> None:
+    """Refuse kinds of columns that do not exist or have a role, and unknown kinds."""
+    names = table.schema.names
+    kinds = [own for own in KINDS if molecules or own not in (MOLECULE, SUBSTANCE)]
+    for column, kind in overruled.items():
+        require(column in names, f"columns: {table.name} has no column {column!r}.{nearest(str(column), names)}")
+        # Costs and conditions are no features in any case.
+        free = column not in roles or (kind == "ignore" and roles[column] in ("cost", "candidates"))
+        require(free, f"columns: {column!r} is the {roles.get(column)} and can't be a feature as well.")
+        known = kind in kinds if isinstance(kind, str) else isinstance(kind, Sequence) and len(kind) > 1
+        message = (
+            f"columns: {column!r} must be one of {', '.join(kinds)}, or the list of its categories in order, got {kind!r}."
+        )
+        require(known, message + (nearest(kind, kinds) if isinstance(kind, str) else ""))
+
+
+def _with_reagents(decided: Sequence[Decision], found: Mapping[str, Survey], refused: Sequence[str]) -> list[Decision]:
+    """The decisions with molecules as reagents where there are other features, for which refused columns count too."""
+    molecules = [d.column for d in decided if d.kind == MOLECULE]
+    others = [*refused, *(d.column for d in decided if d.features and d.kind != MOLECULE)]
+    beside = {column: others + [other for other in molecules if other != column] for column in molecules}
+    return [_reagents(found[d.column], beside[d.column]) if beside.get(d.column) else d for d in decided]
 
 
 def _with_bulk_parts(decided: Sequence[Decision], found: Mapping[str, Survey], overruled: Mapping[str, Any]) -> list[Decision]:
@@ -507,8 +509,15 @@ def _decided(s: Survey, told: Any, molecules: bool) -> Decision:
     return _scaled(Decision(s.column, kind, why, s.missing, unit=unit), transformed(kind, s.sample, unit))
 
 
-def _reagents(s: Survey) -> Decision:
+def _reagents(s: Survey, beside: Sequence[str]) -> Decision:
     """SMILES beside other features: categories if they are few and each is in more than one row on average, else substances."""
+    require(
+        not s.too_many,
+        f"column {s.column!r} holds more than {MOST_CATEGORIES:,} different molecules, whose fingerprints leave no room "
+        f"for other features (here {', '.join(map(repr, beside[:5]))}): to learn from the molecules alone, say "
+        f"columns={{{s.column!r}: 'molecule'}} (--column {s.column}=molecule); to learn from the others alone, "
+        f"{{{s.column!r}: 'ignore'}}.",
+    )
     if len(s.categories) <= FEW_REAGENTS and 2 * len(s.categories) <= s.count - s.missing:
         return Decision(s.column, "category", f"{len(s.categories)} different SMILES", s.missing, s.categories)
     return _substances(s, _SIMILAR)

@@ -170,31 +170,12 @@ class Picker:
             return self._most_probable(self._base, offered, remaining, twins)
         if isinstance(self._rule, RandomizedBeliever):
             return self._believe(offered, remaining, twins), None
-        repeats = isinstance(self._rule, Repeat)
-        if (repeats or self._rule.max_batch_size == 1) and not self._pending[0].shape[-1]:
-            score, derived = self._of_all(), self._state.derived
-            if offered is not None:
-                score = score.masked_fill(~offered, -torch.inf)
-            known = score is derived.upper
-            if known and derived.best is not None:
-                arm = derived.best
-            else:
-                arm = self._table.rows.across.best(score, derived.highest if known else None).unsqueeze(-1)
-            if remaining.dim() and not bool(remaining.all()):
-                arm = arm.masked_fill((remaining == 0).unsqueeze(-1).to(arm.device), -1)
-            return (self._rule.repeated(arm, self._table.leverage, remaining) if isinstance(self._rule, Repeat) else arm), None
+        one_arm = isinstance(self._rule, Repeat) or self._rule.max_batch_size == 1
+        if one_arm and not self._pending[0].shape[-1]:
+            return self._best(offered, remaining), None
         if isinstance(self._base, UCB):
             return self._look_ahead(offered, remaining), None
-        frozen = frozen_batch(self._state, self._rule)
-        sweep = FullSweep(self._table, offered, self._pending, self._rule.max_pulls, frozen=frozen)
-        mean, lam = marginals(self._state)[0], self._state.posterior.regularization
-
-        def values(leverage: Tensor) -> Tensor:
-            return self._scores(mean, (lam * leverage).sqrt(), mean, None)
-
-        # The policy rejects rules without a budget.
-        budget = math.inf if self._rule.budget is None else self._rule.budget
-        return sweep.pick(values, remaining, self._rule.spends if budget < math.inf else None, budget), None
+        return self._swept(offered, remaining), None
 
     def recommended(self, offered: Tensor | None, counts: Tensor) -> Tensor:
         """The arms with the highest posterior means that are on offer and not pending, `batch_shape x q` (−1 where padded).
@@ -275,7 +256,35 @@ class Picker:
         costs = costs.expand(*self._state.rows.batch_shape, -1)
         return costs if slot is None else costs.gather(-1, slot)
 
+    def _best(self, offered: Tensor | None, remaining: Tensor) -> Tensor:
+        """The arm with the best score, once or as often as the rule repeats it."""
+        score, derived = self._of_all(), self._state.derived
+        if offered is not None:
+            score = score.masked_fill(~offered, -torch.inf)
+        known = score is derived.upper
+        if known and derived.best is not None:
+            arm = derived.best
+        else:
+            arm = self._table.rows.across.best(score, derived.highest if known else None).unsqueeze(-1)
+        if remaining.dim() and not bool(remaining.all()):
+            arm = arm.masked_fill((remaining == 0).unsqueeze(-1).to(arm.device), -1)
+        return self._rule.repeated(arm, self._table.leverage, remaining) if isinstance(self._rule, Repeat) else arm
+
+    def _swept(self, offered: Tensor | None, remaining: Tensor) -> Tensor:
+        """Pick by any score, which is evaluated on all arms after each pick."""
+        frozen = frozen_batch(self._state, self._rule)
+        sweep = FullSweep(self._table, offered, self._pending, self._rule.max_pulls, frozen=frozen)
+        mean, lam = marginals(self._state)[0], self._state.posterior.regularization
+
+        def values(leverage: Tensor) -> Tensor:
+            return self._scores(mean, (lam * leverage).sqrt(), mean, None)
+
+        # The policy rejects rules without a budget.
+        budget = math.inf if self._rule.budget is None else self._rule.budget
+        return sweep.pick(values, remaining, self._rule.spends if budget < math.inf else None, budget)
+
     def _look_ahead(self, offered: Tensor | None, remaining: Tensor) -> Tensor:
+        """Pick by the upper bound, by a lazy argmax."""
         mean, price = marginals(self._state)[0], None
         # Whether an arm is above or below the baseline is decided at the batch start, although its bound may fall below later.
         if isinstance(self._score, PerCost):

@@ -1,6 +1,6 @@
 """Random Matérn functions of known norm (Janz et al. 2020, table 1): regret as a fraction of uniform, and seconds.
 
-    python scripts/benchmarks/matern.py 1 2 --way rows --way ask     # d = 1 and 2, twelve paired draws each
+    python scripts/benchmarks/matern.py 1 2 --way run --way ask     # d = 1 and 2, twelve paired draws each
     python scripts/benchmarks/matern.py 3 --policy igp_ucb --out results/matern.jsonl   # one line per draw; resumes
 
 ν = 3/2, ℓ = 1/5, 30^d arms, noise uniform on [−1, 1], λ = 1, δ = 0.1, B the exact norm of each draw.
@@ -12,6 +12,7 @@ import argparse
 import json
 import math
 import time
+from itertools import product
 from pathlib import Path
 
 import gpytorch
@@ -98,20 +99,17 @@ def main() -> None:
     records = [json.loads(line) for line in known]
     key = ("policy", "d", "seed", "way", "rows")
     done = {tuple(r[k] for k in key) for r in records}
-    for d in options.dims:
-        for name in options.policy or PUBLISHED:
-            for way in options.way or ["run"]:
-                seeds = list(range(options.first, options.first + options.draws))
-                for start in range(0, len(seeds), options.rows):
-                    part = seeds[start : start + options.rows]
-                    if all((name, d, s, way, len(part)) in done for s in part):
-                        continue
-                    fresh = play(name, part, d, options.horizon, way)
-                    records += fresh
-                    if options.out:
-                        options.out.parent.mkdir(parents=True, exist_ok=True)
-                        with options.out.open("a") as file:
-                            file.writelines(json.dumps(r) + "\n" for r in fresh)
+    last = options.first + options.draws
+    parts = [range(start, min(last, start + options.rows)) for start in range(options.first, last, options.rows)]
+    for d, name, way, seeds in product(options.dims, options.policy or PUBLISHED, options.way or ["run"], parts):
+        if all((name, d, seed, way, len(seeds)) in done for seed in seeds):
+            continue
+        fresh = play(name, list(seeds), d, options.horizon, way)
+        records += fresh
+        if options.out:
+            options.out.parent.mkdir(parents=True, exist_ok=True)
+            with options.out.open("a") as file:
+                file.writelines(json.dumps(r) + "\n" for r in fresh)
     print("| d | policy | way | draws (rows a run) | fraction of uniform | published | seconds a draw | published |")
     print("|---|---|---|---|---|---|---|---|")
     groups = sorted({(r["d"], r["policy"], r["way"], r["rows"]) for r in records})

@@ -321,7 +321,7 @@ class Evaluations:
     def _failed(self, evaluation: _Evaluation, error: BaseException) -> list[Outcome]:
         again = evaluation.attempts <= self._retries
         if again or self.patient:
-            # Nobody is shown this error. The frames of its traceback, or of one behind it, would keep the bandit and its open
+            # This error is never shown. The frames of its traceback, or of one behind it, would keep the bandit and its open
             # journal until the next collection of garbage.
             error.__traceback__ = error.__cause__ = error.__context__ = None
         if again:

@@ -300,7 +300,7 @@ def percent(share: float) -> str:
 
 
 def by_rank(ranked: bool) -> str:
-    """What follows the share of the noise in the variance where the model knows the rewards by their ranks, as `auto` does."""
+    """The words after a share of the variance where the model knows the rewards by their ranks, as that of `auto` does."""
     return ", by rank" if ranked else ""
 
 

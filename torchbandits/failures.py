@@ -57,7 +57,7 @@ class Failures:
 
     def _set_state(self, state: TableState) -> None:
         self._state = state
-        # The warnings would be about the success, which nobody asked for.
+        # The warnings would be about the success, not about the rewards.
         state.repeats_said = True
 
     @without_gradients

@@ -1,4 +1,4 @@
-"""Atomic writes of files, and strict YAML."""
+"""Atomic writes of files, folders for results and the lock that holds one, and strict YAML."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def prepare_folder(folder: Path) -> None:
 
 @contextmanager
 def folder_held(folder: Path) -> Iterator[None]:
-    """Hold a folder, so that nobody else can hold it. The operating system lets it go when the process ends.
+    """Hold a folder, which no other call can hold meanwhile. The operating system releases it when the process ends.
 
     Where the operating system or the file system has no locks for folders, nothing is held.
 

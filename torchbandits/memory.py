@@ -21,7 +21,7 @@ from torchbandits.errors import UnsupportedError, require
 from torchbandits.posteriors import Sketch
 from torchbandits.transfers import to_host
 
-# The first of seeds that nobody takes for features or rewards, which the draws must not depend on.
+# The first of seeds that are unlikely to be those of features or rewards, on which the draws must not depend.
 _SEQUENCES = 7_046_029_254_386_353_087
 
 

@@ -1,4 +1,4 @@
-"""Reports on the state of a bandit after each update."""
+"""Reports on the state of a bandit after each update, and the certificate of its recommended arm."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ class PosteriorDraws:
 
     @property
     def kind(self) -> str:
-        """How prior draws are made: `"features"`, `"joint"`, `"fourier"` or `"independent"`. A fit may give the kernel random
+        """The method of prior draws: `"features"`, `"joint"`, `"fourier"` or `"independent"`. A fit may give the kernel random
         effects, or take them."""
         if self._table.posterior.finite is not None:
             return "features"

@@ -116,8 +116,8 @@ def _sweep(  # type: ignore[no-untyped-def]
 
 
 def _precision(arms: Arms) -> str:
-    """How Triton multiplies: float32 numbers as three products of TF32 numbers, which has the accuracy of float32, on cards
-    with tensor cores for them."""
+    """The precision of Triton's products: float32 numbers as three products of TF32 numbers, which has the accuracy of
+    float32, on cards with tensor cores for them."""
     split = arms.dtype == torch.float32 and torch.version.cuda is not None and arms.is_cuda
     return "tf32x3" if split and torch.cuda.get_device_capability(arms.device) >= (8, 0) else "ieee"
 

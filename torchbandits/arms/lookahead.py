@@ -106,7 +106,7 @@ class Lookahead:
         # The leaders of the round, on the device and on the host, where the picks are made.
         self.leaders = torch.empty(self.num_rows, 0, dtype=torch.int64, device=mean.device)
         self.leaders_here = self.index[:, :0]
-        # What `ArmTable.covariance` needs of them.
+        # Their features, as `ArmTable.covariance` takes them.
         self.features_of_leaders: tuple[Any, ...] = ()
         self.score = self._scores(self.mean, self.leverage, self.scale)
         if self.offered is not None:
@@ -212,7 +212,7 @@ class Lookahead:
     # ------------------------------------------------------------------ one round
 
     def _handed(self, meter: BatchMeter, active: Tensor | None) -> dict[str, Tensor]:
-        """What the loop on the leaders needs, on the host, in one piece; see `pick_rows`."""
+        """The arguments of the loop on the leaders, copied to the host in one transfer; see `pick_rows`."""
         self.leaders, leverage, covariance, first = self._refresh(active)
         # The best stale score of the other arms is an upper bound that the leaders must stay above.
         outside = self.across.put_(self.score.clone(), self.leaders, -torch.inf)

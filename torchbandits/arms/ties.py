@@ -1,4 +1,4 @@
-"""Tolerance within which scores are tied, and the reasons why the loop over the leaders of a batch returns."""
+"""The best arm up to a tolerance within which scores are tied, and the reasons why the loop over the leaders returns."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Observations of a model, kept as given and folded to distinct points when the model is factorised."""
+"""Data of a BoTorch model: their checks, observations as given and folded to distinct points, and draws of its dictionary."""
 
 from __future__ import annotations
 

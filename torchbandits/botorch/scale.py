@@ -53,7 +53,7 @@ def warn_of_scale(watch: ScaleWatch, process: GaussianProcess, noise_variance: f
 
 
 def advice_on_fit(fit: Climb, noise: bool) -> str:
-    """How a degenerate fit of a BoTorch model was treated, its likely cause, and what to do."""
+    """The treatment of a degenerate fit of a BoTorch model, its likely cause and a remedy, in words."""
     treated = treatment(fit)
     if not fit.accepted:
         treated = f"{treated}: the model's predictions and standard deviations do not describe the data, and may be far wrong"

@@ -1113,7 +1113,7 @@ class Campaign(Readable):
         ]
 
     def _take_back(self) -> str:
-        """How a failure is taken back, in Python and as a command."""
+        """The call and the command that take a failure back."""
         return "correct(id, None, was=math.nan), torchbandits campaign correct ID none --was failed"
 
     def _shown(self) -> Shown:

@@ -498,7 +498,7 @@ def _opened(folder: Path, device: str = "cpu") -> Iterator[Campaign]:
 
 
 def _unnamed(names: Sequence[str], padded: tuple[str, str] | None) -> str:
-    """What a new campaign says of a table without a column of ids.
+    """The message of a new campaign for a table without a column of ids.
 
     Args:
         names: Its columns.

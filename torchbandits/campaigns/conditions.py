@@ -286,7 +286,7 @@ def _with_words(text: str) -> str:
 
 
 def _kind(table: Table, column: str) -> str:
-    """What the cells of a column can be compared with: text, number, boolean or date; "" for others."""
+    """The kind of value that the cells of a column can be compared with: text, number, boolean or date; "" for others."""
     kind = table.schema.field(column).type
     kind = kind.value_type if pa.types.is_dictionary(kind) else kind
     found = {

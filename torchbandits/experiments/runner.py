@@ -244,7 +244,7 @@ def play(
 
 
 def _failed(config: ExperimentConfig, runs: Sequence[Run], error: EvaluationError, folder: Path) -> str:
-    """What became of a run whose environment raised, with the line of the user's code that did."""
+    """The error message of a run whose environment raised, with the line of the user's code that did."""
     cause = error.__cause__
     frames = traceback.extract_tb(cause.__traceback__) if cause is not None else []
     where = f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""

@@ -123,7 +123,7 @@ def fit_kernel_(
 
 
 def treatment(fit: Climb) -> str:
-    """How a degenerate fit was treated, in words."""
+    """The treatment of a degenerate fit, in words."""
     if fit.accepted:
         return "weak priors on signal, noise and lengthscales were added, and the kernel fitted with them is used"
     return "the fit is rejected, and the kernel is unchanged"

@@ -219,7 +219,7 @@ class PoolSampler(BaseSampler):
 
 
 def _fixed_by(sampler: BaseSampler) -> dict[str, Any]:
-    """What Optuna's `PartialFixedSampler`, which may wrap this sampler, fixes; it says so to nobody."""
+    """The parameters that Optuna's `PartialFixedSampler` fixes, which may wrap this sampler and does not pass them on."""
     fixed: dict[str, Any] = {}
     while isinstance(sampler, optuna.samplers.PartialFixedSampler):
         held = vars(sampler)

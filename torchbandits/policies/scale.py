@@ -141,7 +141,7 @@ class ScaleWatch:
 
 @dataclass(frozen=True)
 class _Arms:
-    """What the arms say of the lengthscales, `batch_shape` each, on the host.
+    """Signs of lengthscales that are too long or too short for the arms, `batch_shape` each, on the host.
 
     Attributes:
         unpulled: Number of arms that were never pulled.

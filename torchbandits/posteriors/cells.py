@@ -22,7 +22,7 @@ PULLS, LOG_DET, LIMIT = range(3)
 START, SIZE, OFFSET, LEVEL, COORDS = range(5)
 # The entries of a batch row are allocated in runs of this length, so that a maximum can be found in two short passes.
 RUN = 64
-_NOBODY, _NOTHING = (-1, 0), (-torch.inf, 0.0, 0.0, 0.0)
+_NO_MEMBER, _NOTHING = (-1, 0), (-torch.inf, 0.0, 0.0, 0.0)
 
 
 @dataclass
@@ -83,7 +83,7 @@ class Cells(nn.Module):
         self.memory_budget = memory_budget
         whole, real = torch.zeros((), dtype=torch.int64, device=device), torch.zeros((), dtype=torch.float64, device=device)
         self.register_buffer("numbers", real.new_tensor(_NOTHING)[:, None, None].repeat(1, num_rows, 1))
-        self.register_buffer("members", whole.new_tensor(_NOBODY)[:, None, None].repeat(1, num_rows, 1))
+        self.register_buffer("members", whole.new_tensor(_NO_MEMBER)[:, None, None].repeat(1, num_rows, 1))
         self.register_buffer("facts", real.repeat(3, num_rows, 1))
         self.register_buffer("layout", whole.repeat(4 + dim, num_rows, 1))
         self.register_buffer("blocks", real.repeat(1))
@@ -167,7 +167,7 @@ class Cells(nn.Module):
         nth = (self.places.view(-1, H)[pair] == (entries % E).unsqueeze(-1)).byte().argmax(dim=-1)
         self._write(self.places.view(1, -1), pair * H + nth, torch.full_like(nth, -1))
         self._write(self.flat("numbers"), entries, self.numbers.new_tensor(_NOTHING).unsqueeze(-1).expand(-1, *entries.shape))
-        self._write(self.flat("members"), entries, self.members.new_tensor(_NOBODY).unsqueeze(-1).expand(-1, *entries.shape))
+        self._write(self.flat("members"), entries, self.members.new_tensor(_NO_MEMBER).unsqueeze(-1).expand(-1, *entries.shape))
         self._write(self.flat("facts"), cells, torch.zeros_like(self.flat("facts")[:, cells]))
         self._write(self.flat("layout"), cells, torch.zeros_like(self.flat("layout")[:, cells]))
 
@@ -275,7 +275,7 @@ class Cells(nn.Module):
         (entries, cells), (E, S) = used.amax(dim=-1).tolist(), (self.members.shape[-1], self.blocks.shape[0])
         if entries > E:
             more = -(-max(entries, E + E // 2) // RUN) * RUN - E
-            for name, dead in (("numbers", _NOTHING), ("members", _NOBODY)):
+            for name, dead in (("numbers", _NOTHING), ("members", _NO_MEMBER)):
                 buffer: Tensor = getattr(self, name)
                 spare = buffer.new_tensor(dead)[:, None, None].expand(*buffer.shape[:2], more)
                 setattr(self, name, torch.cat([buffer, spare], dim=-1))

@@ -50,7 +50,7 @@ _NO_POINT = 1e300
 
 
 class AtPoints(NamedTuple):
-    """What `Factors.covariance` needs of n points.
+    """Points with their features, as `Factors.covariance` takes them.
 
     Attributes:
         points: `batch_shape x n x d`, float64, or what else the kernel of a table reads of them.
@@ -203,8 +203,8 @@ class Factors:
         return a * (1 + largest) + cut.unsqueeze(-1) * largest * outside.norm(dim=-2)
 
     def at(self, points: Tensor, features: Rect | None = None, rows: Tensor | None = None) -> AtPoints:
-        """What `covariance` needs of points, whose features, and for random effects rows (`batch_shape x n`, −1 without pulls),
-        may be known. Cost O(n m²), and O(n m d) for the features."""
+        """Points with their features, as `covariance` takes them. Their features, and for random effects their rows
+        (`batch_shape x n`, −1 without pulls), may be known. Cost O(n m²), and O(n m d) for the features."""
         z = self.embedding(points) if features is None else features
         own = AtPoints(points, self.regression.precision.whiten(z), z)
         if self.effects is None:

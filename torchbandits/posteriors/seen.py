@@ -1,4 +1,5 @@
-"""Kernel columns of points that are stored once for all batches of other points; products with triangular matrices."""
+"""Covariances between the points of a posterior and any other points, without copies of the former for each batch of the
+latter; and products with triangular matrices."""
 
 from __future__ import annotations
 

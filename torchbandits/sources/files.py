@@ -1,4 +1,4 @@
-"""Arms in a memory-mapped `.npy` file."""
+"""Arms in a memory-mapped `.npy` file; the writing of such files, and the stamp by which a changed file is found."""
 
 from __future__ import annotations
 

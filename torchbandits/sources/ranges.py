@@ -1,4 +1,4 @@
-"""Ranges of features: the unit of distances between arms where no kernel is given."""
+"""Ranges of features, of arms alone or with observations: the unit of distances where no kernel is given."""
 
 from __future__ import annotations
 

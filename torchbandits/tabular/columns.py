@@ -537,7 +537,7 @@ def _substances(s: Survey, why: str) -> Decision:
 
 
 def _spellings(smiles: Sequence[str], rows: Sequence[tuple[float, ...]]) -> str:
-    """What a reason adds if some SMILES are spellings of one molecule, which have the same point."""
+    """The end of a reason if some SMILES are spellings of one molecule, which have the same point."""
     first = dict(zip(reversed(rows), reversed(smiles), strict=True))
     pairs = [(first[row], text) for row, text in zip(rows, smiles, strict=True) if first[row] != text]
     more = f" (and {count(len(pairs) - 1, 'more spelling')})" if len(pairs) > 1 else ""
@@ -668,7 +668,7 @@ def _nearly_smiles(s: Survey, wrong: Sequence[str]) -> str:
 
 
 def _remedy(columns: Sequence[Survey], molecules: bool) -> str:
-    """What to do with columns of texts that are neither categories nor SMILES."""
+    """The remedy for columns of texts that are neither categories nor SMILES."""
     named = [s.column for s in columns[:_NAMED]]
     more = ", …" if len(columns) > _NAMED else ""
     python = ", ".join(f"{name!r}: 'ignore'" for name in named) + more
@@ -689,7 +689,7 @@ def _remedy(columns: Sequence[Survey], molecules: bool) -> str:
 
 
 def _order_lost(texts: Sequence[str]) -> str:
-    """What a reason adds if categories are amounts, dates or numbers whose order the model would see in another spelling."""
+    """The end of a reason if categories are amounts, dates or numbers whose order the model would see in another spelling."""
     first = texts[0][:20]
     if _of_one_unit(texts):
         return f": write {first!r} without the unit to use their order"
@@ -702,7 +702,7 @@ def _order_lost(texts: Sequence[str]) -> str:
 
 
 def _nearly_equal(texts: Sequence[str]) -> str:
-    """What a reason adds if two categories differ only in spaces, or words only in upper and lower case."""
+    """The end of a reason if two categories differ only in spaces, or words only in upper and lower case."""
     seen: dict[str, str] = {}
     for text in texts:
         plain = " ".join(text.split())

@@ -50,7 +50,7 @@ class Dialect(NamedTuple):
 
 
 class Form(NamedTuple):
-    """How a CSV file is written: its delimiter, its decimal mark, and whether it begins with a byte order mark."""
+    """The form of a CSV file: its delimiter, its decimal mark, and whether it begins with a byte order mark."""
 
     delimiter: str = ","
     decimal: str = "."
@@ -280,7 +280,7 @@ def form_of(path: Path, table: pa.Table) -> Form:
 
 
 def conversion(texts: Sequence[str], decimal: str) -> csv.ConvertOptions:
-    """How cells become values: those of `texts` stay texts, all others become what all cells of a column can be read as."""
+    """The conversion of cells to values: those of `texts` stay texts, other columns have the type that fits all their cells."""
     return csv.ConvertOptions(
         column_types={name: pa.string() for name in texts},
         strings_can_be_null=True,

@@ -1,4 +1,4 @@
-"""The contract of an environment."""
+"""The contract of an environment, as tests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The contract of ask and tell."""
+"""The contract of a policy, as tests of ask and tell."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The contract of a posterior."""
+"""The contract of a posterior, as tests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The contract of an arm source."""
+"""The contract of an arm source, as tests."""
 
 from __future__ import annotations
 

@@ -15,6 +15,7 @@ from torchbandits.gradients import without_gradients
 from torchbandits.loop import Loop
 from torchbandits.policies.joint import Joint
 from torchbandits.policies.picking import marginals
+from torchbandits.policies.state import TableState
 from torchbandits.sets import table_of
 
 # Number of arms, besides the members of a front, that are drawn jointly for its probabilities.
@@ -89,33 +90,17 @@ def front(
     sign = mean.new_tensor([signs[j] for j in objectives]).unsqueeze(-1)
     own = (sign * mean[..., objectives, :], std[..., objectives, :])
     signed, spread = (part.reshape(-1, len(objectives), A).mT for part in own)
-    counted = torch.ones(*shape, A, dtype=torch.bool, device=mean.device)
-    assert isinstance(loop.policy, Joint)
-    if (kept := loop.policy.aim.kept(mean, std, state.table)) is not None:
-        counted = counted & kept
-    entries = state.rows.offered(None)
-    if entries is not None:
-        counted = counted & entries.expand(*shape, k, A)[..., 0, :]
-    if state.rows.competing is not None:
-        counted = counted & state.rows.competing.expand(*shape, k, A)[..., 0, :]
-    rivals_from = counted
-    if pulled:
-        counted = counted & (loop.counts > 0).any(dim=-2)
-    rows = []
-    for values, own in zip(signed, counted.reshape(-1, A), strict=True):
-        place = own.nonzero().squeeze(-1)
-        rows.append(place[non_dominated(values[place])] if place.numel() else place)
-    wide = max(1, *(len(row) for row in rows))
-    index = torch.stack([torch.nn.functional.pad(row, (0, wide - len(row)), value=-1) for row in rows])
-    rivals = _rivals(signed, spread, index, rivals_from.reshape(-1, A))
+    possible = _possible(loop, state, mean, std)
+    counted = possible & (loop.counts > 0).any(dim=-2) if pulled else possible
+    index = _members(signed, counted.reshape(-1, A))
+    rivals = _rivals(signed, spread, index, possible.reshape(-1, A))
     # Places without a member repeat the first one, since arm 0 may be none of the arms that count.
     members = torch.where(index >= 0, index, index[:, :1])
-    together = torch.cat([members, rivals], dim=-1).clamp_min(0)
-    spread_out = together.reshape(*shape, 1, -1).expand(*shape, k, together.shape[-1])
-    joint = JointDraws(state.table, spread_out)
+    drawn = torch.cat([members, rivals], dim=-1).clamp_min(0)
+    joint = JointDraws(state.table, drawn.reshape(*shape, 1, -1).expand(*shape, k, -1))
     probability = _membership(joint, index, dict(zip(objectives, sign, strict=True)), k, draws, seed)
-    index = index.reshape(*shape, wide)
-    at = index.clamp_min(0).unsqueeze(-2).expand(*shape, k, wide)
+    index = index.reshape(*shape, -1)
+    at = index.clamp_min(0).unsqueeze(-2).expand(*shape, k, -1)
     lam = state.posterior.regularization
     told = state.in_reward_units(mean.gather(-1, at), lam * state.table.leverage_at(at).double())
     gone = (index < 0).unsqueeze(-1)
@@ -124,6 +109,30 @@ def front(
     points = loop.points(at)[..., 0, :, :]
     variance, probability = told.variance.mT.masked_fill(gone, torch.nan), probability.reshape(index.shape)
     return Front(index, points, means, variance, probability, volume, loop.policy.outcomes)
+
+
+def _possible(loop: Loop, state: TableState, mean: Tensor, std: Tensor) -> Tensor:
+    """The arms that may belong to the front, `batch_shape x A` booleans: under limits those that keep them, the first of equal
+    arms, and those that compete at present (`ArmRows.competing`)."""
+    assert isinstance(loop.policy, Joint)
+    *shape, k, A = mean.shape
+    possible = torch.ones(*shape, A, dtype=torch.bool, device=mean.device)
+    if (kept := loop.policy.aim.kept(mean, std, state.table)) is not None:
+        possible = possible & kept
+    for own in (state.rows.offered(None), state.rows.competing):
+        if own is not None:
+            possible = possible & own.expand(*shape, k, A)[..., 0, :]
+    return possible
+
+
+def _members(signed: Tensor, counted: Tensor) -> Tensor:
+    """The arms on the front of the means of each row, `rows x f`, −1 where padded; f is at least 1."""
+    rows = []
+    for values, own in zip(signed, counted, strict=True):
+        place = own.nonzero().squeeze(-1)
+        rows.append(place[non_dominated(values[place])] if place.numel() else place)
+    wide = max(1, *(len(row) for row in rows))
+    return torch.stack([torch.nn.functional.pad(row, (0, wide - len(row)), value=-1) for row in rows])
 
 
 def _rivals(signed: Tensor, spread: Tensor, index: Tensor, counted: Tensor) -> Tensor:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import gpytorch
 import torch
@@ -415,7 +415,6 @@ def explain(
     bounds = policy.bounds(state)
     assert bounds is not None
     variance = noise_share(policy.noise_std, policy.regularization) * posterior.regularization
-    share = share_of_noise(posterior, variance, place)
     width, floor = policy.width(state), 0.0
     if arm < 0:
         # The lower bound of the best point, in the units of the model.
@@ -430,22 +429,16 @@ def explain(
     if offered is not None or posterior.units is not None:
         upper = _largest_bound(policy, state, offered, known, place)
     uncertainty, repeats = _uncertainty(state, variance, place)
-    noise, lead = noise_of_repeats(state, place, arm), _lead(state, variance, place)
-    # In noise alone the averages of few arms may differ by chance, so that the model has the last word.
-    told = share_of_repeats(policy, state, place) if lead >= _CLEAR else None
-    values = two_values_of(policy.from_data, posterior, place)
-    noise_std = noise_at(posterior, variance, place, float(pulled(state, place)[0].max())) if noise is None else noise
-    if values is not None:
-        mean = float(known.mean[0])
-        noise, told, upper = None, None, min(upper, max(values[1], mean))
-        noise_std = noise_of_two(values, mean, float(known.variance[0]))
-    share = share if told is None else told
+    lead = _lead(state, variance, place)
+    noise = _noise_of(policy, state, place, known, variance, clear=lead >= _CLEAR)
+    if noise.two_values is not None:
+        upper = min(upper, max(noise.two_values[1], float(known.mean[0])))
     fitted = posterior.units is not None or policy.refit_every is not None
     return Explanation(
         relevance=relevance_of(state, place, pulled=here),
         names=own,
-        noise_std=noise_std,
-        noise_share=share,
+        noise_std=noise.std,
+        noise_share=noise.share,
         best=known,
         upper=upper,
         rivals=int(possible.sum()),
@@ -454,16 +447,54 @@ def explain(
         num_arms=state.rows.num_arms,
         guarantee=_guarantee(policy, fitted),
         lead=lead,
-        repeated=_repeated(state, policy.width(state), share, place),
+        repeated=_repeated(state, policy.width(state), noise.share, place),
         uncertainty=uncertainty,
         repeats=repeats,
         kernel_estimated=fitted,
         noise_estimated=posterior.units is not None,
-        noise_repeated=noise is not None,
-        share_repeated=told is not None,
-        two_values=values is not None,
+        noise_repeated=noise.repeated,
+        share_repeated=noise.share_repeated,
+        two_values=noise.two_values is not None,
         elsewhere=points_elsewhere(state, place),
         unexplained=unexplained_share(posterior, place),
+    )
+
+
+class _Noise(NamedTuple):
+    """The noise of the rewards.
+
+    Attributes:
+        std: Standard deviation at the best arm, reward units.
+        share: Fraction of the variance of the rewards.
+        repeated, share_repeated: Whether `std`, and `share`, are those of repeated pulls and not of the model.
+        two_values: The values of rewards that have two.
+    """
+
+    std: float
+    share: float
+    repeated: bool = False
+    share_repeated: bool = False
+    two_values: tuple[float, float] | None = None
+
+
+def _noise_of(
+    policy: Composed, state: TableState, place: tuple[int, ...], best: Recommendation, variance: float, *, clear: bool
+) -> _Noise:
+    """The noise: that of two values, else that of repeated pulls where there are enough, else that of the model. `variance` is
+    its variance in model units; `clear` says whether the arms differ by more than chance."""
+    posterior = state.posterior
+    share = share_of_noise(posterior, variance, place)
+    values = two_values_of(policy.from_data, posterior, place)
+    if values is not None:
+        return _Noise(noise_of_two(values, float(best.mean[0]), float(best.variance[0])), share, two_values=values)
+    std = noise_of_repeats(state, place, int(best.index[0]))
+    # In noise alone the averages of few arms may differ by chance, so that the model has the last word.
+    told = share_of_repeats(policy, state, place) if clear else None
+    return _Noise(
+        noise_at(posterior, variance, place, float(pulled(state, place)[0].max())) if std is None else std,
+        share if told is None else told,
+        repeated=std is not None,
+        share_repeated=told is not None,
     )
 
 

@@ -92,33 +92,11 @@ def read_results(measured: Any, ids: Ids, objectives: Sequence[str], noise_var: 
             and column.
     """
     path = Path(measured) if isinstance(measured, (str, os.PathLike)) else None
-    name, decimal, id_name = "measured" if path is None else str(path), ".", ids.name
-    if path is not None and path.suffix.lower() in TEXT:
-        frame, lines, decimal = read_texts(path)
-        rows = [f"line {line}" for line in lines]
-    else:
-        # Rows are numbered from 1, and an index without a name commonly counts from 0: it would be another row.
-        if ids.column is None and isinstance(measured, pd.DataFrame) and measured.index.names == [None]:
-            measured = measured.reset_index(drop=True)
-        table = as_table("measured", measured, ids=id_name)
-        if path is not None and path.suffix.lower() in WORKBOOK:
-            check_computed(path)
-        frame = _frame(table)
-        rows = [table.where(place) for place in range(len(frame))]
-    names = [str(column) for column in frame.columns]
-    frame.columns = names
+    name, id_name = "measured" if path is None else str(path), ids.name
+    frame, rows, decimal = _opened(measured, path, ids)
+    frame.columns = names = [str(column) for column in frame.columns]
     told = [column for column in objectives if column in names] or [objectives[0]]
-    needed = [(id_name, "the ids"), *((column, "what was measured") for column in told)]
-    for column, what in needed:
-        other = closest(column, (own for own in names if own not in (id_name, *objectives)))
-        mend = f"the column must be called {column!r}" if other is None else f"rename {other!r} to {column!r}"
-        if other is None and column == id_name:
-            mend += (
-                ", the number of the row among the candidates, from 1 (an index of pandas is not)" if ids.column is None else ""
-            )
-            mend += ". Past results get theirs by a merge with the candidates, on the columns that both have"
-        message = f"{name} has no column {column!r} for {what}; it has {', '.join(names[:30])}: {mend}. Nothing was told."
-        require(column in names, message)
+    _check_columns(name, names, ids, objectives, told)
     # An id may be a word that means an empty cell elsewhere, such as NA.
     empty = _empty(frame).assign(**{id_name: frame[id_name].isna() | (frame[id_name].astype(str).str.strip() == "")})
     blank = empty.all(axis=1).to_numpy() if len(frame) else np.zeros(0, bool)
@@ -133,6 +111,35 @@ def read_results(measured: Any, ids: Ids, objectives: Sequence[str], noise_var: 
         values[:, objectives.index(column)] = own_cells
     read = Results(name, frame, ids.texts(frame[id_name]), values, rows, path is not None, decimal=decimal)
     return read if noise_var is None else replace(read, noise_var=noise_variances(read, noise_var))
+
+
+def _opened(measured: Any, path: Path | None, ids: Ids) -> tuple[pd.DataFrame, list[str], str]:
+    """The rows of results, the name of each in messages, and the decimal mark. `path` is that of a file."""
+    if path is not None and path.suffix.lower() in TEXT:
+        frame, lines, decimal = read_texts(path)
+        return frame, [f"line {line}" for line in lines], decimal
+    # Rows are numbered from 1, and an index without a name commonly counts from 0: it would be another row.
+    if ids.column is None and isinstance(measured, pd.DataFrame) and measured.index.names == [None]:
+        measured = measured.reset_index(drop=True)
+    table = as_table("measured", measured, ids=ids.name)
+    if path is not None and path.suffix.lower() in WORKBOOK:
+        check_computed(path)
+    frame = _frame(table)
+    return frame, [table.where(place) for place in range(len(frame))], "."
+
+
+def _check_columns(name: str, names: Sequence[str], ids: Ids, objectives: Sequence[str], told: Sequence[str]) -> None:
+    """Refuse results without a column of ids, or without one of the columns `told`."""
+    for column, what in [(ids.name, "the ids"), *((column, "what was measured") for column in told)]:
+        other = closest(column, (own for own in names if own not in (ids.name, *objectives)))
+        mend = f"the column must be called {column!r}" if other is None else f"rename {other!r} to {column!r}"
+        if other is None and column == ids.name:
+            mend += (
+                ", the number of the row among the candidates, from 1 (an index of pandas is not)" if ids.column is None else ""
+            )
+            mend += ". Past results get theirs by a merge with the candidates, on the columns that both have"
+        message = f"{name} has no column {column!r} for {what}; it has {', '.join(names[:30])}: {mend}. Nothing was told."
+        require(column in names, message)
 
 
 def noise_variances(results: Results, column: str) -> NDArray[np.float64]:

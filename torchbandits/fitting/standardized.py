@@ -154,15 +154,9 @@ def fit_standardized_(
             misfit=effects and (not noise_known or pooled_noise(averages) is not None),
             noise_prior=_log_normal(priors.noise, averages.points),
         )
-        fitted = False
-        if not bool(rows[place]):
-            climb.reason = "its fit was not requested"
-        elif len(averages.weights) < FEWEST:
-            climb.reason = f"{len(averages.weights)} distinct points are too few, a fit takes {FEWEST}"
-        elif float(averages.residuals.max() - averages.residuals.min()) <= _SAME:
-            climb.reason = "the average rewards are all equal, and say nothing of a kernel"
-        else:
-            fitted = True
+        climb.reason = _too_little(averages) if bool(rows[place]) else "its fit was not requested"
+        fitted = not climb.reason
+        if fitted:
             climb.run(most, most, (0.3, 1.0, 3.0), 30)
             # Where the averages tell no kernel, repeated pulls still tell the noise.
             if climb.degenerate and not climb.accepted and climb.pooled is not None:
@@ -182,6 +176,15 @@ def fit_standardized_(
     kernel = stack_kernels(kernels, shape) if shape else kernels[0]
     posterior.set_kernel_(with_effect(kernel, variances) if bool(variances.any()) else kernel, lam)
     return _report(fits, rows, lam)
+
+
+def _too_little(averages: Averages) -> str:
+    """The reason why averages can tell no kernel; an empty text if they may tell one."""
+    if len(averages.weights) < FEWEST:
+        return f"{len(averages.weights)} distinct points are too few, a fit takes {FEWEST}"
+    if float(averages.residuals.max() - averages.residuals.min()) <= _SAME:
+        return "the average rewards are all equal, and say nothing of a kernel"
+    return ""
 
 
 def _standard(

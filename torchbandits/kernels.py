@@ -98,8 +98,18 @@ def kernel_matrix(kernel: gpytorch.kernels.Kernel, left: Points, right: Points) 
             return K
     if near is None:
         return K
-    i, j = near.reshape(-1, *near.shape[-2:]).any(dim=0).nonzero(as_tuple=True)
     batch_shape = K.shape[:-2]
+    i, j = near.reshape(-1, *near.shape[-2:]).any(dim=0).nonzero(as_tuple=True)
+    if len(i) > sum(K.shape[-2:]) and not (left.requires_grad or right.requires_grad):
+        # Many pairs are of equal points, such as the zeros beyond the points of a batch row. Their values are k(x, x), without
+        # the features of every pair.
+        equal = torch.ones_like(near)
+        for x, y in zip(left.unbind(dim=-1), right.unbind(dim=-1), strict=True):
+            equal &= x.unsqueeze(-1) == y.unsqueeze(-2)
+        K = torch.where(equal, kernel(left.expand(*batch_shape, -1, -1), diag=True).unsqueeze(-1).to(K.dtype), K)
+        i, j = (near & ~equal).reshape(-1, *near.shape[-2:]).any(dim=0).nonzero(as_tuple=True)
+        if not len(i):
+            return K
     pairs = kernel(left[..., i, :].expand(*batch_shape, -1, -1), right[..., j, :].expand(*batch_shape, -1, -1), diag=True)
     place = (i * K.shape[-1] + j).expand(*batch_shape, -1)
     return K.flatten(-2).scatter(-1, place, pairs.to(K.dtype)).unflatten(-1, K.shape[-2:])

@@ -122,6 +122,25 @@ def test_near_coincident_points_with_batches() -> None:
     torch.testing.assert_close(kernel_matrix(kernel, x, x).diagonal(dim1=-2, dim2=-1).detach(), torch.ones(2, 5, dtype=F64))
 
 
+@torch.no_grad()
+def test_many_pairs_of_equal_points_are_not_evaluated_pair_by_pair(monkeypatch) -> None:
+    """A batch row without points has zeros in all of its places."""
+    kernel = gpytorch.kernels.MaternKernel(nu=0.5).double()
+    kernel.lengthscale = 2.0
+    x = torch.rand(2, 60, 40, generator=torch.Generator().manual_seed(1), dtype=F64)
+    x[1] = 0.0
+    x[0, 1] = x[0, 0]
+    x[0, 1, 0] += 1e-9
+    sizes, forward = [], gpytorch.kernels.MaternKernel.forward
+    monkeypatch.setattr(
+        gpytorch.kernels.MaternKernel, "forward", lambda self, a, b, **k: sizes.append(a.shape[-2]) or forward(self, a, b, **k)
+    )
+    K = kernel_matrix(kernel, x, x)
+    assert max(sizes) <= 60
+    exact = torch.exp(-(x.unsqueeze(-2) - x.unsqueeze(-3)).norm(dim=-1) / 2)
+    torch.testing.assert_close(K, exact, rtol=0, atol=1e-13)
+
+
 def test_appending_points_equals_building_the_embedding() -> None:
     kernel = gpytorch.kernels.RBFKernel().double()
     kernel.lengthscale = 0.7

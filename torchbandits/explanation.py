@@ -335,7 +335,7 @@ def in_common(relevance: Tensor, names: Sequence[str], said: Words) -> str:
     if not same:
         return ""
     others = f" and {count(len(same) - _SHOWN, 'other')}" if len(same) > _SHOWN else ""
-    return f" Nothing is known of {', '.join(same[:_SHOWN])}{others}, which all {said.arm}s {said.pulled} have in common."
+    return f" Nothing is known of {', '.join(same[:_SHOWN])}{others}, in which the {said.arm}s {said.pulled} do not differ."
 
 
 def unsettled(distinct: int, names: Sequence[str], said: Words) -> str:

@@ -280,6 +280,14 @@ def test_all_that_is_wrong_is_said_at_once():
     assert len(str(error.value)) < 450, "what to do is said once, and the line on the terminal holds it"
 
 
+def test_too_many_categories_are_refused_with_what_to_do():
+    many = pd.DataFrame({"number": range(1_100), "tail": [f"N{i}" for i in range(1_100)]})
+    with pytest.raises(
+        ArgumentError, match=r"too many for categories\. Leave it out \(columns={'tail': 'ignore'}, --column tail="
+    ):
+        decided(many, tail="category")
+
+
 def test_numbers_that_are_texts_are_said_to_be():
     for cells in ([f"{i}%" for i in range(N)], [f"1,{100 + i}.5" for i in range(N)], [f"{i} °C" for i in range(N)]):
         with pytest.raises(ArgumentError, match="Numbers are written without units and separators of thousands"):

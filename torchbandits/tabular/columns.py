@@ -588,7 +588,10 @@ def _ordered(s: Survey, order: tuple[str, ...], why: str) -> Decision:
 
 def _check_categories(s: Survey) -> None:
     few = not s.too_many
-    require(few, f"column {s.column!r} holds more than {MOST_CATEGORIES:,} different values: too many for categories.")
+    message = f"column {s.column!r} holds more than {MOST_CATEGORIES:,} different values: too many for categories."
+    require(
+        few, f"{message} Leave it out (columns={{{s.column!r}: 'ignore'}}, {_option(s.column, 'ignore')}), or group the values."
+    )
     _check_empty(s, s.categories if s.missing else ())
 
 

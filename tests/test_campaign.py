@@ -374,7 +374,7 @@ def test_dates_are_compared_with_texts():
     def met(condition: Any) -> str:
         return "".join(np.array(list("ABCD"))[on_offer("where", given, condition).numpy()])
 
-    for name in ("day", "`my day`"):
+    for name in ("day", "`my day`", "at"):
         assert met(f"{name} == '2026-02-02'") == met(f"'2026-02-02' == {name}") == "B"
         assert met(f"{name} != '2026-02-02'") == met(f"not {name} == '2026-02-02'") == "AD"
         assert met(f"{name} in ['2026-02-01', '2026-02-02'] and x > 1") == "B"
@@ -382,6 +382,8 @@ def test_dates_are_compared_with_texts():
         assert met(f"'2026-02-01' < {name} != '2026-02-02'") == "D"
         assert met(f"x > 1 & {name} != '2026-02-02' | x == 1") == "AD"
     assert met("day == `my day`") == "ABD"
+    assert met("at >= '2026-02-02 00:00Z'") == "BD"
+    assert met("at >= '2026-02-02 00:00-01:00'") == "D"
     for one in ("2026-02-02", pd.Timestamp("2026-02-02"), dt.date(2026, 2, 2), np.datetime64("2026-02-02")):
         assert met({"day": one}) == met({"at": one}) == "B"
     for wrong, said in (

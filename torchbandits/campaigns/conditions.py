@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import datetime
 import io
 import keyword
@@ -204,7 +205,8 @@ def _compared(name: str, table: Table, text: str, *, strict: bool) -> Any:
     if strict:
         _check_kinds(name, table, tree, columns, kinds)
     # Names of columns need not be names of Python.
-    own_text = ast.unparse(ast.fix_missing_locations(_Dates(kinds).visit(tree)))
+    zones = {own: _zone(table, column) for own, column in columns.items()}
+    own_text = ast.unparse(ast.fix_missing_locations(_Dates(kinds, zones).visit(tree)))
     cells = []
     try:
         for batch in table.batches(list(columns.values())):
@@ -298,6 +300,13 @@ def _kind(table: Table, column: str) -> str:
     return next((name for name, own in found.items() if own), "")
 
 
+def _zone(table: Table, column: str) -> datetime.tzinfo | None:
+    """The time zone of a column of dates; None for other columns, and for dates without one."""
+    kind = table.schema.field(column).type
+    zoned = pa.types.is_timestamp(kind) and kind.tz is not None
+    return pa.lib.string_to_tzinfo(kind.tz) if zoned else None
+
+
 def _sides(node: ast.Compare) -> list[tuple[ast.expr, ast.cmpop, ast.expr]]:
     """The pairs that a chain such as 20 < temp < 80 compares."""
     return list(zip([node.left, *node.comparators], node.ops, node.comparators, strict=False))
@@ -363,17 +372,22 @@ class _Truths(ast.NodeTransformer):
 
 class _Dates(ast.NodeTransformer):
     """Write that a date is equal to a text as that it is neither before nor after it: pandas takes a text for a date there
-    only.
+    only. A text without a time zone has that of the column.
 
     Args:
         kinds: The kind of the cells of each name.
+        zones: The time zone of the dates of each name, or None.
     """
 
-    def __init__(self, kinds: Mapping[str, str]) -> None:
-        self._kinds = kinds
+    def __init__(self, kinds: Mapping[str, str], zones: Mapping[str, datetime.tzinfo | None]) -> None:
+        self._kinds, self._zones = kinds, zones
 
     def visit_Compare(self, node: ast.Compare) -> ast.expr:
         """Write the pairs of a comparison anew, if it has such a pair."""
+        for left, _, right in _sides(node):
+            for own, other in ((left, right), (right, left)):
+                if isinstance(own, ast.Name) and (zone := self._zones.get(own.id)) is not None:
+                    _localize_(other, zone)
         pairs = [self._pair(*sides) for sides in _sides(node)]
         if all(pair is None for pair in pairs):
             return node
@@ -397,6 +411,18 @@ class _Dates(ast.NodeTransformer):
         ]
         met = on[0] if len(on) == 1 else ast.BoolOp(ast.Or(), on)
         return met if isinstance(op, ast.Eq | ast.In) else ast.UnaryOp(ast.Not(), met)
+
+
+def _localize_(side: ast.expr, zone: datetime.tzinfo) -> None:
+    """Write the time zone of a column beside the texts of dates that it is compared with and that name none."""
+    for part in ast.walk(side):
+        if not isinstance(part, ast.Constant) or not isinstance(part.value, str):
+            continue
+        # A text that is no date stays, and is refused where it is compared.
+        with contextlib.suppress(ValueError):
+            date = pd.Timestamp(part.value)
+            if date.tz is None:
+                part.value = str(date.tz_localize(zone, ambiguous=True, nonexistent="shift_forward"))
 
 
 def _check_columns(name: str, table: Table, columns: list[str]) -> None:

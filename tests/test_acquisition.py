@@ -688,6 +688,8 @@ def test_kernels_of_another_form_are_refused_and_other_values_are_the_models():
     for other in ("matern52", "scaled", "linear"):
         with pytest.raises(ArgumentError, match=r"model\.covar_module"):
             PolicyAcquisition(model, tb.gp_ucb(kernel_pair(other)[0], **BASE), num_arms=5)
+    with pytest.raises(ArgumentError, match=r"auto estimates kernel.* use gp_ucb\(model\.covar_module"):
+        PolicyAcquisition(model, tb.auto())
     with pytest.raises(ArgumentError, match=r"nu=0\.5"):
         PolicyAcquisition(
             fixed_model(kernel=kernel_pair("matern52")[0]), tb.gp_ucb(kernel_pair("matern12")[0], **BASE), num_arms=5

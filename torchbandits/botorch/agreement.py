@@ -58,6 +58,11 @@ def check_policy(policy: Any, model: Any) -> Composed:
     _check_features(policy, model)
     mine, theirs = kernel_form(policy.kernel), kernel_form(model.covar_module)
     require(
+        mine == theirs or policy.from_data is None,
+        "auto estimates kernel, noise and scales itself, and this model has its own: use gp_ucb(model.covar_module, "
+        "noise_std=model.noise_std, width=widths.Constant(2.0)) here, or ask a Bandit, whose policy auto may be.",
+    )
+    require(
         mine == theirs,
         f"the policy's kernel is {' of '.join(mine)}, the model's {' of '.join(theirs)}: make the policy with "
         "model.covar_module. (Values of hyper-parameters may differ: the model's, which may be fitted, are used.)",

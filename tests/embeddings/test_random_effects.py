@@ -105,6 +105,18 @@ def test_batch_rows_have_effects_of_their_own(monkeypatch: pytest.MonkeyPatch, n
     assert [float(kernel_row(stacked, rows, (row,)).effect) for row in range(2)] == [0.7, 0.1]
 
 
+def test_a_batch_row_of_equal_points_is_not_compared_pair_by_pair() -> None:
+    """A row without points has zeros in all of its places."""
+    (x, _), rows = points(), torch.Size([2])
+    x = torch.stack([x, torch.zeros_like(x)])
+    form = Stationary.of(stack_kernels([rough(0.7), rough(0.1)], rows))
+    assert form is not None
+    same = form.coincident(torch.stack([torch.eye(12), torch.ones(12, 12)]).bool(), x, x)
+    assert isinstance(same, Tensor), "the indices of these pairs and their features would take d times the memory"
+    expected = np.stack([dense(x[0], x[0], 0.7), dense(x[1], x[1], 0.1)])
+    np.testing.assert_allclose(form.between(x, x).numpy(), expected, rtol=1e-9, atol=1e-12)
+
+
 def test_single_precision_and_a_device() -> None:
     x, y = points()
     x, y = x.float(), y.float()

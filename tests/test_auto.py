@@ -85,6 +85,16 @@ def test_normal_scores_are_those_of_all_pulls(seed: int):
     np.testing.assert_allclose(scores[at], weighted_scores_np(rewards, np.sqrt(weights)), rtol=1e-12)
 
 
+def test_no_more_than_64_pulls_of_an_arm_count_in_the_ranks():
+    arms, rewards = table(arms=9)
+    counts = torch.tensor([1, 4, 9, 64, 65, 1_000, 100_000, 2, 1]).double()
+    bandit = tb.Bandit(tb.auto(), arms, generator=generator(0))
+    bandit.observe(torch.arange(9), counts, counts * rewards, counts * (rewards.square() + 1))
+    units = bandit.loop.state.posterior.units
+    expected = weighted_scores_np(rewards.numpy(), np.sqrt(np.minimum(counts.numpy(), 64)))
+    np.testing.assert_allclose(units.to_model(rewards) / units.scale, expected, rtol=1e-9)
+
+
 def pulled_by(bandit: tb.Bandit) -> tuple[Tensor, Tensor]:
     """Totals of the model, and the images of the averages times the pulls."""
     posterior = bandit.loop.state.posterior

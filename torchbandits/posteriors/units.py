@@ -27,20 +27,23 @@ _EQUAL = 64
 _FAR = 50.0
 # Smallest distance on both sides of a mean over which the slope of the map is taken, in units of the scores.
 _SLOPE = 1.5
+# Number of pulls of an arm that count in the ranks.
+_MOST_COUNTED = 64
 
 
 class Units(Buffered):
     r"""The ranges of features, and a strictly increasing, piecewise linear map g from rewards to model units, per batch row.
 
-    Each distinct point i has weight r_i, the square root of its number of pulls; r is the total weight and r_{<i} the weight of
-    lower averages. At the average reward :math:`\bar y_i`, g is the normal score of its rank
+    Each distinct point i has weight r_i, the square root of its number of pulls, of which at most 64 count; r is the total
+    weight and r_{<i} the weight of lower averages. At the average reward :math:`\bar y_i`, g is the normal score of its rank
 
     .. math:: g(\bar y_i) = \frac cs \, \Phi^{-1}\Big(\frac{r_{<i} + r_i/2 + 1/8}{r + 1/4}\Big)
 
     with s such that the weighted scores have unit variance, and c > 0 the `scale` of the batch row. The score of an arm that is
     pulled repeatedly moves towards the middle, so that other arms become worth exploring. If points were weighted by their
-    number of pulls, the scores would describe the noise of such an arm. Beyond the extremes g continues along the chord from
-    the quartile. Before `refit_` it is the identity.
+    number of pulls, the scores would describe the noise of such an arm; and if all pulls counted, an arm pulled a thousand
+    times would come so close to the middle, where arms without pulls are expected, that all of them would be worth exploring.
+    Beyond the extremes g continues along the chord from the quartile. Before `refit_` it is the identity.
 
     If the rewards have two values, such as yes and no, their own ranks are taken, not those of averages, and g is linear. (The
     weight r_i is divided between the two values as the rewards of the point are.) Among averages, an arm with 8 successes in 10
@@ -197,7 +200,7 @@ class Units(Buffered):
                 marked.append((self.knots.reshape(two.numel(), -1)[row], self.scores.reshape(two.numel(), -1)[row]))
                 continue
             y, n, s = y[good], n[good], s[good]
-            pair, weight = pair_of(n, y, s) if two_values else None, n.sqrt()
+            pair, weight = pair_of(n, y, s) if two_values else None, n.clamp_max(_MOST_COUNTED).sqrt()
             if pair is not None:
                 low, high = pair
                 part = weight * (y - low) / (high - low)

@@ -355,14 +355,14 @@ class Composed(Policy[TableState | BoxState]):
         # A posterior that exceeded its memory budget keeps a dictionary.
         memory = SteadySampling() if state.posterior.sparse and not self.memory.sparse else self.memory
         # A refit of all batch rows sweeps the arms, so updating the arms before it would be wasted work.
-        refits = self.from_data is not None and bool(self.from_data.due(state, pulls).all())
-        learn(state, heard, memory, leaders, swept_next=refits)
-        if self.from_data is not None:
-            self.from_data.learn(state, pulls)
+        due = None if self.from_data is None else self.from_data.due(state, pulls)
+        learn(state, heard, memory, leaders, swept_next=due is not None and bool(due.all()))
+        if self.from_data is not None and due is not None:
+            self.from_data.learn(state, pulls, due)
         if self.refit_every is not None:
-            due = state.told_with(pulls) // self.refit_every > state.sum_on_host("told") // self.refit_every
-            if bool(due.any()):
-                self.refit(state, rows=to_device(state.rows.source.device, due)[0])
+            grown = state.told_with(pulls) // self.refit_every > state.sum_on_host("told") // self.refit_every
+            if bool(grown.any()):
+                self.refit(state, rows=to_device(state.rows.source.device, grown)[0])
         table = state.table if isinstance(state, TableState) else None
         if state.scale.due(state.rows.arm_of_row.shape[-1], self.refit_every):
             weight = None if table is None or state.pull_weight is None else state.pull_weight.squeeze(-1)
@@ -510,7 +510,7 @@ class Composed(Policy[TableState | BoxState]):
             derived.highest = largest
         lower = -lower
         if (units := state.posterior.units) is not None:
-            largest, lower = (units.to_rewards(bound.unsqueeze(-1)).squeeze(-1) for bound in (largest, lower))
+            largest, lower = units.to_rewards(torch.stack([largest, lower], dim=-1)).unbind(dim=-1)
         return largest, lower
 
 

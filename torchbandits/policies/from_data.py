@@ -20,7 +20,7 @@ from torchbandits.policies.learning import draw_sparsely, learn_kernel, learn_sp
 from torchbandits.policies.state import GaussianState, TableState
 from torchbandits.posteriors import Units
 from torchbandits.posteriors.averages import FEWEST
-from torchbandits.random_effects import smooth_part
+from torchbandits.random_effects import RandomEffectKernel
 from torchbandits.sources import ArmSet, ArmSource
 from torchbandits.sources.duplicates import first_occurrence, matches
 from torchbandits.sources.packed import PackedArms
@@ -240,10 +240,9 @@ class FromData:
         if state.rows.streamed and not state.posterior.sparse and state.statistics.size + pulls.counts.shape[-1] > most:
             learn_sparsely(state)
 
-    def learn(self, state: GaussianState, pulls: Pulls) -> None:
-        """Record the rewards of pulls that were learned in model units, and refit the batch rows whose pulls have grown by the
-        factor `growth`, or that have an average far outside the range of the last fit. A posterior that exceeds `exact_bytes`
-        gets a dictionary."""
+    def learn(self, state: GaussianState, pulls: Pulls, due: Tensor) -> None:
+        """Record the rewards of pulls that were learned in model units, and refit the batch rows that are `due`, or that have
+        an average far outside the range of the last fit. A posterior that exceeds `exact_bytes` gets a dictionary."""
         units, sums, squares = state.posterior.units, pulls.sums, pulls.squares
         assert units is not None
         known = units.totals.shape[-2]
@@ -258,7 +257,7 @@ class FromData:
         deviations = units.deviations_with(own, pulls.counts, pulls.sums, pulls.squares, state.statistics)
         units.add_(row, sums, squares, state.statistics.size, deviations)
         # The units of the last fit do not extend to an average so far from all others.
-        due = self.due(state, pulls) | units.far_off(state.statistics).cpu()
+        due = due | units.far_off(state.statistics).cpu()
         # Points of other contexts may have features that all arms share.
         follows = pulls.points is not None and isinstance(state, TableState) and state.rows.limits is not None
         grown = not state.posterior.sparse and state.statistics.size > self.most_exact(state)
@@ -314,7 +313,8 @@ class FromData:
 
 def _is_similarity(kernel: gpytorch.kernels.Kernel) -> bool:
     """Whether a kernel is the similarity of fingerprints. (An earlier version could give it random effects.)"""
-    return tanimoto_scale(smooth_part(kernel)) is not None
+    base = kernel.base_kernel if isinstance(kernel, RandomEffectKernel) else kernel
+    return tanimoto_scale(base) is not None
 
 
 def _over_groups(key: Tensor, *values: Tensor) -> Sequence[Tensor]:

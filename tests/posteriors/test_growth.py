@@ -122,6 +122,28 @@ def test_a_point_that_is_known_already_does_not_join():
     assert int(several.dictionary.sum()) == 12
 
 
+def test_a_single_point_that_is_known_already_leaves_the_dictionary_as_it_is():
+    points = torch.rand(6, 2, generator=generator(0), dtype=torch.float64)
+    ones = torch.ones(6, dtype=torch.float64)
+    own = process((), points, ones, ones, torch.ones(6, dtype=torch.bool))
+    fit, before, dictionary = own.fit(), own.statistics.weights, own.dictionary_size
+    own.invalidate_()
+    new = points[:1] + 1e-9
+    rows = own.append_(new, torch.ones(1, dtype=torch.bool))
+    own.add_(rows, ones[:1], ones[:1], ones[:1])
+    growth = own.grow_dictionary_(fit, before, rows, own.kernel(new, own.statistics.points).to_dense().detach())
+    assert growth is not None
+    assert growth.joined.tolist() == []
+    assert growth.change.shape == (6,)
+    assert own.dictionary_size == dictionary == 6
+    # The factors that were given may be held by a snapshot.
+    torch.testing.assert_close(fit.features.mT @ fit.features, own.kernel(points, points).to_dense().detach())
+    assert own.fit().regression.precision is not fit.regression.precision
+    fresh = process((), own.statistics.points, own.statistics.weights, own.statistics.sums, own.dictionary)
+    torch.testing.assert_close(own.leverage(points), fresh.leverage(points), atol=1e-9, rtol=0)
+    torch.testing.assert_close(own.log_det, fresh.log_det)
+
+
 def test_points_join_until_a_twentieth_of_them_or_a_fifth_of_the_dictionary_did():
     def grows(drawn: int, points: int, members: int, told: int) -> bool:
         return bool(SteadySampling().grows(*(torch.tensor(number) for number in (drawn, points, members, told))))
@@ -310,6 +332,14 @@ def test_an_arm_that_the_dictionary_lacks_becomes_known_when_it_is_pulled_again_
         bandit.tell(arm, f[arm] + torch.from_numpy(noise.normal(size=arm.shape)))
         # As if it had been pulled alone: n lev ≤ 1. Two pulls may pass until a draw includes it.
         assert pulls < 4 or bool(((pulls - 1) * state.table.leverage_at(arm) <= 1).all())
+
+
+def test_a_pull_of_a_known_arm_evaluates_no_kernel(monkeypatch: pytest.MonkeyPatch):
+    bandit, f = sparse_bandit()
+    seen = Followed(monkeypatch)
+    monkeypatch.setattr("torchbandits.arms.table.kernel_matrix", None)
+    bandit.tell(torch.tensor([4]), f[[4]])
+    assert seen.followed == 1
 
 
 def test_a_tell_that_fails_while_the_dictionary_grows_changes_nothing(monkeypatch: pytest.MonkeyPatch):

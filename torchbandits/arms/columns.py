@@ -337,13 +337,16 @@ class KernelColumns:
         kept, step = self._kept, self.step(rows)
         slots = torch.full_like(rows, -1) if kept is None or rows.dim() > 1 else kept.slots(rows)
         here, used = slots >= 0, int(slots.max()) + 1
+        found = int(here.sum())
         # Columns that are kept but not asked for have weight 0.
-        if kept is None or 2 * int(here.sum()) <= used:
+        if kept is None or 2 * found <= used:
             yield from self.products(weights, rows, step=step)
             return
-        spread = weights.new_zeros(len(weights), used).index_copy_(-1, slots[here], weights[:, here])
-        missing, others = rows[~here], weights[:, ~here].contiguous()
-        evaluated = self._blocks(missing, step) if len(missing) else None
+        others, evaluated = weights[:, :0], None
+        if found < len(rows):
+            others, evaluated = weights[:, ~here].contiguous(), self._blocks(rows[~here], step)
+            slots, weights = slots[here], weights[:, here]
+        spread = weights.new_zeros(len(weights), used).index_copy_(-1, slots, weights)
         for part in parts(0, self._rows.num_arms, step):
             out = spread @ kept.block[:used, part].double()
             yield part, out if evaluated is None else out.addmm_(others, next(evaluated)[1].double())

@@ -178,7 +178,7 @@ class GrowingTable(Buffered):
         if effects is None:
             return leverage, channels
         row = self._rows_of(self.arm if places is None else self.arm.gather(-1, places))
-        return effects.leverage(leverage, effects.share_at(row)), effects.channels(channels, row)
+        return effects.added(leverage, channels, row)
 
     def _rows_of(self, arm: Picks) -> Tensor:
         """Rows of arms in the statistics, `batch_shape x p`, −1 without pulls (any row where padded)."""

@@ -224,7 +224,7 @@ class ArmTable(Buffered):
             self._write_pulled_(leverage, channels, *self._told_in_double())
         if effects is not None:
             row = self.rows.row_of_each()
-            leverage, channels = effects.leverage(leverage, effects.share_at(row)), effects.channels(channels, row)
+            leverage, channels = effects.added(leverage, channels, row)
         own["leverage"], own["channels"] = leverage, channels
         return self
 
@@ -241,9 +241,11 @@ class ArmTable(Buffered):
         """k between the points beyond the first `known`, which may join the dictionary (`batch_shape x m` rows), and all
         points, `batch_shape x q x u`."""
         posterior, rows = self.posterior, self.rows
-        new, points = torch.arange(known, posterior.statistics.size), posterior.statistics.points
-        new = new.expand(*rows.batch_shape, -1)
-        if new.numel() and self.columns.fill(torch.cat([dictionary, new], dim=-1), partly=True) and not rows.outside:
+        u, points = posterior.statistics.size, posterior.statistics.points
+        if known == u:
+            return points.new_empty(*rows.batch_shape, 0, u)
+        new = torch.arange(known, u).expand(*rows.batch_shape, -1)
+        if self.columns.fill(torch.cat([dictionary, new], dim=-1), partly=True) and not rows.outside:
             K_qu = self.columns.read(new, rows.arm_of_row)
             if K_qu is not None:
                 return K_qu
@@ -261,7 +263,7 @@ class ArmTable(Buffered):
         own, effects = self._buffers, self.posterior.effects
         leverage, channels, row = own["leverage"].clone(), torch.empty_like(own["channels"]), self.rows.row_of_each()
         if before is not None:
-            known = torch.where(row < before.share.shape[-1], row, -1)
+            known = row if growth.known == self.posterior.statistics.size else torch.where(row < growth.known, row, -1)
             leverage = before.smooth_leverage(leverage, before.share_at(known))
         in_double = None if self.rows.source.dtype == torch.float64 else self._told_after(growth, leverage)
         self._sparse.follow(growth, leverage, channels)
@@ -269,7 +271,7 @@ class ArmTable(Buffered):
         if in_double is not None:
             self._write_pulled_(leverage, channels, *in_double)
         if effects is not None:
-            leverage, channels = effects.leverage(leverage, effects.share_at(row)), effects.channels(channels, row)
+            leverage, channels = effects.added(leverage, channels, row)
         own["leverage"], own["channels"] = leverage, channels
         return self
 
@@ -285,7 +287,7 @@ class ArmTable(Buffered):
     def _told_after(self, growth: Growth, leverage: Tensor) -> tuple[Tensor, Tensor]:
         """`_told_in_double` after the growth of the dictionary, given the leverages before it, `batch_shape x A`, which are
         accurate at the old points. Cost O(q m² + u)."""
-        fit, known = growth.factors, growth.change.shape[-1]
+        fit, known = growth.factors, growth.known
         old = leverage.gather(-1, self.rows.arm_of_row[..., :known]) + growth.change
         # The dictionary represents the new points up to rounding.
         new = fit.regression.leverage(fit.features[..., known:])

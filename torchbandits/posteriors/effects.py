@@ -114,13 +114,19 @@ class Effects:
             return torch.ones_like(rows, dtype=self.share.dtype)
         return torch.where(rows >= 0, self.share.gather(-1, rows.clamp_min(0)), 1.0)
 
-    def channels(self, smooth: Rect, rows: Picks) -> Tensor:
-        """Regression outputs of f, `batch_shape x c x n`, from those of g at points of these rows."""
+    def added(self, leverage: PerPoint, channels: Rect, rows: Picks) -> tuple[Tensor, Tensor]:
+        """Leverages and regression outputs of f from those of g at points of these rows."""
+        share = self.share_at(rows)
+        return self.leverage(leverage, share), self.channels(channels, rows, share)
+
+    def channels(self, smooth: Rect, rows: Picks, share: PerPoint | None = None) -> Tensor:
+        """Regression outputs of f, `batch_shape x c x n`, from those of g at points of these rows, whose s may be known."""
         if not self.share.shape[-1]:
             return smooth
         at = rows.clamp_min(0).unsqueeze(-2).expand(*smooth.shape[:-1], -1)
         own = torch.where((rows >= 0).unsqueeze(-2), self.offset.gather(-1, at), 0.0)
-        return self.share_at(rows).unsqueeze(-2) * smooth + own
+        share = self.share_at(rows) if share is None else share
+        return share.unsqueeze(-2) * smooth + own
 
     def leverage(self, smooth: Tensor, share: Tensor) -> Tensor:
         """Leverage of f from that of g, `batch_shape x n` each, at points with these s."""

@@ -197,7 +197,8 @@ class GaussianProcess(Buffered):
         told = self.embedded_statistics
         growth = Growth.of(fit, told, self.targets_of(told.weights, told.sums), before, rows, K_qu)
         if growth is not None:
-            self.set_dictionary_(self.dictionary.index_fill(-1, growth.joined, True))
+            if len(growth.joined):
+                self.set_dictionary_(self.dictionary.index_fill(-1, growth.joined, True))
             self._fit = replace(growth.factors, effects=self.effects)
         return growth
 

@@ -14,7 +14,7 @@ from torchbandits.linalg import InverseRoot, Precision, cholesky, solve_lower, u
 from torchbandits.posteriors.factors import Factors
 from torchbandits.posteriors.regression import Conditioning, Regression
 from torchbandits.posteriors.statistics import Statistics
-from torchbandits.types import PerPoint, Picks, Rect, Square
+from torchbandits.types import PerPoint, PickMask, Picks, Rect, Square
 
 
 class Growth(NamedTuple):
@@ -33,20 +33,22 @@ class Growth(NamedTuple):
 
     Attributes:
         factors: The new factors.
+        known: Number of old points.
         joined: `q`, rows of the points that joined the dictionary, the same in all batch rows.
         lost: `batch_shape x m x r`, weights of the dictionary's kernel columns: the squared products with the columns of a
             point are subtracted from its leverage.
         gained: `batch_shape x m x q`, weights whose squared products are added.
         coefficients: `batch_shape x m x c`, weights of the columns in the mean.
-        change: `batch_shape x (u - q)`, change of the leverages of the old points.
+        in_features: `lost` and `gained` as weights of the features instead of the columns.
     """
 
     factors: Factors
+    known: int
     joined: Picks
     lost: Rect
     gained: Rect
     coefficients: Rect
-    change: PerPoint
+    in_features: tuple[Rect, Rect]
 
     @staticmethod
     def of(fit: Factors, told: Statistics, targets: Rect, before: PerPoint, rows: Picks, K_qu: Rect) -> Growth | None:
@@ -64,16 +66,88 @@ class Growth(NamedTuple):
             The growth. A new point of a single batch row that the dictionary represents up to rounding does not join it. None
             if the factors must be computed anew, because weights are uneven or the kernel matrix is singular.
         """
-        precision, root, lam = fit.regression.precision, fit.nystrom.root, fit.regression.regularization
         graded = fit.regression.graded is not None or uneven(told.weights)
-        if graded or root.pseudo is not None or not isinstance(precision, Precision):
+        if graded or fit.nystrom.root.pseudo is not None or not isinstance(fit.regression.precision, Precision):
             return None
+        bordered = _Bordered.of(fit, told, before, K_qu) if K_qu.shape[-2] else _Bordered.by_none(fit, fit.features)
+        if bordered is None:
+            return None
+        Z, V, own, pulled = bordered.features, bordered.precision, bordered.own, rows.clamp_min(0)
+        added = told.weights - pad(before, (0, told.size - before.shape[-1]))
+        added = torch.where(rows >= 0, added.gather(-1, pulled), 0.0)
+        Z_p = Z.gather(-1, pulled.unsqueeze(-2).expand(*Z.shape[:-1], -1))
+        solved = V.solve(Z_p)
+        lost = Conditioning.on(Z_p.mT @ solved, added).directions(solved.mT).mT
+        V.update_(Z_p.mT, added)
+        moment, lam = Z @ targets, fit.regression.regularization
+        w, q = V.solve(moment), own.shape[-1]
+        if q:
+            prior = torch.eye(q, dtype=Z.dtype).mul_(lam**-0.5).expand(*Z.shape[:-2], q, q)
+            lost = torch.cat([pad(prior, (0, 0, Z.shape[-2] - q, 0)), lost], dim=-1)
+        weights = bordered.embedding.root.lift(torch.cat([lost, own, w], dim=-1))
+        weights_lost, weights_gained, coefficients = weights.split([lost.shape[-1], q, w.shape[-1]], dim=-1)
+        factors = replace(
+            fit,
+            rows=bordered.rows,
+            mask=bordered.mask,
+            embedding=bordered.embedding,
+            features=Z,
+            regression=Regression.of(V, moment, w, lam),
+            explained=None,
+        )
+        return Growth(factors, before.shape[-1], bordered.joined, weights_lost, weights_gained, coefficients, (lost, own))
+
+    @property
+    def change(self) -> PerPoint:
+        """Change of the leverages of the old points, `batch_shape x (u - q)`. Cost O(u m r)."""
+        Z = self.factors.features[..., : self.known]
+        lost, gained = ((weights.mT @ Z).square().sum(dim=-2) for weights in self.in_features)
+        return gained - lost
+
+
+class _Bordered(NamedTuple):
+    """Factors over the earlier pulls, with the features of the points that join the dictionary.
+
+    Attributes:
+        rows, mask: `batch_shape x m`, those of the dictionary, with the points that joined it last.
+        joined: `q`, rows of the latter.
+        embedding: Features of this dictionary.
+        features: `batch_shape x m x u`, those of all points.
+        precision: V over the earlier pulls; may be updated.
+        own: `batch_shape x m x q`, columns of the root of V⁻¹ that the new features add.
+    """
+
+    rows: Picks
+    mask: PickMask
+    joined: Picks
+    embedding: Nystrom
+    features: Rect
+    precision: Precision
+    own: Rect
+
+    @staticmethod
+    def by_none(fit: Factors, features: Rect) -> _Bordered:
+        """The same dictionary."""
+        precision, root, none = fit.regression.detached().precision, fit.nystrom.root.factor, torch.empty(0, dtype=torch.int64)
+        assert isinstance(precision, Precision)
+        # In the layout of a dictionary that grows, on which the last bits of products depend.
+        precision.root, features = precision.root.contiguous(), features.contiguous()
+        embedding = _grown(fit.nystrom, fit.nystrom.dictionary[..., :0, :], root.contiguous())
+        return _Bordered(fit.rows, fit.mask, none, embedding, features, precision, features[..., :0])
+
+    @staticmethod
+    def of(fit: Factors, told: Statistics, before: PerPoint, K_qu: Rect) -> _Bordered | None:
+        """The dictionary with new points; arguments and None as for `Growth.of`."""
+        precision, root, lam = fit.regression.precision, fit.nystrom.root, fit.regression.regularization
+        assert isinstance(precision, Precision)
         known, u, (m, q), shape = before.shape[-1], told.size, (fit.rows.shape[-1], K_qu.shape[-2]), fit.rows.shape[:-1]
         K_qm = K_qu.gather(-1, fit.rows.unsqueeze(-2).expand(*shape, q, m))
         B = solve_lower(root.factor, torch.where(fit.mask.unsqueeze(-2), K_qm, 0.0).mT)
         Z_S, residual = torch.cat([fit.features, B], dim=-1), K_qu[..., known:] - B.mT @ B
         least = (64 * torch.finfo(B.dtype).eps * K_qu[..., known:].diagonal(dim1=-2, dim2=-1)).clamp_min(fit.nystrom.floor)
         joins = torch.arange(q) if shape else _independent(residual, least)
+        if not len(joins):
+            return _Bordered.by_none(fit, Z_S)
         B, K_qu, residual = B[..., joins], K_qu[..., joins, :], residual[..., joins, :][..., joins]
         C, broken = cholesky(residual)
         if broken is not None or bool((C.diagonal(dim1=-2, dim2=-1).square() <= least[..., joins]).any()):
@@ -96,33 +170,11 @@ class Growth(NamedTuple):
         J = torch.cat([pad(precision.root, (0, 0, 0, q)), own], dim=-1)
         bordered = Precision.of(V, V, J, precision.log_det + 2 * E.diagonal(dim1=-2, dim2=-1).log().sum(dim=-1))
         bordered.drop_factor_()
-
-        Z, pulled = torch.cat([Z_S, Z_q], dim=-2), rows.clamp_min(0)
-        added = torch.where(rows >= 0, (told.weights - pad(before, (0, u - known))).gather(-1, pulled), 0.0)
-        Z_p = Z.gather(-1, pulled.unsqueeze(-2).expand(*shape, m + q, -1))
-        solved = bordered.solve(Z_p)
-        directions = Conditioning.on(Z_p.mT @ solved, added).directions(solved.mT).mT
-        bordered.update_(Z_p.mT, added)
-        moment = Z @ targets
-        w = bordered.solve(moment)
         factor = torch.cat([pad(root.factor, (0, q)), torch.cat([B.mT, C], dim=-1)], dim=-2)
         embedding = _grown(fit.nystrom, told.points[..., new, :], factor)
-        lost = torch.cat([pad((lam**-0.5 * eye).expand(*shape, q, q), (0, 0, m, 0)), directions], dim=-1)
-        weights = embedding.root.lift(torch.cat([lost, own, w], dim=-1))
-        weights_lost, weights_gained, coefficients = weights.split([lost.shape[-1], q, w.shape[-1]], dim=-1)
-        mask = torch.ones(*shape, q, dtype=torch.bool)
-        factors = replace(
-            fit,
-            rows=torch.cat([fit.rows, new.expand(*shape, q)], dim=-1),
-            mask=torch.cat([fit.mask, mask], dim=-1),
-            embedding=embedding,
-            features=Z,
-            regression=Regression.of(bordered, moment, w, lam),
-            explained=None,
-        )
-        old = Z[..., :known]
-        change = (own.mT @ old).square().sum(dim=-2) - (lost.mT @ old).square().sum(dim=-2)
-        return Growth(factors, new, weights_lost, weights_gained, coefficients, change)
+        rows = torch.cat([fit.rows, new.expand(*shape, q)], dim=-1)
+        mask = torch.cat([fit.mask, torch.ones(*shape, q, dtype=torch.bool)], dim=-1)
+        return _Bordered(rows, mask, new, embedding, torch.cat([Z_S, Z_q], dim=-2), bordered, own)
 
 
 def _independent(residual: Square, least: PerPoint) -> Picks:

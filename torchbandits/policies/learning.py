@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from torchbandits.arms import ArmTable, GrowingTable
 from torchbandits.arms.directions import Leaders
@@ -137,18 +138,69 @@ def _add_gains_in_turn(state: GaussianState, table: ArmTable, distinct: Tensor, 
         C_pp = C_pp - G.mT @ G
 
 
+class _Before(NamedTuple):
+    """What is read of a sparse posterior before pulls are added to it, all of it on the host.
+
+    Attributes:
+        leverage: `batch_shape x u`, leverages of the distinct points.
+        weights: `batch_shape x u`, their weights.
+        ends: `batch_shape`, their number.
+        effects: Random effects.
+        fit: Factors. None unless arms can follow the growth of the dictionary.
+    """
+
+    leverage: Tensor
+    weights: Tensor
+    ends: Tensor
+    effects: Effects | None
+    fit: Factors | None
+
+    @staticmethod
+    def of(state: GaussianState, memory: Memory) -> _Before:
+        """The values of a state that is about to learn pulls."""
+        posterior, told = state.posterior, state.statistics
+        follows = isinstance(memory, SteadySampling) and _can_follow(state)
+        leverage, weights = state.row_leverage_on_host(), told.weights_on_host
+        # A state that was loaded has no factors. Without them, arms would be swept, which in float32 rounds otherwise.
+        return _Before(leverage, weights, told.num_rows, posterior.effects, posterior.fit() if follows else None)
+
+    def drawn_with(self, row: Tensor, leverage: Tensor, size: int, *, whole: bool) -> Tensor:
+        """The leverages that a dictionary is drawn with, `batch_shape x size`: those before the pulls, of the smooth part for
+        random effects.
+
+        Args:
+            row: `batch_shape x p`, rows of the pulled points, -1 where padded.
+            leverage: `batch_shape x p`, leverages of these before the pulls.
+            size: Number of places for points after the pulls.
+            whole: Whether it is known that nothing is padded.
+        """
+        known = self.leverage
+        if whole:
+            drawn_with = pad(known, (0, size - known.shape[-1])) if size > known.shape[-1] else known.clone()
+            drawn_with.scatter_(-1, row, leverage)
+        else:
+            # Padding is written to a spare place that is removed at the end.
+            spare = pad(known, (0, size + 1 - known.shape[-1]))
+            drawn_with = spare.scatter_(-1, row.masked_fill(row < 0, size), leverage)[..., :-1]
+        if self.effects is None:
+            return drawn_with
+        weights = pad(self.weights, (0, size - self.weights.shape[-1]))
+        return self.effects.smooth_leverage(drawn_with, self.effects.share_on_host(weights))
+
+    @property
+    def regressed(self) -> Tensor:
+        """Weights that the features were regressed on, `batch_shape x u`."""
+        return self.weights if self.effects is None else self.effects.statistics.weights_on_host
+
+
 def _learn_sparse(state: GaussianState, memory: Memory, summed: Summed) -> None:
-    table, posterior, rows = state.tabulation, state.posterior, state.rows
-    counts, known = summed.counts, state.row_leverage_on_host()
-    leverage = state.pulled_leverage(summed)
-    effects, before = posterior.effects, state.statistics.weights_on_host
-    follows = isinstance(memory, SteadySampling) and isinstance(table, ArmTable) and table.follows_growth
-    # A state that was loaded has no factors. Without them, arms would be swept, which in float32 rounds otherwise.
-    fit, embedded = posterior.fit() if follows else None, posterior.embedded_statistics.weights
-    ends = posterior.statistics.num_rows
+    """Add pulls; then let the new points join the dictionary, if it is steady and few of them joined it since it was drawn, or
+    draw another, and bring the arms up to date."""
+    posterior, counts = state.posterior, summed.counts
+    before, leverage = _Before.of(state, memory), state.pulled_leverage(summed)
     # The dictionary is about to change, so updating the old factors would be wasted work.
     posterior.invalidate_()
-    row = rows.tell_(posterior, summed)
+    row = state.rows.tell_(posterior, summed)
     if state.counts_batches:
         state.add_gains_(leverage, counts)
     # The accumulated log det grows by log(1 + n lev) per distinct arm, with the leverages before the tell.
@@ -156,70 +208,72 @@ def _learn_sparse(state: GaussianState, memory: Memory, summed: Summed) -> None:
     gains = torch.log1p(counts * leverage)
     sums["log_det"] = sums["log_det"] + (gains.squeeze(-1) if gains.shape[-1] == 1 else gains.sum(dim=-1))
     # BKB samples point i with probability min(1, n_i q̄ lev_i), with the leverages before the pulls.
-    size, pad = state.statistics.size, torch.nn.functional.pad
-    if summed.whole:
-        drawn_with = pad(known, (0, size - known.shape[-1])) if size > known.shape[-1] else known.clone()
-        drawn_with.scatter_(-1, row, leverage)
-    else:
-        row = row.masked_fill(row < 0, size)
-        drawn_with = pad(known, (0, size + 1 - known.shape[-1])).scatter_(-1, row, leverage)[..., :-1]
-    if effects is not None:
-        drawn_with = effects.smooth_leverage(drawn_with, effects.share_on_host(pad(before, (0, size - before.shape[-1]))))
+    drawn_with, draws = before.drawn_with(row, leverage, state.statistics.size, whole=summed.whole), True
     if isinstance(memory, SteadySampling):
-        told = (counts > 0).sum(dim=-1).cpu()
-        grows = memory.grows(posterior.drawn, posterior.statistics.num_rows, posterior.dictionary_size, told)
-        grows &= ~_lacks_certain(posterior, memory, drawn_with, row, ends)
-        if bool(grows.all()) and _followed(state, fit, effects, embedded, row.masked_fill(row >= size, -1)):
+        grows = _grows(posterior, memory, before.ends, drawn_with, row, counts)
+        if bool(grows.all()) and _followed(state, before, row):
             return
-        if bool(grows.any()):
-            _join_dictionary(posterior, grows, ends)
-            counts = counts * ~grows.unsqueeze(-1)
-    if not isinstance(memory, SteadySampling) or bool((counts > 0).any()):
+        _join_dictionary(posterior, grows, before.ends)
+        counts = counts * ~grows.unsqueeze(-1)
+        draws = bool((counts > 0).any())
+    if draws:
         _draw_dictionary(state, memory, drawn_with, counts)
-    table.sweep_()
+    state.tabulation.sweep_()
 
 
-def _followed(state: GaussianState, fit: Factors | None, effects: Effects | None, before: Tensor, row: Tensor) -> bool:
+def _grows(
+    posterior: GaussianProcess, memory: SteadySampling, known: Tensor, leverage: Tensor, row: Tensor, counts: Tensor
+) -> Tensor:
+    """Whether the points just told join the dictionary, which is otherwise drawn anew, `batch_shape` booleans on the host.
+
+    They do as `SteadySampling.grows` says, unless a draw would certainly include a pulled point that the dictionary lacks. The
+    variance that the dictionary misses at this point stays however often it is pulled.
+
+    Args:
+        known: `batch_shape`, number of points before the pulls.
+        leverage: `batch_shape x u`, leverages that a dictionary would be drawn with.
+        row, counts: `batch_shape x p`, rows of the pulled points, -1 where padded, and their pulls.
+    """
+    told = (counts > 0).sum(dim=-1)
+    grows = memory.grows(posterior.drawn, posterior.statistics.num_rows, posterior.dictionary_size, told)
+    slot, weights = row.clamp_min(0), posterior.embedded_statistics.weights_on_host
+    certain = memory.certain(leverage.gather(-1, slot), weights.gather(-1, slot))
+    lacking = certain & ~posterior.dictionary.cpu().gather(-1, slot) & (row >= 0) & (row < known.unsqueeze(-1))
+    return grows & ~lacking.any(dim=-1)
+
+
+def _can_follow(state: GaussianState) -> bool:
+    """Whether the arms, at present, can follow the growth of the dictionary."""
+    return isinstance(state.tabulation, ArmTable) and state.tabulation.follows_growth
+
+
+def _followed(state: GaussianState, before: _Before, row: Tensor) -> bool:
     """Let new points join the dictionary of a table, and update factors and arms by its growth instead of a sweep.
 
     Args:
-        fit: Factors before the pulls, None where arms cannot follow.
-        effects: Random effects before the pulls.
-        before: `batch_shape x u`, weights that the features were regressed on before the pulls.
+        before: Of the posterior before the pulls.
         row: `batch_shape x p`, rows of the pulled points, -1 where padded.
 
     Returns:
         Whether this was possible. If not, nothing was changed.
     """
-    table, posterior = state.tabulation, state.posterior
-    if fit is None or not isinstance(table, ArmTable) or not table.follows_growth:
+    table, fit = state.tabulation, before.fit
+    if fit is None or not _can_follow(state):
         return False
-    growth = posterior.grow_dictionary_(fit, before, row, table.columns_of_new(fit.rows, before.shape[-1]))
+    assert isinstance(table, ArmTable)
+    K_qu = table.columns_of_new(fit.rows, before.weights.shape[-1])
+    growth = state.posterior.grow_dictionary_(fit, before.regressed, row, K_qu)
     if growth is not None:
-        table.follow_(growth, effects)
+        table.follow_(growth, before.effects)
     return growth is not None
-
-
-def _lacks_certain(posterior: GaussianProcess, memory: SteadySampling, leverage: Tensor, row: Tensor, known: Tensor) -> Tensor:
-    """Whether a draw would certainly include a pulled point that the dictionary lacks, `batch_shape` booleans on the host. The
-    variance that the dictionary misses at this point stays however often it is pulled.
-
-    Args:
-        leverage: `batch_shape x u`, before the pulls.
-        row: `batch_shape x p`, rows of the pulled points, u where padded.
-        known: `batch_shape`, number of points before the pulls.
-    """
-    slot = row.clamp_max(leverage.shape[-1] - 1)
-    certain = memory.certain(leverage, posterior.embedded_statistics.weights_on_host).gather(-1, slot)
-    lacking = certain & ~posterior.dictionary.cpu().gather(-1, slot) & (row < known.unsqueeze(-1))
-    return lacking.any(dim=-1)
 
 
 def _join_dictionary(posterior: GaussianProcess, grows: Tensor, known: Tensor) -> None:
     """Let the points beyond the first `known` join the dictionary in the marked batch rows (`batch_shape` each, on the
     host)."""
-    new = torch.arange(posterior.statistics.size) >= known.unsqueeze(-1)
-    posterior.set_dictionary_(posterior.dictionary.cpu() | (new & grows.unsqueeze(-1)))
+    if bool(grows.any()):
+        new = torch.arange(posterior.statistics.size) >= known.unsqueeze(-1)
+        posterior.set_dictionary_(posterior.dictionary.cpu() | (new & grows.unsqueeze(-1)))
 
 
 def _learn_history(state: GaussianState, pulls: Pulls, memory: Memory, summed: Summed | None = None) -> None:

@@ -2,12 +2,12 @@
 
 python scripts/benchmarks/long_runs.py --pulls 300 --batch 10 --seeds 4                     # seven functions of 4,000 points
 python scripts/benchmarks/long_runs.py --pulls 110 --problems tables --noise 1 --seeds 3    # five tables of TORCHBANDITS_DATA
-python scripts/benchmarks/long_runs.py --variant constant --pulls 300 --pulls 1500 --problems more --seeds 1   # 24 functions
+python scripts/benchmarks/long_runs.py --variant before --pulls 300 --pulls 1500 --problems more --seeds 1    # 24 functions
 
-`scores` is `auto` as it was: between two fits the model averages the normal scores of single rewards. `constant` is `auto` with
-a width that does not grow, and with `early` the width grows from the first repeat per arm on. Regrets are printed after each
-number of pulls given. Noise is in deviations of the rewards, and regret is 0 at the best arm and 1 at the average arm. One
-thread.
+Variants are `auto` as it was: `scores`, where between two fits the model averages the normal scores of single rewards; and
+`before`, where the width does not grow and all pulls of an arm count in the ranks; or `constant` and `uncounted`, which are
+these two alone. With `early` the width grows from the first repeat per arm on. Regrets are printed after each number of pulls
+given. Noise is in deviations of the rewards, and regret is 0 at the best arm and 1 at the average arm. One thread.
 """
 
 from __future__ import annotations
@@ -17,9 +17,10 @@ import os
 # Must be set before NumPy and torch start their threads.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+import math
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -31,6 +32,7 @@ import typer
 import torchbandits as tb
 from torchbandits.errors import DiagnosticWarning
 from torchbandits.policies.from_data import FromData
+from torchbandits.posteriors import units
 from torchbandits.widths import Constant, Growing, Width
 
 ARMS = 4_000
@@ -65,9 +67,29 @@ def with_width(make: Callable[[float], Width]) -> Iterator[None]:
         FromData.width = own  # type: ignore[method-assign]
 
 
-VARIANTS = {
+@contextmanager
+def uncounted() -> Iterator[None]:
+    """Let all pulls of an arm count in the ranks."""
+    own = units._MOST_COUNTED
+    units._MOST_COUNTED = math.inf  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        units._MOST_COUNTED = own
+
+
+@contextmanager
+def before() -> Iterator[None]:
+    """Let all pulls count, and the width not grow."""
+    with uncounted(), with_width(Constant):
+        yield
+
+
+VARIANTS: dict[str, Callable[[], AbstractContextManager[None]]] = {
     "scores": scores,
+    "before": before,
     "constant": lambda: with_width(Constant),
+    "uncounted": uncounted,
     "early": lambda: with_width(lambda value: Growing(value, after=1.0)),
 }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -63,10 +64,16 @@ def scores_np(rewards: np.ndarray, weights: np.ndarray) -> np.ndarray:
     return np.array([scores[pulls == y][0] for y in rewards])
 
 
-def weighted_scores_np(rewards: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """Normal scores for any weights, in a loop over the rewards."""
+def weighted_scores_np(rewards: np.ndarray, weights: np.ndarray, noise_std: float = 0.0) -> np.ndarray:
+    """Normal scores for any weights, in a loop over the rewards, with slopes of at most 1 / `noise_std`."""
     ranks = np.array([weights[rewards < y].sum() + weights[rewards == y].sum() / 2 + 0.5 for y in rewards])
     scores = scipy.stats.norm.ppf((ranks - 0.375) / (weights.sum() + 0.25))
+    if noise_std:
+        order, limited = np.argsort(rewards), scores.copy()
+        for low, high in itertools.pairwise(order):
+            most = (rewards[high] - rewards[low]) / noise_std
+            limited[high] = limited[low] + min(scores[high] - scores[low], most)
+        scores = limited - np.average(limited, weights=weights)
     return scores / np.sqrt(np.cov(scores, aweights=weights, ddof=0))
 
 
@@ -85,13 +92,42 @@ def test_normal_scores_are_those_of_all_pulls(seed: int):
     np.testing.assert_allclose(scores[at], weighted_scores_np(rewards, np.sqrt(weights)), rtol=1e-12)
 
 
+@pytest.mark.parametrize("noise_std", [0.03, 0.3, 30.0])
+def test_scores_rise_no_faster_than_those_of_the_noise(noise_std: float):
+    """Normal scores of rewards with normal noise of deviation σ have slopes of at most 1/σ, however close the arms are."""
+    rng = np.random.default_rng(0)
+    rewards, weights = np.r_[rng.normal(size=40), 2 + 0.01 * rng.normal(size=20)], rng.integers(1, 50, size=60) ** 0.5
+    own = (torch.as_tensor(rewards), torch.as_tensor(weights))
+    knots, scores = normal_scores(*own, noise_std)
+    at = torch.searchsorted(knots, own[0])
+    np.testing.assert_allclose(scores[at], weighted_scores_np(rewards, weights, noise_std), rtol=1e-9, atol=1e-12)
+    assert float((scores[at] * own[1]).sum().abs()) < 1e-9
+    # Where all slopes are limited, the scores are standardised rewards.
+    slopes = scores.diff() / knots.diff()
+    assert float(slopes.max() / slopes.min()) < 1 + 1e-9 or noise_std < 30
+    free = normal_scores(*own)[1]
+    assert float((free.diff() / knots.diff()).max()) > 50 * float(slopes.max()) or noise_std < 0.3
+
+
+def test_wild_rewards_of_one_arm_do_not_flatten_the_scores():
+    arms, rewards = table(arms=20)
+    bandit, wild = tb.Bandit(tb.auto(), arms, generator=generator(0)), tb.Bandit(tb.auto(), arms, generator=generator(0))
+    for one, last in ((bandit, 0.01), (wild, 1e6)):
+        for sign in (-0.01, 0.01):
+            one.tell(torch.arange(19), rewards[:19] + sign)
+        one.tell(torch.tensor([19, 19]), rewards[[19, 19]] + torch.tensor([-last, last]).double())
+    own, other = (one.loop.state.posterior.units for one in (bandit, wild))
+    torch.testing.assert_close(other.to_model(rewards[:19]) / other.scale, own.to_model(rewards[:19]) / own.scale)
+
+
 def test_no_more_than_64_pulls_of_an_arm_count_in_the_ranks():
     arms, rewards = table(arms=9)
     counts = torch.tensor([1, 4, 9, 64, 65, 1_000, 100_000, 2, 1]).double()
     bandit = tb.Bandit(tb.auto(), arms, generator=generator(0))
     bandit.observe(torch.arange(9), counts, counts * rewards, counts * (rewards.square() + 1))
     units = bandit.loop.state.posterior.units
-    expected = weighted_scores_np(rewards.numpy(), np.sqrt(np.minimum(counts.numpy(), 64)))
+    noise_std = (counts[counts > 1].sum() / (counts - 1).sum()).sqrt().item()
+    expected = weighted_scores_np(rewards.numpy(), np.sqrt(np.minimum(counts.numpy(), 64)), noise_std)
     np.testing.assert_allclose(units.to_model(rewards) / units.scale, expected, rtol=1e-9)
 
 
@@ -201,7 +237,10 @@ def test_the_posterior_at_a_fit_is_that_of_dense_numpy():
         rewards[i].append(float(f[i]) + 0.1 * np.random.default_rng(1000 + t).standard_normal(1)[0])
     n = np.array([len(rewards[i]) for i in u])
     c = float(process.units.scale)
-    targets = c * weighted_scores_np(np.array([np.mean(rewards[i]) for i in u]), np.sqrt(n))
+    within = sum(np.sum((np.array(rewards[i]) - np.mean(rewards[i])) ** 2) for i in u)
+    assert (n - 1).sum() >= 10, "repeated pulls tell the noise"
+    noise_std = np.sqrt(within / (n - 1).sum())
+    targets = c * weighted_scores_np(np.array([np.mean(rewards[i]) for i in u]), np.sqrt(n), noise_std)
     own = process.kernel.outputscale.item(), process.kernel.base_kernel.lengthscale.numpy().ravel()
     effect = process.kernel.effect.item()
     points = x.numpy()

@@ -105,21 +105,30 @@ def plausible(means: PerPoint, prior_std: float) -> Tensor:
 
 def pooled_noise(averages: Averages) -> float | None:
     """Variance of repeated pulls around their averages; None if there are too few."""
-    degrees = averages.weights - 1
-    repeated = degrees > 0
-    if not bool(repeated.any()) or float(degrees[repeated].sum()) < _DEGREES:
-        return None
-    each = averages.scatter[repeated] / degrees[repeated]
-    # A few points with wild rewards must not determine the noise of all others.
-    each = each.clamp_max(_WILD * each.median()) if bool(each.median() > 0) else each
-    pooled = float((each * degrees[repeated]).sum() / degrees[repeated].sum())
+    pooled = pooled_variance(averages.weights - 1, averages.scatter)
     require(
-        math.isfinite(pooled) and pooled > 0,
+        pooled is None or (math.isfinite(pooled) and pooled > 0),
         "repeated pulls show no noise at all: observe(…, squares=…) the sums of squared rewards, or leave noise=False and pass "
         "regularization.",
         NumericalError,
     )
     return pooled
+
+
+def pooled_variance(degrees: PerPoint, scatter: PerPoint) -> float | None:
+    """Variance of repeated pulls; None if there are too few.
+
+    Args:
+        degrees: `u`, number of pulls of each point beyond the first.
+        scatter: `u`, sum of squared deviations of rewards from the average of their point.
+    """
+    repeated = degrees > 0
+    if not bool(repeated.any()) or float(degrees[repeated].sum()) < _DEGREES:
+        return None
+    each = scatter[repeated] / degrees[repeated]
+    # A few points with wild rewards must not determine the noise of all others.
+    each = each.clamp_max(_WILD * each.median()) if bool(each.median() > 0) else each
+    return float((each * degrees[repeated]).sum() / degrees[repeated].sum())
 
 
 def nearest_distance(points: Points) -> float:

@@ -7,12 +7,14 @@ mapped back.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from torchbandits.buffered import Buffered, take_sizes_
+from torchbandits.posteriors.averages import pooled_variance
 from torchbandits.posteriors.statistics import Statistics
 from torchbandits.posteriors.two_values import two_values as pair_of
 from torchbandits.types import Marginals, PerPoint
@@ -44,6 +46,10 @@ class Units(Buffered):
     number of pulls, the scores would describe the noise of such an arm; and if all pulls counted, an arm pulled a thousand
     times would come so close to the middle, where arms without pulls are expected, that all of them would be worth exploring.
     Beyond the extremes g continues along the chord from the quartile. Before `refit_` it is the identity.
+
+    Once repeated pulls tell the standard deviation σ of the noise, scores rise by at most 1/σ per unit of reward before they
+    are scaled. So do the normal scores of single rewards with normal noise, whatever the means of the arms are. Ranks of
+    averages alone would draw the best arms apart by far more than their noise in the model, however little they differ.
 
     If the rewards have two values, such as yes and no, their own ranks are taken, not those of averages, and g is linear. (The
     weight r_i is divided between the two values as the rewards of the point are.) Among averages, an arm with 8 successes in 10
@@ -206,7 +212,7 @@ class Units(Buffered):
                 part = weight * (y - low) / (high - low)
                 y, weight = y.new_tensor(pair), torch.stack([(weight - part).sum(), part.sum()])
             two[row] = pair is not None
-            marked.append(normal_scores(y, weight))
+            marked.append(normal_scores(y, weight, _noise_std(n, s) if pair is None else 0.0))
         size = max(len(knots) for knots, _ in marked)
 
         def padded(values: list[Tensor]) -> Tensor:
@@ -243,12 +249,20 @@ class Units(Buffered):
         super()._load_from_state_dict(state_dict, prefix, *args)
 
 
-def normal_scores(rewards: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
+def _noise_std(counts: Tensor, scatter: Tensor) -> float:
+    """Standard deviation of rewards around the averages of their points, given the pulls and the scatter of each, `u`; 0 where
+    repeated pulls do not tell it."""
+    return math.sqrt(pooled_variance(counts - 1, scatter) or 0.0)
+
+
+def normal_scores(rewards: Tensor, weights: Tensor, noise_std: float = 0.0) -> tuple[Tensor, Tensor]:
     """Distinct rewards in ascending order, and their normal scores of unit variance: at least 2 and at most 256 of each.
 
     Args:
         rewards: `u` averages, u > 0.
         weights: `u`, weight of each average.
+        noise_std: Standard deviation σ of the noise of a reward, 0 where it is not known. Before they are scaled, scores rise
+            by at most 1/σ per unit of reward.
     """
     values, group = rewards.unique(return_inverse=True)
     apart = values.diff() > _EQUAL * torch.finfo(values.dtype).eps * values.abs().amax()
@@ -261,6 +275,10 @@ def normal_scores(rewards: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
     if len(values) == 1:
         step = values.abs().clamp_min(torch.finfo(values.dtype).tiny ** 0.25)
         return torch.cat([values - step, values + step]), torch.cat([scores - 1, scores + 1])
+    if noise_std > 0:
+        rises = torch.minimum(scores.diff(), values.diff() / noise_std)
+        scores = scores[0] + nn.functional.pad(rises.cumsum(0), (1, 0))
+        scores = scores - (scores * count).sum() / total
     spread = ((scores.square() * count).sum() / total - ((scores * count).sum() / total).square()).sqrt()
     if len(values) > _MOST_KNOTS:
         kept = torch.linspace(0, len(values) - 1, _MOST_KNOTS, dtype=torch.float64, device=values.device).round().long()

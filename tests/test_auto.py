@@ -456,7 +456,7 @@ def test_the_noise_is_that_of_repeated_pulls_where_there_are_ten():
 def test_repeats_tell_the_noise_where_no_kernel_is_found():
     """Noise alone explains the averages of ten arms, and the fit is not accepted. The noise of the repeats still counts."""
     x = torch.rand(10, 3, generator=generator(1), dtype=torch.float64)
-    rewards = torch.tensor([-1.41, 0.06, 0.26, -0.87, -0.01, 0.07, 0.28, 0.29, -0.69, -2.45], dtype=torch.float64)
+    rewards = 0.35 + 0.05 * torch.randn(10, generator=generator(0), dtype=torch.float64)
     draws = torch.randn(100, generator=generator(2), dtype=torch.float64)
     bandit = tb.Bandit(tb.auto(batch_size=5), x, generator=generator(3))
     for told in torch.arange(10).split(5):
@@ -631,7 +631,7 @@ def test_a_journal_resumes_after_the_arms_have_changed_and_widened_the_ranges(tm
 @pytest.mark.exhaustive
 def test_a_dictionary_takes_over_where_memory_ends():
     x, f = table(500)
-    bandit = tb.Bandit(tb.auto(batch_size=4, memory_budget=500 * 8 * 40), x, generator=generator(6))
+    bandit = tb.Bandit(tb.auto(batch_size=4, memory_budget=500 * 8 * 36), x, generator=generator(6))
     play(bandit, f, 36)
     assert not bandit.loop.state.posterior.sparse
     before = copy.deepcopy(bandit.state_dict())
@@ -1087,9 +1087,9 @@ def test_rewards_that_are_noise_alone_are_told_from_those_of_a_run_that_repeats_
     said = good.explain()
     assert said.lead > 5
     assert "look like noise alone" not in str(said)
-    # The model's own units are ranks, which noise decides among the best arms.
+    # The model's own units are ranks, in which the best arms differ by less than other arms do.
     state = good.loop.state
-    assert share_of_noise(state.posterior, state.posterior.regularization, ()) > 0.9
+    assert share_of_noise(state.posterior, state.posterior.regularization, ()) > said.noise_share + 0.1
     assert said.share_repeated
     n, units = state.statistics.weights.numpy(), state.posterior.units
     averages = units.totals[:, 0].numpy() / n

@@ -5,9 +5,10 @@ python scripts/benchmarks/long_runs.py --pulls 110 --problems tables --noise 1 -
 python scripts/benchmarks/long_runs.py --variant before --pulls 300 --pulls 1500 --problems more --seeds 1    # 24 functions
 
 Variants are `auto` as it was: `scores`, where between two fits the model averages the normal scores of single rewards; and
-`before`, where the width does not grow and all pulls of an arm count in the ranks; or `constant` and `uncounted`, which are
-these two alone. With `early` the width grows from the first repeat per arm on. Regrets are printed after each number of pulls
-given. Noise is in deviations of the rewards, and regret is 0 at the best arm and 1 at the average arm. One thread.
+`before`, where the width does not grow, all pulls of an arm count in the ranks and scores may rise faster than the noise. The
+last three are also variants alone: `constant`, `uncounted` and `steep`. With `early` the width grows from the first repeat per
+arm on. Regrets are printed after each number of pulls given. Noise is in deviations of the rewards, and regret is 0 at the best
+arm and 1 at the average arm. One thread.
 """
 
 from __future__ import annotations
@@ -40,56 +41,51 @@ Problem = tuple[np.ndarray, np.ndarray]
 
 
 @contextmanager
-def scores() -> Iterator[None]:
-    """Let each told reward, or sum of rewards, have the score of its average."""
-    own = FromData.in_model_units
-
-    def in_model_units(self: FromData, state: Any, pulls: Any) -> Any:
-        n = pulls.counts.clamp_min(1e-300)
-        sums = pulls.counts * state.posterior.units.to_model(pulls.sums / n)
-        return replace(pulls, sums=sums, squares=sums.square() / n)
-
-    FromData.in_model_units = in_model_units  # type: ignore[method-assign]
+def replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
+    """Replace an attribute for a while."""
+    own = getattr(owner, name)
+    setattr(owner, name, value)
     try:
         yield
     finally:
-        FromData.in_model_units = own  # type: ignore[method-assign]
+        setattr(owner, name, own)
 
 
-@contextmanager
-def with_width(make: Callable[[float], Width]) -> Iterator[None]:
+def of_single_rewards(self: FromData, state: Any, pulls: Any) -> Any:
+    """Pulls in model units, where each told reward, or sum of rewards, has the score of its average."""
+    n = pulls.counts.clamp_min(1e-300)
+    sums = pulls.counts * state.posterior.units.to_model(pulls.sums / n)
+    return replace(pulls, sums=sums, squares=sums.square() / n)
+
+
+def with_width(make: Callable[[float], Width]) -> AbstractContextManager[None]:
     """Let the width of `auto`, a number, become another one."""
-    own = FromData.width
-    FromData.width = lambda self, state, width: make(width.value)  # type: ignore[method-assign]
-    try:
-        yield
-    finally:
-        FromData.width = own  # type: ignore[method-assign]
+    return replaced(FromData, "width", lambda self, state, width: make(width.value))
 
 
-@contextmanager
-def uncounted() -> Iterator[None]:
+def uncounted() -> AbstractContextManager[None]:
     """Let all pulls of an arm count in the ranks."""
-    own = units._MOST_COUNTED
-    units._MOST_COUNTED = math.inf  # type: ignore[assignment]
-    try:
-        yield
-    finally:
-        units._MOST_COUNTED = own
+    return replaced(units, "_MOST_COUNTED", math.inf)
+
+
+def steep() -> AbstractContextManager[None]:
+    """Let scores rise faster than the noise."""
+    return replaced(units, "_noise_std", lambda counts, scatter: 0.0)
 
 
 @contextmanager
 def before() -> Iterator[None]:
-    """Let all pulls count, and the width not grow."""
-    with uncounted(), with_width(Constant):
+    """`auto` without any of the three."""
+    with uncounted(), steep(), with_width(Constant):
         yield
 
 
 VARIANTS: dict[str, Callable[[], AbstractContextManager[None]]] = {
-    "scores": scores,
+    "scores": lambda: replaced(FromData, "in_model_units", of_single_rewards),
     "before": before,
     "constant": lambda: with_width(Constant),
     "uncounted": uncounted,
+    "steep": steep,
     "early": lambda: with_width(lambda value: Growing(value, after=1.0)),
 }
 

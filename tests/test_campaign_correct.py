@@ -245,7 +245,8 @@ def test_what_cannot_be_corrected_leaves_the_campaign_as_it_was(tmp_path: Path):
     before, bandit, told = (tmp_path / "lab").read_bytes(), c.bandit, c.bandit.pulls.clone()
     unmeasured = next(i for i in frame()["id"] if int(i) not in c._record.measured())
     for wrong_call, message in (
-        (lambda: c.correct("999", 1.0), "id: '999' is not among the candidates"),
+        (lambda: c.correct("999", 1.0), "id: '999' is not among the candidates.$"),
+        (lambda: c.correct("8", 1.0), "id: '8' is not among the candidates. Does it mean '008'"),
         (lambda: c.correct(unmeasured, 1.0), "has no result that could be corrected: tell it"),
         (lambda: c.correct(name, 41.0), "has several results, 900, .*: say by was="),
         (lambda: c.correct(name, math.inf), "value must be a number"),
@@ -516,7 +517,7 @@ def test_the_command_for_outcomes(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     run("new", "candidates.csv", "--objective", "yield", "--objective", "cost:min")
     truth(frame()[:8])[["id", "yield", "cost"]].to_csv("results.csv", index=False)
     run("tell", "results.csv")
-    assert "give NAME=VALUE for an outcome, got '4'" in refused("correct", "003", "4")
+    assert "give NAME=VALUE for an outcome (or NAME=failed, NAME=none), got '4'" in refused("correct", "003", "4")
     said = run("correct", "003", "cost=4", "yield=none")
     assert re.match(r"003 is corrected: yield=[\d.]+ cost=[\d.]+ before, yield=none cost=4 now\. The", said)
     c = tb.OutcomeCampaign(journal="campaign/journal")

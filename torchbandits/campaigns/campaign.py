@@ -632,7 +632,10 @@ class Campaign(Readable):
         self._check_not_closed()
         (text,) = self._pool.ids.texts([id])
         found = self._pool.ids.find([text])
-        require(text in found, f"id: {text!r} is not among the candidates.")
+        if text not in found:
+            alike = self._pool.ids.alike(text)
+            meant = "" if alike is None else f" Does it mean {alike!r}?"
+            raise ArgumentError(f"id: {text!r} is not among the candidates.{meant}")
         if (journal := self._journal) is None:
             raise UnsupportedError(
                 "results can be corrected in a campaign with a journal only: begin another campaign (journal=...), and tell it "

@@ -631,7 +631,8 @@ def _result(text: str, *, several: bool) -> tuple[str, float | None]:
     """Parse `VALUE`, or `NAME=VALUE` for several outcomes."""
     name, equals, value = text.rpartition("=")
     good = bool(name and equals) if several else not equals
-    require(good, f"give {'NAME=VALUE for an outcome' if several else 'a value'}, got {text!r}.", ConfigError)
+    wanted = "NAME=VALUE for an outcome (or NAME=failed, NAME=none)" if several else "a value"
+    require(good, f"give {wanted}, got {text!r}.", ConfigError)
     words: dict[str, float | None] = {"failed": math.nan, "none": None}
     if value in words:
         return name, words[value]

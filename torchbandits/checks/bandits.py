@@ -114,8 +114,15 @@ def check_costs(
     require(bool(good.all()), f"costs must be finite and > 0, got {value[~good][:1].tolist()}.", NonFiniteError)
     if first is not None:
         whole = value.expand(broadcast_shapes(value.shape, first.shape))
-        same = bool((whole == whole.gather(-1, first.expand(whole.shape))).all())
-        require(same, "costs: equal arms must have the same cost, because they share one entry.")
+        first = first.expand(whole.shape)
+        others = (whole != whole.gather(-1, first)).nonzero().tolist()
+        if others:
+            place = tuple(others[0])
+            arm, equal = place[-1], (*place[:-1], int(first[place]))
+            raise ArgumentError(
+                f"costs: equal arms must have the same cost, because they share one entry. Arm {arm} equals arm {equal[-1]}, "
+                f"and costs {whole[place].item():g} instead of {whole[equal].item():g}."
+            )
     return own_copy(value)
 
 

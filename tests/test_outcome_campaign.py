@@ -22,7 +22,7 @@ import torchbandits as tb
 from torchbandits import outcomes
 from torchbandits.campaigns import outcome_campaign, outcome_page
 from torchbandits.cli import app
-from torchbandits.errors import ArgumentError, StateError, TorchBanditsError, UnsupportedError
+from torchbandits.errors import ArgumentError, DiagnosticWarning, StateError, TorchBanditsError, UnsupportedError
 
 NAMES = ("yield", "cost", "toxicity")
 LIMIT = 55.0
@@ -58,6 +58,15 @@ def played(c: tb.OutcomeCampaign, batches: int = 4) -> tb.OutcomeCampaign:
         rows = c.ask(5)
         c.tell(truth(rows)[["id", *c.outcomes]])
     return c
+
+
+def test_a_limit_on_a_column_without_empty_cells_is_a_condition():
+    table = frame()[:12].merge(truth(frame())[["id", "toxicity"]])
+    table["yield"], table["cost"] = np.nan, np.nan
+    with pytest.warns(DiagnosticWarning, match="a value in 'toxicity': .*all 12 rows.* such as candidates=\"toxicity <= 5\""):
+        campaign(table)
+    table.loc[3, "toxicity"] = np.nan
+    campaign(table)
 
 
 # ---------------------------------------------------------------------- asking and telling

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torchbandits.campaigns.conditions import boolean_column
 from torchbandits.campaigns.results import YES_OR_NO
 from torchbandits.checks import read_bytes
-from torchbandits.errors import DataError, StateError, nearest, require
+from torchbandits.errors import DataError, StateError, issue, nearest, require
 from torchbandits.tabular.columns import Decision, Decisions, as_texts, check_size, decide, no_number, survey
 from torchbandits.tabular.encoding import numbers
 from torchbandits.tabular.ids import Ids, id_column, open_table
@@ -216,6 +216,14 @@ def begin(given: Any, wanted: dict[str, Any], candidates: str | None, path: Path
     full = f"every row of {table.name} has a value in {columns}: there is nothing left to find out. Leave "
     message = full + "the column out of the table, or name another objective."
     require(any(len(values) < table.count for values in found), message)
+    limits = {name for name in outcomes if name not in (wanted.get("objectives") or outcomes[:1])}
+    issue(
+        f"every row of {table.name} has a value in {name!r}: there is nothing to find out about this limit, and its model "
+        f"would learn all {table.count:,} rows. Give it as a condition instead, such as "
+        f'candidates="{name} <= 5" (--candidates).'
+        for name, values in zip(outcomes, found, strict=True)
+        if name in limits and len(values) == table.count
+    )
     return Beginning(table, settings, True)
 
 

@@ -130,8 +130,10 @@ def tables() -> list[Problem]:
 PROBLEMS = {"functions": functions, "more": more_functions, "tables": tables}
 
 
-def play(problem: Problem, noise: np.ndarray, batch: int, seed: int, marks: Sequence[int]) -> list[tuple[float, float]]:
-    """Simple and mean regret of one run after each number of pulls in `marks`, which rise."""
+def play(
+    problem: Problem, noise: np.ndarray, batch: int, seed: int, marks: Sequence[int], *, skewed: bool
+) -> list[tuple[float, float]]:
+    """Simple and mean regret of one run after each number of pulls in `marks`, which rise. Regret is not skewed."""
     x, y = problem
     bandit = tb.Bandit(tb.auto(batch_size=batch), torch.from_numpy(x), generator=torch.Generator().manual_seed(seed))
     pulled: list[int] = []
@@ -140,7 +142,8 @@ def play(problem: Problem, noise: np.ndarray, batch: int, seed: int, marks: Sequ
         while len(pulled) < mark:
             selection = bandit.ask(limit=min(batch, mark - len(pulled)))
             index = selection.index[selection.mask].numpy()
-            bandit.tell(selection, y[index] + noise[len(pulled) : len(pulled) + len(index)])
+            rewards = y[index] + noise[len(pulled) : len(pulled) + len(index)]
+            bandit.tell(selection, np.exp(2 * rewards) if skewed else rewards)
             pulled += index.tolist()
         found.append((float(regret[bandit.best().index[0]]), float(regret[pulled].mean())))
     return found
@@ -153,15 +156,16 @@ def main(
     batch: int = 1,
     noise: float = 0.3,
     seeds: int = 4,
+    skewed: Annotated[bool, typer.Option("--skewed", help="Tell exp(2 y) in place of each noisy reward y.")] = False,
 ) -> None:
     """Regrets of `auto` and of the variant by problem, and paired differences of all runs."""
     warnings.simplefilter("ignore", DiagnosticWarning)
     differences, marks = [], sorted(pulls)
     for number, problem in enumerate(PROBLEMS[problems]()):
         drawn = [noise * np.random.default_rng([seed, number]).standard_normal(marks[-1]) for seed in range(seeds)]
-        own = np.array([play(problem, drawn[seed], batch, seed, marks) for seed in range(seeds)])
+        own = np.array([play(problem, drawn[seed], batch, seed, marks, skewed=skewed) for seed in range(seeds)])
         with VARIANTS[variant]():
-            other = np.array([play(problem, drawn[seed], batch, seed, marks) for seed in range(seeds)])
+            other = np.array([play(problem, drawn[seed], batch, seed, marks, skewed=skewed) for seed in range(seeds)])
         differences.append(own - other)
         means = (*own[:, -1].mean(axis=0), *other[:, -1].mean(axis=0))
         print(f"{number}: " + "auto {:.3f} / {:.3f}, {} {:.3f} / {:.3f}".format(*means[:2], variant, *means[2:]), flush=True)

@@ -109,6 +109,21 @@ def test_scores_rise_no_faster_than_those_of_the_noise(noise_std: float):
     assert float((free.diff() / knots.diff()).max()) > 50 * float(slopes.max()) or noise_std < 0.3
 
 
+def test_averages_that_differ_by_rounding_alone_have_scores_beside_any_noise():
+    values, weights = torch.tensor([0.0, 1e-17, 3e-17]).double(), torch.tensor([2.0, 3, 2]).double()
+    knots, scores = normal_scores(values, weights, 1.0)
+    assert knots.tolist() == values.tolist()
+    assert (scores.diff() > 0).all()
+    assert float((scores.square() * weights).sum() / 7) == pytest.approx(1)
+    arms = table(arms=9)[0]
+    bandit = tb.Bandit(tb.auto(), arms, generator=generator(0))
+    for reward in (0.1, 0.2, -0.3):
+        bandit.tell(torch.arange(9), torch.full((9,), reward, dtype=torch.float64))
+    bandit.tell(torch.tensor([4, 4]), torch.tensor([0.7, -0.7]).double())
+    assert torch.isfinite(bandit.posterior(arms).variance).all()
+    bandit.ask()
+
+
 def test_wild_rewards_of_one_arm_do_not_flatten_the_scores():
     arms, rewards = table(arms=20)
     bandit, wild = tb.Bandit(tb.auto(), arms, generator=generator(0)), tb.Bandit(tb.auto(), arms, generator=generator(0))
@@ -492,7 +507,7 @@ def test_the_width_grows_where_one_arm_is_pulled_again_and_again_and_a_given_one
     )
     for bandit in (own, given):
         picks = play(bandit, rewards, 60)
-        assert float(bandit.width) == 2.5 == float(tb.widths.Growing(2.5)(bandit.loop.state.progress(frozenset())))
+        assert float(bandit.width) == 2.5 == float(tb.widths.Growing(2.5)(bandit.loop.state.progress(frozenset({"points"}))))
         bandit.observe(
             torch.tensor(picks[-1:]), torch.tensor([2_000.0]), 2_000 * rewards[picks[-1:]], 2_000 * rewards[picks[-1:]] ** 2
         )

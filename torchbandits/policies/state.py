@@ -575,7 +575,7 @@ class GaussianState(PosteriorState):
             effective_dimension=dimension,
             kappa2=kappa2 if kappa2.shape == pulls.shape else kappa2.expand_as(pulls),
             sketch_loss=loss if sketch is None else loss.to(pulls.device),
-            points=self.statistics.num_rows,
+            points=self.statistics.num_rows.to(pulls.device) if "points" in reads else None,
         )
 
 

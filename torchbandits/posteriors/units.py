@@ -277,7 +277,8 @@ def normal_scores(rewards: Tensor, weights: Tensor, noise_std: float = 0.0) -> t
         return torch.cat([values - step, values + step]), torch.cat([scores - 1, scores + 1])
     if noise_std > 0:
         rises = torch.minimum(scores.diff(), values.diff() / noise_std)
-        scores = scores[0] + nn.functional.pad(rises.cumsum(0), (1, 0))
+        # However small they are beside the noise, distinct rewards must keep distinct scores.
+        scores = nn.functional.pad((rises / rises.sum()).cumsum(0), (1, 0))
         scores = scores - (scores * count).sum() / total
     spread = ((scores.square() * count).sum() / total - ((scores * count).sum() / total).square()).sqrt()
     if len(values) > _MOST_KNOTS:

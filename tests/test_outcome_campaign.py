@@ -63,7 +63,7 @@ def played(c: tb.OutcomeCampaign, batches: int = 4) -> tb.OutcomeCampaign:
 def test_a_limit_on_a_column_without_empty_cells_is_a_condition():
     table = frame()[:12].merge(truth(frame())[["id", "toxicity"]])
     table["yield"], table["cost"] = np.nan, np.nan
-    with pytest.warns(DiagnosticWarning, match="a value in 'toxicity': .*all 12 rows.* such as candidates=\"toxicity <= 5\""):
+    with pytest.warns(DiagnosticWarning, match="a value in 'toxicity': .*all 12 rows.* candidates='`toxicity` <= 55'"):
         campaign(table)
     table.loc[3, "toxicity"] = np.nan
     campaign(table)

@@ -216,13 +216,13 @@ def begin(given: Any, wanted: dict[str, Any], candidates: str | None, path: Path
     full = f"every row of {table.name} has a value in {columns}: there is nothing left to find out. Leave "
     message = full + "the column out of the table, or name another objective."
     require(any(len(values) < table.count for values in found), message)
-    limits = {name for name in outcomes if name not in (wanted.get("objectives") or outcomes[:1])}
+    bounds = [("at_least", ">="), ("at_most", "<=")]
+    conditions = {name: f"`{name}` {sign} {value:g}" for key, sign in bounds for name, value in (wanted.get(key) or {}).items()}
     issue(
         f"every row of {table.name} has a value in {name!r}: there is nothing to find out about this limit, and its model "
-        f"would learn all {table.count:,} rows. Give it as a condition instead, such as "
-        f'candidates="{name} <= 5" (--candidates).'
+        f"would learn all {table.count:,} rows. Give it as a condition instead: candidates={conditions[name]!r} (--candidates)."
         for name, values in zip(outcomes, found, strict=True)
-        if name in limits and len(values) == table.count
+        if name in conditions and name not in wanted["objectives"] and len(values) == table.count
     )
     return Beginning(table, settings, True)
 

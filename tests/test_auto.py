@@ -517,6 +517,25 @@ def test_the_width_grows_where_one_arm_is_pulled_again_and_again_and_a_given_one
 
 
 @pytest.mark.exhaustive
+@pytest.mark.filterwarnings("ignore:arm .* has taken")
+def test_late_fits_still_know_what_the_features_tell_of_arms_that_were_never_pulled():
+    """When most averages are those of good arms, which differ by less than the noise, ranks alone draw them apart, and the fit
+    finds a function that varies from arm to arm: without the limit of the slopes the correlation falls below 0 here."""
+    rng = np.random.default_rng(501)
+    x = rng.random((4_000, 3))
+    waves = np.cos(x @ rng.normal(scale=1.5, size=(3, 60)) * (4 / 3) ** 0.5 + rng.uniform(0, 2 * np.pi, 60))
+    f = waves @ rng.normal(size=60)
+    f, noise = f / f.std(), 0.3 * np.random.default_rng([0, 1]).standard_normal(740)
+    bandit = tb.Bandit(tb.auto(), torch.as_tensor(x), generator=generator(0))
+    for error in noise:
+        selection = bandit.ask()
+        bandit.tell(selection, torch.as_tensor(f)[selection.index] + error)
+    never = bandit.counts.numpy() == 0
+    mean = bandit.posterior(torch.as_tensor(x[never])).mean.numpy().ravel()
+    assert np.corrcoef(mean, f[never])[0, 1] > 0.5
+
+
+@pytest.mark.exhaustive
 def test_there_are_no_replicates_among_fingerprints_and_bad_numbers_are_refused():
     fingerprints = tb.sources.Fingerprints(torch.randint(0, 256, (200, 8), generator=generator(0), dtype=torch.uint8))
     bandit = tb.Bandit(tb.auto(), fingerprints, generator=generator(0))

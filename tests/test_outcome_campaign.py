@@ -22,7 +22,7 @@ import torchbandits as tb
 from torchbandits import outcomes
 from torchbandits.campaigns import outcome_campaign, outcome_page
 from torchbandits.cli import app
-from torchbandits.errors import ArgumentError, DiagnosticWarning, StateError, TorchBanditsError, UnsupportedError
+from torchbandits.errors import ArgumentError, StateError, TorchBanditsError, UnsupportedError
 
 NAMES = ("yield", "cost", "toxicity")
 LIMIT = 55.0
@@ -60,13 +60,180 @@ def played(c: tb.OutcomeCampaign, batches: int = 4) -> tb.OutcomeCampaign:
     return c
 
 
-def test_a_limit_on_a_column_without_empty_cells_is_a_condition():
-    table = frame()[:12].merge(truth(frame())[["id", "toxicity"]])
-    table["yield"], table["cost"] = np.nan, np.nan
-    with pytest.warns(DiagnosticWarning, match="a value in 'toxicity': .*all 12 rows.* candidates='`toxicity` <= 55'"):
-        campaign(table)
-    table.loc[3, "toxicity"] = np.nan
-    campaign(table)
+# ---------------------------------------------------------------------- outcomes that are known
+
+
+def priced(n: int = 30) -> pd.DataFrame:
+    table = frame(n)
+    return table.assign(cost=truth(table)["cost"] + np.arange(n) % 7)
+
+
+def measured(rows: pd.DataFrame) -> pd.DataFrame:
+    return rows[["id"]].assign(**{"yield": yields(rows)})
+
+
+def test_an_objective_with_a_value_in_every_row_is_known_and_not_measured(tmp_path: Path):
+    table, limits = priced(), {"at_most": None}
+    c = campaign(table, journal=tmp_path / "lab.journal", **limits)
+    assert c.outcomes == ("yield",)
+    assert c.objectives == {"yield": "maximize", "cost": "minimize"}
+    assert str(c).startswith("OutcomeCampaign for yield (measured) and cost (known): 30 candidates")
+    (kind,) = [decision for decision in c.columns if decision.column == "cost"]
+    assert (kind.kind, kind.features, kind.why) == ("known", 0, "a value in every row: not measured")
+    for _ in range(3):
+        rows = c.ask(4)
+        assert "cost expected" not in rows
+        assert rows["cost"].tolist() == table.set_index("id").loc[rows["id"], "cost"].tolist()
+        assert str(c.tell(measured(rows))) == "4 measurements and 0 failed evaluations told."
+    front = c.front()
+    assert front["yield expected"].is_monotonic_decreasing
+    assert front["cost"].is_monotonic_decreasing, "a cheaper row is expected to have less yield"
+    assert set(c.front(measured=True)["id"]) == set(c.best(30)["id"])
+    page = c.report(tmp_path / "page.html").read_text()
+    assert "trade-offs between yield and cost" in page
+    assert "measurements: 12 of yield" in page
+    assert "yield and cost of each row" in page
+    expected = c.ask(3)
+    c.close()
+    again = tb.OutcomeCampaign(table, journal=tmp_path / "lab.journal")
+    pd.testing.assert_frame_equal(again.ask(3), expected)
+    pd.testing.assert_frame_equal(again.front(), front)
+    again.close()
+    with pytest.raises(StateError, match="has changed since the campaign began \\(column 'cost'\\)"):
+        tb.OutcomeCampaign(table.assign(cost=table["cost"] + 1), journal=tmp_path / "lab.journal")
+    with pytest.raises(StateError, match="lacks column 'cost'"):
+        tb.OutcomeCampaign(table.drop(columns="cost"), journal=tmp_path / "lab.journal")
+    assert json.loads((tmp_path / "lab.journal.campaign.json").read_text())["format"] == 3
+
+
+def test_the_first_objective_may_be_known_and_sorts_the_front():
+    c = campaign(priced(), ["cost", "yield"], at_most=None)
+    for _ in range(2):
+        c.tell(measured(c.ask(4)))
+    assert c.front()["cost"].is_monotonic_increasing
+
+
+def test_known_limits_are_kept_by_every_row_that_is_asked_for(tmp_path: Path):
+    table = priced()
+    limit = float(table["cost"].median())
+    c = campaign(table, ["yield"], minimize=[], at_most={"cost": limit})
+    for _ in range(3):
+        rows = c.ask(4)
+        assert (rows["cost"] <= limit).all()
+        assert (rows["keeps limits"] == 1).all()
+        c.tell(measured(rows))
+    best = c.best(3)
+    assert (best["cost"] <= limit).all()
+    few = campaign(table, ["yield"], minimize=[], at_most={"cost": float(np.sort(table["cost"])[4])})
+    assert len(few.ask(5)) == 5
+    with pytest.raises(ArgumentError, match="6 more rows are asked for, and 5 of the table can be selected"):
+        few.ask(6, more=True)
+    with pytest.raises(ArgumentError, match="no row of the table keeps the limits on column 'cost': widen them"):
+        campaign(table, ["yield"], minimize=[], at_most={"cost": -1.0})
+    least = float(yields(table).median())
+    cheapest = campaign(table, ["cost"], minimize=["cost"], at_most=None, at_least={"yield": least})
+    for _ in range(5):
+        cheapest.tell(measured(cheapest.ask(2)))
+    found = cheapest.best(1)
+    assert float(found["keeps limits"].iloc[0]) > 0.95
+    assert "Best rows" in cheapest.report(tmp_path / "page.html").read_text()
+
+
+def test_a_full_column_that_is_measured_again_is_told_as_history():
+    table = priced(12)
+    c = campaign(table, at_most=None, columns={"cost": "measured"})
+    assert c.outcomes == ("yield", "cost")
+    assert c.bandit.counts.sum(dim=-1).tolist() == [0, 12]
+    with pytest.raises(ArgumentError, match="'cost' is the known and can't be a feature"):
+        campaign(table, at_most=None, columns={"cost": "number"})
+    for wrong in ({"temp": "measured"}, {"dry": "measured"}):
+        with pytest.raises(ArgumentError, match="must be one of number"):
+            campaign(table, at_most=None, columns=wrong)
+    with pytest.raises(ArgumentError, match="there is nothing left to find out"):
+        campaign(table, ["cost"], at_most={"cost": 20.0}, columns={"cost": "measured"})
+
+
+def test_results_with_other_known_values_are_named():
+    c = campaign(priced(), at_most=None)
+    rows = c.ask(3)
+    told = measured(rows).assign(cost=rows["cost"])
+    assert c.tell(told[:1]).notes == ()
+    other = told[1:].assign(cost=told["cost"] + 5)
+    (note,) = c.tell(other).notes
+    assert note.startswith("'cost' has a value in every row of the candidates, so that it is not learned")
+    assert "2 results differ: " in note
+    assert "(--column cost=measured)" in note
+
+
+def test_rows_are_added_with_their_known_values(tmp_path: Path):
+    table = priced()
+    c = campaign(table[:25], at_most=None, journal=tmp_path / "lab.journal")
+    c.tell(measured(c.ask(4)))
+    with pytest.raises(ArgumentError, match="column 'cost', is empty: every row needs a value"):
+        c.extend(table.assign(cost=table["cost"].where(table.index != 27)))
+    with pytest.raises(ArgumentError, match="no column 'cost'"):
+        c.extend(table[25:].drop(columns="cost"))
+    twin = table[:1].assign(id="999", cost=1.0)
+    with pytest.raises(ArgumentError, match=r"rows '000' and '999' .* have .* and 1|rows '000' and '999' .* have 1 and"):
+        c.extend(twin)
+    assert c.extend(table) == 5
+    c.tell(measured(c.ask(4)))
+    rows = c.ask(22, repeats=False)
+    front = c.front()
+    c.close()
+    again = tb.OutcomeCampaign(table[:25], journal=tmp_path / "lab.journal")
+    pd.testing.assert_frame_equal(again.front(), front)
+    pd.testing.assert_frame_equal(again.ask(22, repeats=False), rows)
+    assert {"025", "026", "027", "028", "029"} <= {*rows["id"], *again.results()["id"]}
+
+
+def test_equal_rows_with_different_known_values_are_refused():
+    table = priced(12)
+    twin = table[:1].assign(id="999", cost=1.0)
+    with pytest.raises(ArgumentError, match=r"objectives and limits: rows '000' and '999' .*the model sees one candidate"):
+        campaign(pd.concat([table, twin]), at_most=None)
+    campaign(pd.concat([table, twin.assign(cost=table["cost"])]), at_most=None)
+
+
+def test_a_policy_of_ones_own_names_what_is_known():
+    own = outcomes.pareto({"yield": model()}, known=["cost"], minimize=["cost"])
+    assert campaign(priced(), at_most=None, policy=own).ask(2).shape[0] == 2
+    with pytest.raises(ArgumentError, match=r"its outcomes are yield, cost, and those of the campaign are yield"):
+        campaign(priced(), at_most=None, policy=outcomes.pareto({"yield": model(), "cost": model()}))
+    with pytest.raises(ArgumentError, match=r"its known outcomes \(known=\) are none, and those of the campaign are cost"):
+        campaign(priced(), at_most=None, policy=outcomes.pareto({"yield": model()}))
+    with pytest.raises(ArgumentError, match="noise_std has no number for yield"):
+        campaign(priced(), at_most=None, noise_std={"cost": 1.0})
+    assert campaign(priced(), at_most=None, noise_std={"yield": 1.0}).ask(2).shape[0] == 2
+
+
+def test_known_objectives_by_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    priced().to_csv("candidates.csv", index=False)
+    said = run("new", "candidates.csv", "--objective", "yield", "--objective", "cost:min")
+    assert "known" in said
+    assert "No value of yield is known yet." in said
+    for _ in range(2):
+        rows = plate(run("ask", "-n", "4"))
+        measured(rows).to_csv("results.csv", index=False)
+        run("tell", "results.csv")
+    assert "cost" in plate(run("front")).columns
+    assert len(plate(run("best", "-k", "2"))) == 2
+    rows = plate(run("results"))
+    assert rows["cost"].notna().all()
+    Path("again").mkdir()
+    run(
+        "new",
+        "candidates.csv",
+        "--objective",
+        "yield",
+        "--objective",
+        "cost:min",
+        "--folder",
+        "again/lab",
+        "--column",
+        "cost=measured",
+    )
 
 
 # ---------------------------------------------------------------------- asking and telling

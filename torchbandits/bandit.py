@@ -103,13 +103,26 @@ class Bandit(Readable):
         journal: Journal | str | os.PathLike[str] | None = None,
     ) -> None:
         check_instance("policy", policy, Policy, "a torchbandits policy")
-        domain = _domain(arms, bounds, policy)
         require(bounds is None or costs is None, "costs are those of arms, and a box has none: pass arms=.", UnsupportedError)
-        domain, generators, batch_shape = self._rows(policy, domain, generator)
+        self._begin(policy, arms, generator, costs, journal, bounds=bounds)
+
+    def _begin(
+        self,
+        policy: Policy,
+        arms: Any,
+        generator: torch.Generator | Sequence[torch.Generator] | None,
+        costs: Any,
+        journal: Journal | str | os.PathLike[str] | None,
+        *,
+        bounds: Any = None,
+        known: Tensor | None = None,
+    ) -> None:
+        """Begin or resume a run; `known` are the known outcomes of the arms, as for `loop.known_for`."""
+        domain, generators, batch_shape = self._rows(policy, _domain(arms, bounds, policy), generator)
         journal, described = as_journal(journal), describe_policy(policy)
-        with begun(journal, policy, domain, costs, generators):
+        with begun(journal, policy, domain, costs, generators, known=known):
             self.policy = policy
-            self.loop = Loop.fresh(policy, domain, generators, batch_shape, costs=costs, box=bounds is not None)
+            self.loop = Loop.fresh(policy, domain, generators, batch_shape, costs=costs, known=known, box=bounds is not None)
             self.recorder = Recorder(self.loop, described, journal)
             self.recorder.resume()
 
@@ -363,11 +376,14 @@ class Bandit(Readable):
 
         Cost: a sweep over the new arms.  Source: Calandriello et al. 2019, appendix A, for BKB.
         """
+        self._move(arms, costs)
+        return self
+
+    def _move(self, arms: Any, costs: Any, known: Tensor | None = None) -> None:
         self.loop.recover_()
         checked = _readable(arms, self.policy)
         check_replacement(checked, self.loop.arms, self.batch_shape)
-        self.recorder.move(own_copy(checked) if isinstance(checked, Tensor) else checked, costs)
-        return self
+        self.recorder.move(own_copy(checked) if isinstance(checked, Tensor) else checked, costs, known)
 
     # ------------------------------------------------------------------ results
 

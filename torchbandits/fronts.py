@@ -8,12 +8,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from torchbandits.aims import classified, hypervolume, non_dominated
+from torchbandits.aims import beside, classified, hypervolume, non_dominated
 from torchbandits.arms.joint import JointDraws
 from torchbandits.display import Readable, Shown, classes, count, fits, labels, misfit, table
 from torchbandits.gradients import without_gradients
 from torchbandits.loop import Loop
-from torchbandits.policies.joint import Joint
+from torchbandits.policies.joint import Joint, all_outcomes, known_at
 from torchbandits.policies.picking import marginals
 from torchbandits.policies.state import TableState
 from torchbandits.sets import table_of
@@ -32,7 +32,8 @@ class Front(Readable):
     Attributes:
         index: `batch_shape x f`, −1 where padded, in batch rows with a smaller front.
         points: `batch_shape x f x d`.
-        mean, variance: `batch_shape x f x k`, posterior of every outcome, reward units; NaN where padded.
+        mean, variance: `batch_shape x f x k`, posterior of every outcome, reward units; NaN where padded. Outcomes that are
+            known for all arms come last, with a variance of 0.
         probability: `batch_shape x f`, probability under the model that no arm dominates it; 0 where padded.
         hypervolume: `batch_shape`, volume that is dominated by the means and bounded by the reference point, in the product of
             the outcomes' units; NaN without a reference point.
@@ -84,8 +85,10 @@ def front(
 ) -> Front:
     """See `OutcomeBandit.front`."""
     state = table_of(loop, "front()")
-    mean, std = (part.double() for part in marginals(state))
-    *shape, k, A = mean.shape
+    assert isinstance(loop.policy, Joint)
+    told, deviation = (part.double() for part in marginals(state))
+    *shape, k, A = told.shape
+    mean, std = all_outcomes(state, told, deviation)
     objectives = [j for j, sign in enumerate(signs) if sign]
     sign = mean.new_tensor([signs[j] for j in objectives]).unsqueeze(-1)
     own = (sign * mean[..., objectives, :], std[..., objectives, :])
@@ -98,30 +101,32 @@ def front(
     members = torch.where(index >= 0, index, index[:, :1])
     drawn = torch.cat([members, rivals], dim=-1).clamp_min(0)
     joint = JointDraws(state.table, drawn.reshape(*shape, 1, -1).expand(*shape, k, -1))
-    probability = _membership(joint, index, dict(zip(objectives, sign, strict=True)), k, draws, seed)
+    given = known_at(state, drawn.reshape(*shape, -1))
+    rows = None if given is None else given.reshape(len(drawn), -1, drawn.shape[-1])
+    probability = _membership(joint, index, dict(zip(objectives, sign, strict=True)), rows, draws, seed)
     index = index.reshape(*shape, -1)
     at = index.clamp_min(0).unsqueeze(-2).expand(*shape, k, -1)
     lam = state.posterior.regularization
-    told = state.in_reward_units(mean.gather(-1, at), lam * state.table.leverage_at(at).double())
-    gone = (index < 0).unsqueeze(-1)
-    means = told.mean.mT.masked_fill(gone, torch.nan)
+    shown = state.in_reward_units(told.gather(-1, at), lam * state.table.leverage_at(at).double())
+    gone, values = (index < 0).unsqueeze(-1), known_at(state, index.clamp_min(0))
+    means = beside(shown.mean, values).mT.masked_fill(gone, torch.nan)
     volume = _hypervolume(means, signs, reference)
     points = loop.points(at)[..., 0, :, :]
-    variance, probability = told.variance.mT.masked_fill(gone, torch.nan), probability.reshape(index.shape)
-    return Front(index, points, means, variance, probability, volume, loop.policy.outcomes)
+    variance = beside(shown.variance, None if values is None else torch.zeros_like(values)).mT.masked_fill(gone, torch.nan)
+    return Front(index, points, means, variance, probability.reshape(index.shape), volume, loop.policy.all_names)
 
 
 def _possible(loop: Loop, state: TableState, mean: Tensor, std: Tensor) -> Tensor:
     """The arms that may belong to the front, `batch_shape x A` booleans: under limits those that keep them, the first of equal
     arms, and those that compete at present (`ArmRows.competing`)."""
     assert isinstance(loop.policy, Joint)
-    *shape, k, A = mean.shape
+    *shape, _, A = mean.shape
     possible = torch.ones(*shape, A, dtype=torch.bool, device=mean.device)
     if (kept := loop.policy.aim.kept(mean, std, state.table)) is not None:
         possible = possible & kept
     for own in (state.rows.offered(None), state.rows.competing):
         if own is not None:
-            possible = possible & own.expand(*shape, k, A)[..., 0, :]
+            possible = possible & own.expand(state.rows.row_of_arm.shape)[..., 0, :]
     return possible
 
 
@@ -157,9 +162,13 @@ def _rivals(signed: Tensor, spread: Tensor, index: Tensor, counted: Tensor) -> T
     return torch.where(some, top.indices, index[:, :1])[:, : int(some.sum(dim=-1).max())]
 
 
-def _membership(joint: JointDraws, index: Tensor, signs: dict[int, Tensor], k: int, draws: int, seed: int) -> Tensor:
-    """For each member, the fraction of joint draws in which no arm dominates it in the outcomes of `signs`, `rows x f`."""
+def _membership(
+    joint: JointDraws, index: Tensor, signs: dict[int, Tensor], known: Tensor | None, draws: int, seed: int
+) -> Tensor:
+    """For each member, the fraction of joint draws in which no arm dominates it in the outcomes of `signs`, `rows x f`. `known`
+    has the values of known outcomes at the arms drawn, `rows x j x r`."""
     rows, f = index.shape
+    k = joint.index.shape[-2]
     hits = torch.zeros(rows, f, dtype=torch.float64, device=index.device)
     wide = joint.index.shape[-1]
     same = joint.index.reshape(rows, k, wide)[:, 0]
@@ -168,7 +177,13 @@ def _membership(joint: JointDraws, index: Tensor, signs: dict[int, Tensor], k: i
         # An arm does not dominate its copies, and padding repeats an arm.
         own = same[row].unsqueeze(-2) == same[row, :f].unsqueeze(-1)
         for part in torch.arange(draws).split(max(1, _BLOCK // (f * wide))):
-            drawn = torch.stack([sign * joint.draw(row * k + j, len(part), generator) for j, sign in signs.items()], dim=-1)
+            values = [
+                joint.draw(row * k + j, len(part), generator)
+                if known is None or j < k
+                else known[row, j - k].expand(len(part), -1)
+                for j in signs
+            ]
+            drawn = torch.stack([sign * own for sign, own in zip(signs.values(), values, strict=True)], dim=-1)
             better = (drawn.unsqueeze(-3) >= drawn[:, :f].unsqueeze(-2)).all(dim=-1) & ~own
             hits[row] += (~better.any(dim=-1)).sum(dim=0)
     return torch.where(index >= 0, hits / draws, 0.0)
@@ -197,7 +212,7 @@ def pareto_set(loop: Loop, signs: Sequence[float], epsilon: Sequence[float]) -> 
         lower, upper = units.to_rewards(lower), units.to_rewards(upper)
     objectives = [j for j, sign in enumerate(signs) if sign]
     small = mean.new_tensor(signs)[objectives].unsqueeze(-1) < 0
-    lower, upper = lower[..., objectives, :], upper[..., objectives, :]
+    lower, upper = (beside(own, state.rows.known)[..., objectives, :] for own in (lower, upper))
     corners = (torch.where(small, -upper, lower).mT, torch.where(small, -lower, upper).mT)
     entries = state.rows.offered(None)
     own = None if entries is None else entries.expand(mean.shape)[..., 0, :]

@@ -1,6 +1,7 @@
 """The loop of a run: a policy, its state and the open picks.
 
-The loop neither writes to a journal nor checks arguments, except for costs, which are checked against the arms of the state.
+The loop neither writes to a journal nor checks arguments, except for costs and known outcomes, which are checked against the
+arms of the state.
 """
 
 from __future__ import annotations
@@ -14,8 +15,9 @@ from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 import torch
 from torch import Tensor
 
+from torchbandits.aims import normal_scores
 from torchbandits.arms import ArmRows, matches, stand_ins
-from torchbandits.checks import check_costs
+from torchbandits.checks import check_costs, check_known
 from torchbandits.constraints import counts_of
 from torchbandits.errors import NumericalError, StateError, TorchBanditsError, UnsupportedError, require
 from torchbandits.failures import Failures
@@ -102,6 +104,7 @@ class Loop:
         batch_shape: torch.Size,
         *,
         costs: Any = None,
+        known: Any = None,
         box: bool = False,
     ) -> Loop:
         """A loop without observations, on arms or in a box.
@@ -112,11 +115,13 @@ class Loop:
             generators: One per batch row.
             batch_shape: Leading dimensions.
             costs: Costs of the arms, as for `costs_for`.
+            known: Known outcomes of the arms, as for `known_for`.
             box: Whether the domain is a box.
         """
         with full_precision():
             state = (policy.init_box if box else policy.init)(cast(Tensor, domain), generators, batch_shape)
         state.rows.costs = costs_for(policy, state.rows, costs)
+        _give_known_(policy, state.rows, known)
         return cls(policy, state)
 
     def _set_state(self, state: State) -> None:
@@ -424,12 +429,13 @@ class Loop:
         certificate(self.policy, self.state)
         return report
 
-    def move_(self, arms: Tensor | ArmSource, costs: Any = None) -> None:
+    def move_(self, arms: Tensor | ArmSource, costs: Any = None, known: Any = None) -> None:
         """Replace the arms. All observations and open picks are kept.
 
         Args:
             arms: New arms, of the same dimension, dtype and device.
             costs: Costs of the new arms, as for `costs_for`.
+            known: Known outcomes of the new arms, as for `known_for`.
 
         Raises:
             StateError: If picks are open at arms that are removed.
@@ -438,6 +444,7 @@ class Loop:
         opened = None if self.open is None else carried(self.open, arms, self.batch_shape)
         state = self.policy.set_arms(self.state, cast(Tensor, arms))
         state.rows.costs = costs_for(self.policy, state.rows, costs)
+        _give_known_(self.policy, state.rows, known)
         self._set_state(state)
         if self.failures is not None:
             self.failures = self.failures.moved(self._arms_of_pulls(), state.rows.limits)
@@ -616,3 +623,21 @@ def costs_for(policy: Policy, rows: ArmRows, costs: Any) -> Tensor | None:
         "a score per cost needs the costs of the arms: pass costs=, one number per arm.",
     )
     return None if costs is None else check_costs(costs, rows.batch_shape, rows.num_arms, rows.source.device, rows.first)
+
+
+def _give_known_(policy: Policy, rows: ArmRows, known: Any) -> None:
+    """Set the known outcomes of new arms."""
+    rows.known = own = known_for(policy, rows, known)
+    rows.known_scores = None if own is None or not policy.ranks_known else normal_scores(own)
+
+
+def known_for(policy: Policy, rows: ArmRows, known: Any) -> Tensor | None:
+    """Check the known outcomes of the arms: `... x j x A` for the j known outcomes of the policy; None if it has none."""
+    if not (names := policy.known):
+        return None
+    each = ", ".join(f"{name!r}: …" for name in names)
+    message = f"the policy needs values that are known for all arms: OutcomeBandit(policy, arms, known={{{each}}})."
+    require(known is not None, message)
+    first = None if rows.first is None or rows.first.dim() == 1 else rows.first[..., 0, :]
+    first = rows.first if first is None else first
+    return check_known(names, known, rows.batch_shape[:-1], rows.num_arms, rows.source.device, first)

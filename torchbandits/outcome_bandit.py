@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchbandits.aims import Certifying, Fidelity, Scalarized
+from torchbandits.aims import Certifying, Fidelity, Scalarized, beside
 from torchbandits.bandit import Bandit, Maximizer
 from torchbandits.calls import one_at_a_time
 from torchbandits.checks import (
@@ -40,7 +40,7 @@ from torchbandits.journal import Journal
 from torchbandits.loop import Advised
 from torchbandits.outcome_explanation import OutcomeExplanation, explain_outcomes
 from torchbandits.policies import Policy
-from torchbandits.policies.joint import Joint
+from torchbandits.policies.joint import Joint, all_outcomes, known_at
 from torchbandits.policies.picking import marginals
 from torchbandits.policies.state import TableState
 from torchbandits.selections import renumbered
@@ -65,6 +65,8 @@ class OutcomeBandit(Bandit):
             from it.
         costs: `A` or `... x A`, as for `Bandit`: the cost of a pull, which measures all outcomes; for `per_cost` policies.
         journal: As for `Bandit`.
+        known: For a policy with `known` outcomes, their values by name, `A` or `... x A` finite numbers each, copied. Equal
+            arms have equal values.
 
     Raises:
         StateError, DataError: If the journal is in use, belongs to another run, is damaged, or can't be written.
@@ -83,15 +85,16 @@ class OutcomeBandit(Bandit):
         generator: torch.Generator | Sequence[torch.Generator] | None = None,
         costs: ArrayLike | None = None,
         journal: Journal | str | os.PathLike[str] | None = None,
+        known: Mapping[str, ArrayLike] | None = None,
     ) -> None:
         check_instance("policy", policy, Joint, "a policy of torchbandits.outcomes, such as outcomes.pareto(models)")
         if costs is not None and (own := as_tensor("costs", costs)).dim() > 1:
             costs = own.unsqueeze(-2).expand(*own.shape[:-1], len(policy.outcomes), own.shape[-1])
-        super().__init__(policy, arms, generator=generator, costs=costs, journal=journal)
+        self._begin(policy, arms, generator, costs, journal, known=_stacked(policy.known, known))
 
     @property
     def outcomes(self) -> tuple[str, ...]:
-        """Names of the outcomes, in the order of the last dimension of rewards."""
+        """Names of the outcomes that are told, in the order of the last dimension of rewards."""
         return self.policy.outcomes
 
     # ------------------------------------------------------------------ ask and tell
@@ -232,6 +235,23 @@ class OutcomeBandit(Bandit):
         self.loop.recover_()
         super().forget(self._spread(*check_picks(self._of_now(selection), self._shape, self.loop.total, self.device)))
 
+    @one_at_a_time
+    def set_arms_(
+        self,
+        arms: ArrayLike | ArmSource,
+        *,
+        costs: ArrayLike | None = None,
+        known: Mapping[str, ArrayLike] | None = None,
+    ) -> OutcomeBandit:
+        """Replace the arms and keep all observations, as `Bandit.set_arms_`.
+
+        Args:
+            arms, costs: As for `Bandit.set_arms_`.
+            known: Values of the known outcomes at the new arms, as for the constructor.
+        """
+        self._move(arms, costs, _stacked(self.policy.known, known))
+        return self
+
     # ------------------------------------------------------------------ results
 
     @without_gradients
@@ -244,7 +264,8 @@ class OutcomeBandit(Bandit):
         there are fewer than k such arms, the others follow in order of that probability.
 
         Returns:
-            `points` `... x k x d`, `index` `... x k`, and `mean` and `variance` `... x k x outcomes`.
+            `points` `... x k x d`, `index` `... x k`, and `mean` and `variance` `... x k x outcomes`; known outcomes are last,
+            and their variance is 0.
 
         Raises:
             StateError: If no rewards were told.
@@ -263,9 +284,10 @@ class OutcomeBandit(Bandit):
         here = min(most, ranked.shape[-1])
         known, top = ranked[..., :here] >= 0, ranked[..., :here].clamp_min(0)
         at = top.unsqueeze(-2).expand(*mean.shape[:-1], here)
-        told = state.in_reward_units(mean.gather(-1, at), std.gather(-1, at).square())
-        points = self.loop.points(at)[..., 0, :, :]
-        return with_blanks(Recommendation(points, top, told.mean.mT, told.variance.mT, self.outcomes), known, most)
+        told, given = state.in_reward_units(mean.gather(-1, at), std.gather(-1, at).square()), known_at(state, top)
+        points, means = self.loop.points(at)[..., 0, :, :], beside(told.mean, given)
+        variances = beside(told.variance, None if given is None else torch.zeros_like(given))
+        return with_blanks(Recommendation(points, top, means.mT, variances.mT, self.policy.all_names), known, most)
 
     @one_at_a_time
     def best_arm(self) -> Tensor:
@@ -444,13 +466,13 @@ class OutcomeBandit(Bandit):
     def _ranked(self, state: TableState) -> Tensor | None:
         """The pulled arms in the order in which they are recommended, `... x A`, −1 in the places after them; None with several
         objectives."""
-        mean, std = (part.double() for part in marginals(state))
+        mean, std = all_outcomes(state, *(part.double() for part in marginals(state)))
         value = self.policy.aim.recommended(mean, std, self.width, state.table)
         if value is None:
             return None
         pulled = (self.counts > 0).any(dim=-2)
         if (entries := state.rows.offered(None)) is not None:
-            pulled = pulled & entries.expand(mean.shape)[..., 0, :]
+            pulled = pulled & entries.expand(state.rows.row_of_arm.shape)[..., 0, :]
         order = value.masked_fill(~pulled, -torch.inf).sort(dim=-1, descending=True, stable=True).indices
         return torch.where(pulled.gather(-1, order), order, -1)
 
@@ -493,8 +515,9 @@ class OutcomeBandit(Bandit):
 
     def _of_all(self, what: str, given: Any, signs: Sequence[float]) -> tuple[float, ...]:
         """A finite number for every objective, in the order of the outcomes; 0 for an outcome that only has limits."""
-        needed = [name for name, sign in zip(self.outcomes, signs, strict=True) if sign]
-        return numbers_of(what, given, self.outcomes, needed)
+        names = self.policy.all_names
+        needed = [name for name, sign in zip(names, signs, strict=True) if sign]
+        return numbers_of(what, given, names, needed)
 
     def _signs(self, minimize: Sequence[str] | None) -> tuple[float, ...]:
         aim = self.policy.wanted
@@ -502,12 +525,29 @@ class OutcomeBandit(Bandit):
         if minimize is not None:
             named = isinstance(minimize, Sequence) and not isinstance(minimize, str)
             require(named, "minimize must be a list of names of outcomes.")
-            check_named("minimize", minimize, self.outcomes)
-            signs = tuple(-1.0 if name in minimize else 1.0 for name in self.outcomes)
+            check_named("minimize", minimize, self.policy.all_names)
+            signs = tuple(-1.0 if name in minimize else 1.0 for name in self.policy.all_names)
             return signs if own is None else tuple(sign * abs(one) for sign, one in zip(signs, own, strict=True))
         if own is not None:
             return own
         raise ArgumentError("pass minimize=, the names of the outcomes to minimise ([] for none).")
+
+
+def _stacked(names: tuple[str, ...], known: Any) -> Tensor | None:
+    """Values of known outcomes by name as one tensor, `... x j x A`."""
+    if known is None:
+        return None
+    require(isinstance(known, Mapping), f"known must be numbers by outcome, one per arm, got {type(known).__name__}.")
+    message = "known= has values of outcomes that the policy does not name: outcomes.pareto(models, known=[…])."
+    require(bool(names), message)
+    check_named("known", known, names, "known outcomes of the policy")
+    lacking = [name for name in names if name not in known]
+    require(not lacking, f"known lacks the values of {', '.join(map(repr, lacking))}.")
+    each = [as_tensor(f"known[{name!r}]", known[name], torch.float64) for name in names]
+    shape = max((own.shape for own in each), key=len)
+    message = f"known must have one number per arm for each outcome, got {', '.join(str(tuple(own.shape)) for own in each)}."
+    require(len(shape) > 0 and all(own.shape in (shape, shape[-1:]) for own in each), message, ShapeError)
+    return torch.stack([own.expand(shape) for own in each], dim=-2)
 
 
 def rewards_by_outcome(what: str, names: tuple[str, ...], rewards: Any, index: Tensor, mask: Tensor, failures: str) -> Tensor:

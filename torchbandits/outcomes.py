@@ -58,6 +58,7 @@ def constrained(
     at_most: Mapping[str, float] | None = None,
     certainty: float = 0.95,
     optimism: float = 0.5,
+    known: Sequence[str] = (),
 ) -> Joint:
     r"""Maximise one outcome among the arms whose other outcomes keep limits, if all outcomes are unknown beforehand.
 
@@ -78,6 +79,8 @@ def constrained(
         optimism: Factor of the models' widths in the bounds that decide whether an arm may keep a limit, in [0, 1]: 1 is the
             rule of CONFIG; smaller values spend fewer pulls on arms that violate the limits, and 0 uses only the means. Draws
             and the improvement do not use it.
+        known: Names of outcomes that are known for all arms, such as a price or a mass, and are not told:
+            `OutcomeBandit(policy, arms, known={"price": prices})`. One of them may be the objective, and any may have limits.
 
     Guarantee: none for this implementation. With bounds that hold, Xu et al. 2023 prove regret and violations that vanish on
     average for the optimistic rule (`optimism=1`). Source: Gelbart et al. 2014 for the improvement; Xu et al. 2023 (CONFIG)
@@ -94,7 +97,7 @@ def constrained(
             _objective(maximize, minimize, names), _limits(at_least, at_most, names), float(certainty), float(optimism)
         )
 
-    return _scored(joint(models, aim), LogEI, "the improvement, bounds or draws")
+    return _scored(joint(models, aim, known=known), LogEI, "the improvement, bounds or draws")
 
 
 @explains_keywords
@@ -109,6 +112,7 @@ def pareto(
     at_most: Mapping[str, float] | None = None,
     certainty: float = 0.95,
     optimism: float = 0.5,
+    known: Sequence[str] = (),
 ) -> Joint:
     r"""Find good trade-offs between all outcomes: each pick is the arm with the largest expected growth of the Pareto front, or
     the best arm for randomly drawn weights.
@@ -133,6 +137,7 @@ def pareto(
         at_most: Upper limits by outcome, reward units.
         certainty: Probability of keeping all limits from which on an arm may be on the front, in (0, 1).
         optimism: As for `constrained`.
+        known: As for `constrained`: an objective that is known for all arms, such as a price, costs no pulls and no model.
 
     Guarantee: none for the improvement. Paria et al. 2019 prove Bayes regret O(√(T γ_T)) for each Lipschitz scalarisation with
     fixed units; none is proved for units that follow the posterior, as here. Source: Emmerich et al. 2011 for the improvement,
@@ -163,7 +168,7 @@ def pareto(
             given = tuple(at[own.index(name)] if name in own else 0.0 for name in names)
         return Scalarized(signs, scalarization or "improvement", given, limits, float(certainty), float(optimism))
 
-    policy = joint(models, aim)
+    policy = joint(models, aim, known=known)
     wanted, score = policy.aim, policy.engine.score
     assert isinstance(wanted, Scalarized)
     many = len(wanted.objectives) > _MOST_IMPROVED
@@ -333,6 +338,8 @@ def fidelity(
         known = isinstance(models.aim, Constrained | Scalarized)
         message = f"the policy at the target must be a constrained or a pareto policy, got {type(models.aim).__name__}."
         require(known, message, UnsupportedError)
+        message = "known outcomes are of one fidelity: leave known= out of a policy of several, or model them."
+        require(not models.known, message, UnsupportedError)
         policy = replace(models, aim=Fidelity(models.aim, twin, price, q))
         return _scored(policy, LogEI, "bounds or the improvement", draws=False)
 

@@ -539,7 +539,7 @@ class FrontKnown(Rule):
             )
         aim, aims = policy.aim, policy.objectives
         whole = (
-            isinstance(aim, Certifying | Scalarized) and set(aims) == set(policy.outcomes) and not getattr(aim, "limits", ())
+            isinstance(aim, Certifying | Scalarized) and set(aims) == set(policy.all_names) and not getattr(aim, "limits", ())
         )
         require(whole, "FrontKnown is for objectives without limits: use outcomes.epal or outcomes.pareto.", UnsupportedError)
         own = dict(zip(policy.outcomes, aim.epsilon, strict=True)) if isinstance(aim, Certifying) else None
@@ -554,8 +554,8 @@ class FrontKnown(Rule):
             proved_width(replace(policy.engine, confidence=width), state, None, (noise_std, scale * lam))[0]
             for width, noise_std, lam in models
         )
-        signs = [-1.0 if aims[name] == "minimize" else 1.0 for name in policy.outcomes]
-        left = pareto_set(loop, signs, [float(epsilon[name]) for name in policy.outcomes]).undecided.sum(dim=-1, keepdim=True)
+        signs = [-1.0 if aims[name] == "minimize" else 1.0 for name in policy.all_names]
+        left = pareto_set(loop, signs, [float(epsilon[name]) for name in policy.all_names]).undecided.sum(dim=-1, keepdim=True)
         value = left.double().expand(loop.batch_shape)
         text = f"with probability {1 - delta:.4g} every arm is known to be Pareto optimal or not, up to epsilon"
         return decision_of(loop, (value == 0) & (loop.pulls > 0), value, text)

@@ -87,6 +87,7 @@ class Worker:
         generator: As for `Bandit`; only the generator of the worker that creates the file is used.
         bounds: A box instead of arms, as for `Bandit`.
         costs: As for `Bandit`.
+        known: As for `OutcomeBandit`.
         every: Number of events between saved states in the file, so that a new worker need not learn all events.
 
     Raises:
@@ -106,6 +107,7 @@ class Worker:
         generator: torch.Generator | None = None,
         bounds: ArrayLike | None = None,
         costs: ArrayLike | None = None,
+        known: Mapping[str, ArrayLike] | None = None,
         every: int = 200,
     ) -> None:
         positive("lease", lease)
@@ -117,13 +119,13 @@ class Worker:
         require(single, "workers share a run of one batch row: pass one torch.Generator, generator=.", UnsupportedError)
         generator = generator or torch.Generator().manual_seed(0)
         start = generator.get_state()
-        fresh = partial(_bandit, policy, arms, bounds, costs)
+        fresh = partial(_bandit, policy, arms, bounds, costs, known)
         bandit = fresh(generator=generator)  # Raises the errors of `Bandit` before the file is created.
         one = torch.Size([len(policy.outcomes)] if policy.outcomes else [])
         message = "workers share a run of one batch row: make a Bandit for several."
         require(bandit.batch_shape == one, message, UnsupportedError)
         domain = as_tensor("bounds", bounds) if bounds is not None else bandit.arms
-        described = describe_run(policy, domain, costs)
+        described = describe_run(policy, domain, costs, bandit.loop.state.rows.known)
         self.lease, self._every = lease, every
         self.name = name or f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(2)}"
         self._store = SharedStore(path)
@@ -429,9 +431,10 @@ class Worker:
         require(own, message, StateError)
 
 
-def _bandit(policy: Policy, arms: Any, bounds: Any, costs: Any, *, generator: torch.Generator) -> Bandit:
+def _bandit(policy: Policy, arms: Any, bounds: Any, costs: Any, known: Any, *, generator: torch.Generator) -> Bandit:
     """A bandit of one outcome or of several."""
     if not isinstance(policy, Joint):
+        require(known is None, "known= is for policies of several outcomes: leave it out.")
         return Bandit(policy, arms, bounds=bounds, costs=costs, generator=generator)
     require(bounds is None, "a policy of several outcomes takes a list of arms: leave out bounds=.", UnsupportedError)
-    return OutcomeBandit(policy, arms, costs=costs, generator=generator)
+    return OutcomeBandit(policy, arms, costs=costs, known=known, generator=generator)

@@ -10,6 +10,7 @@ from torchbandits.aims.certifying import Certifying, classified
 from torchbandits.aims.constrained import Constrained
 from torchbandits.aims.dominance import growing_hypervolume, growing_r2, hypervolume, non_dominated
 from torchbandits.aims.fidelity import Fidelity
+from torchbandits.aims.known import beside, normal_scores
 from torchbandits.aims.safe import Safe
 from torchbandits.aims.scalarized import Scalarized
 
@@ -22,10 +23,12 @@ __all__ = [
     "Outlook",
     "Safe",
     "Scalarized",
+    "beside",
     "classified",
     "growing_hypervolume",
     "growing_r2",
     "hypervolume",
     "log_probability",
     "non_dominated",
+    "normal_scores",
 ]

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from torchbandits.aims.known import beside, normal_score_among
 from torchbandits.arms import ArmTable
 from torchbandits.scores import Score
 
@@ -37,7 +38,8 @@ class Outlook:
         std: `batch_shape x k x A`, given the rewards told and the pending picks.
         known: `batch_shape x k x A`, standard deviation given the rewards told alone, for bounds that have to hold.
         width: `batch_shape x k`, multiplies standard deviations.
-        reach: `batch_shape x k`, the largest prior standard deviation of an arm, the unit of each outcome.
+        reach: `batch_shape x k`, the largest prior standard deviation of an arm, the unit of each outcome; the range of a
+            known outcome.
         drawn: `batch_shape x k x A`, a draw of each posterior in place of its upper bounds; None for bounds.
         entries: `... x A` booleans, False at arms that are copies of earlier ones; None where there are no copies.
         offered: `batch_shape x A` booleans, arms that may be picked; None for all.
@@ -50,6 +52,7 @@ class Outlook:
         settled: `batch_shape x A` booleans, arms with at least one told outcome, and arms of pending picks. In the outlook on a
             subset of the arms (`of`) it refers to the arms of this subset.
         costs: `batch_shape x A`, cost of a pull of each arm; None where arms have none.
+        num_known: Number of outcomes that are known for all arms. They are the last ones, and their standard deviations are 0.
     """
 
     mean: Tensor
@@ -68,6 +71,11 @@ class Outlook:
     pending: Tensor
     settled: Tensor
     costs: Tensor | None = None
+    num_known: int = 0
+
+    def is_known(self, outcome: int) -> bool:
+        """Whether an outcome is known for all arms."""
+        return outcome >= self.mean.shape[-2] - self.num_known
 
     def hopes(self, outcome: int, sign: float, optimism: float = 1.0) -> Tensor:
         """The largest plausible value of sign · y, `batch_shape x A`: sign · μ + w σ, with `optimism` times the width, or the
@@ -96,6 +104,10 @@ class Outlook:
     def level(self, limit: Limit) -> Tensor:
         """The value of a limit in the units of `mean`, `batch_shape`."""
         return in_model_units(self.table, limit.outcome, limit.value)
+
+    def with_std(self, std: Tensor) -> Outlook:
+        """The outlook with other standard deviations of the outcomes that are not known."""
+        return replace(self, std=beside(std, self.std[..., std.shape[-2] :, :]))
 
     def of(self, index: Tensor, offered: Tensor | None, seen: Tensor, pending: Tensor) -> Outlook:
         """The outlook on the arms at `index` only. Those in `offered` may be picked, and those in `seen` and `pending` count as
@@ -190,13 +202,19 @@ class Aim(ABC):
 
 
 def in_model_units(table: ArmTable, outcome: int, value: float) -> Tensor:
-    """A value of an outcome, reward units, in the units of its posterior means, `batch_shape`.
+    """A value of an outcome, reward units, in the units of its posterior means, or of its known values, `batch_shape`.
 
     Before the first reward of an outcome whose units are estimated, nothing is known of them: every value counts as the prior
     mean then.
     """
     units, shape = table.posterior.units, table.rows.batch_shape
     given = torch.full((*shape, 1), value, dtype=torch.float64, device=table.leverage.device)
+    if outcome >= shape[-1]:
+        known = table.rows.known
+        assert known is not None
+        if table.rows.known_scores is None:
+            return given[..., 0, 0]
+        return normal_score_among(known[..., outcome - shape[-1], :], value).expand(shape[:-1])
     if units is not None:
         known = (table.posterior.statistics.weights.sum(dim=-1, keepdim=True) > 0).expand_as(given)
         given = torch.where(known, units.to_model(given), 0.0)
@@ -211,9 +229,12 @@ def log_probability(mean: Tensor, std: Tensor, limits: Sequence[Limit], table: A
     from botorch.utils.probability.utils import log_ndtr  # noqa: PLC0415 - BoTorch takes a second to load
 
     for limit in limits:
-        spread = std[..., limit.outcome, :].clamp_min(torch.finfo(std.dtype).tiny)
+        spread = std[..., limit.outcome, :]
         level = in_model_units(table, limit.outcome, limit.value).unsqueeze(-1)
-        z = limit.sign * (mean[..., limit.outcome, :] - level) / spread
+        above = limit.sign * (mean[..., limit.outcome, :] - level)
+        z = above / spread.clamp_min(torch.finfo(std.dtype).tiny)
+        # A known value at the limit keeps it.
+        z = z.masked_fill((spread == 0) & (above == 0), torch.inf)
         total = total + log_ndtr(z.clamp(-1e100, 1e100))
     return total
 

@@ -57,7 +57,8 @@ class Scalarized(Aim):
         kind: One of these four names.
         reference: The point, in reward units, that every objective should beat; it has an entry per outcome. None for the worst
             value of each on the front of the posterior means at the arms that were told, less a tenth of its range there, which
-            is the unit of each objective; for the improvement, less a tenth of its range at all of these arms.
+            is the unit of each objective; for the improvement, less a tenth of its range at all of these arms. For a known
+            objective the worst value of all arms, less a tenth of its range, which is its unit.
         limits: Limits on any of the outcomes.
         certainty: Probability of all limits at which an arm may be on the front.
         optimism: Factor of the width in the bounds that decide whether an arm may keep a limit.
@@ -197,6 +198,11 @@ class Scalarized(Aim):
             lows.append(low - _BEYOND * wide)
             units.append(unit)
         low, unit = (torch.stack(rows).reshape(*shape, m) for rows in (lows, units))
+        if outlook.num_known:
+            # What an arm may add is not limited by the known values of the arms that were told.
+            given = torch.tensor([outlook.is_known(j) for j, _ in objectives], device=low.device)
+            unit = torch.where(given, reach, unit)
+            low = torch.where(given, signed.amin(dim=-2) - _BEYOND * reach, low)
         if self.reference is not None:
             own = [sign * in_model_units(outlook.table, j, self.reference[j]) for j, sign in objectives]
             low = torch.stack(own, dim=-1).to(low)

@@ -62,19 +62,25 @@ class ArmRows(Buffered):
         growing: Whether arms are added later by `grow_`. They are then `batch_shape x A x d`, and saved.
 
     Buffers: `row_of_arm` `batch_shape x A`, −1 before the first pull; `arm_of_row` `batch_shape x u`, −1 for points from
-    outside the arm set; `costs` `A` or `batch_shape x A`, the cost of a pull of each arm, None if not given (not saved).
+    outside the arm set; `costs` `A` or `batch_shape x A`, the cost of a pull of each arm, and `known` and
+    `known_scores` `... x j x A`, the values of the j known outcomes of a policy of several, and their normal scores if its
+    models rank rewards; each None if not given, and not saved.
     """
 
     # Set only if the arms are in memory; use `source` in general.
     arms: Tensor
     first: Tensor | None
     costs: Tensor | None
+    known: Tensor | None
+    known_scores: Tensor | None
     row_of_arm: Tensor
     arm_of_row: Tensor
 
     def __init__(self, arms: ArmSet, batch_shape: torch.Size, growing: bool = False) -> None:
         super().__init__()
         self.register_buffer("costs", None, persistent=False)
+        self.register_buffer("known", None, persistent=False)
+        self.register_buffer("known_scores", None, persistent=False)
         # Whether rows may be points from outside the arms.
         self.outside = False
         self.growing = growing

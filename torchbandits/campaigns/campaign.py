@@ -43,7 +43,7 @@ from torchbandits.campaigns.results import (
     record_of,
 )
 from torchbandits.campaigns.rows_as_arms import RowsAsArms
-from torchbandits.campaigns.settings import ADDED, Settings, begin, check_pair, history
+from torchbandits.campaigns.settings import ADDED, Settings, begin, check_pair, history, known_values
 from torchbandits.checks import (
     as_device,
     as_path,
@@ -341,11 +341,12 @@ class Campaign(Readable):
             made = True
             return bandit
         except ArgumentError:
-            if priced is not None and isinstance(arms, Tensor):
-                check_equal_costs(self._pool, settings.cost, arms, priced)
+            if isinstance(arms, Tensor):
+                self._check_equal(self._pool, arms, priced)
             raise
         except StateError as error:
             changed = {"arms was": "a cell, or the order of the rows", "costs was": f"column {settings.cost!r}"}
+            changed["known was"] = f"column {', '.join(map(repr, settings.known))}"
             what = next((words for name, words in changed.items() if name in str(error)), None)
             if what is None:
                 raise
@@ -366,6 +367,15 @@ class Campaign(Readable):
 
     def _bandit_on(self, policy: Policy, arms: Any, generator: torch.Generator | None, priced: Tensor | None) -> Bandit:
         return Bandit(policy, arms, generator=generator, costs=priced, journal=self._journal)
+
+    def _set_arms(self, arms: Tensor, priced: Tensor | None, table: Table) -> None:
+        """Replace the arms of the bandit by those of a table."""
+        self._bandit.set_arms_(arms, costs=priced)
+
+    def _check_equal(self, pool: Candidates, arms: Tensor, priced: Tensor | None) -> None:
+        """Refuse rows that are one arm and have unequal values: names two of them."""
+        if priced is not None:
+            check_equal_costs(pool, self._settings.cost, arms, priced)
 
     # ------------------------------------------------------------------ ask and tell
 
@@ -419,7 +429,7 @@ class Campaign(Readable):
         check_flag("more", more)
         check_flag("repeats", bool(repeats) if repeats is None else repeats)
         constraints = check_within(within, self._labels)
-        offer = self._offer.mask
+        offer = self._on_offer()
         if where is not None:
             offer = self._pool.fulfil(where) & (True if offer is None else offer)
         before = waiting = len(self._arms.open)
@@ -453,6 +463,10 @@ class Campaign(Readable):
                 raise ArgumentError(f"n: the policy allows at most {waiting:,} pending rows, and {said}")
             waiting = len(rows)
         return self._plate(self._arms.open[:n])
+
+    def _on_offer(self) -> Tensor | None:
+        """The mask of the rows that may be selected, None for all."""
+        return self._offer.mask
 
     def _plate(self, rows: NDArray[np.int64]) -> pd.DataFrame:
         """Open rows as `ask` returns them."""
@@ -781,6 +795,7 @@ class Campaign(Readable):
             history(new, name)
         if settings.cost is not None:
             costs(new, settings.cost)
+        known_values(new, settings.known)
         whole = joined(self._pool.table, new)
         for name in settings.outcomes:
             history(whole, name)  # refuses texts
@@ -806,10 +821,9 @@ class Campaign(Readable):
             files.write_atomically(self._added_file(), lambda temporary: parquet.write_table(added, temporary))
         try:
             arms = torch.cat([self._bandit.loop.state.rows.arms, self._arms.there(features)])
-            self._bandit.set_arms_(arms, costs=self._arms.there(priced))
+            self._set_arms(arms, self._arms.there(priced), whole)
         except ArgumentError:
-            if priced is not None:
-                check_equal_costs(pool, settings.cost, arms, priced)
+            self._check_equal(pool, arms, priced)
             raise
         except UnsupportedError as error:
             message = f"the policy of this campaign is bound to the rows it began with: {ANOTHER}."
@@ -1128,7 +1142,10 @@ class Campaign(Readable):
             *([("excluded", count(len(self._offer.excluded), "row"))] if len(self._offer.excluded) else []),
             *journal,
         ]
-        return pairs(f"{type(self).__name__} for {self.objective}: {count(self._pool.count, 'candidate')}", values)
+        return pairs(f"{type(self).__name__} for {self._aims()}: {count(self._pool.count, 'candidate')}", values)
+
+    def _aims(self) -> str:
+        return self.objective
 
     @property
     def columns(self) -> Decisions:

@@ -112,7 +112,8 @@ def new(
     objective: Annotated[
         list[str],
         typer.Option(
-            help="Column of the measured outcome, which may not exist yet; cost:min minimises it. Repeat it for several."
+            help="Column of the measured outcome, which may not exist yet; cost:min minimises it. Repeat it for several, of "
+            "which a column with a value in every row is known and not measured."
         ),
     ],
     minimize: Annotated[bool, typer.Option("--minimize", help="Minimise the outcome.")] = False,

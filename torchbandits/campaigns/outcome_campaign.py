@@ -32,10 +32,22 @@ from torchbandits.campaigns.campaign import (
     of_measurements,
     overruled_by,
 )
+from torchbandits.campaigns.candidates import Candidates, check_equal_known
 from torchbandits.campaigns.corrections import Corrected, Wanted, check_result, versions_of
 from torchbandits.campaigns.known_noise import known_noise
-from torchbandits.campaigns.results import Call, Record, Results, Told, changed, copied, far_off, keys_of, noise_variances
-from torchbandits.campaigns.settings import Settings, history
+from torchbandits.campaigns.results import (
+    Call,
+    Record,
+    Results,
+    Told,
+    changed,
+    copied,
+    differing,
+    far_off,
+    keys_of,
+    noise_variances,
+)
+from torchbandits.campaigns.settings import Settings, history, keeping, known_values
 from torchbandits.checks import (
     as_device,
     as_path,
@@ -48,6 +60,7 @@ from torchbandits.checks import (
     is_finite,
     positive,
 )
+from torchbandits.display import count
 from torchbandits.errors import ArgumentError, StateError, UnsupportedError, issue, require
 from torchbandits.explanation import Words
 from torchbandits.journal import Journal
@@ -55,7 +68,7 @@ from torchbandits.outcome_bandit import OutcomeBandit
 from torchbandits.outcome_explanation import OutcomeExplanation
 from torchbandits.policies import Policy, auto, per_cost
 from torchbandits.policies.from_data import REPEATS
-from torchbandits.policies.joint import Joint
+from torchbandits.policies.joint import Joint, all_outcomes
 from torchbandits.policies.picking import marginals
 from torchbandits.sets import table_of
 from torchbandits.stopping import Decision, ImprovementPerCost, ProbableRegret, Rule
@@ -86,7 +99,8 @@ class OutcomeCampaign(Campaign):
 
     Args:
         table: As for `Campaign`.
-        objectives: The columns that should be large, or small (`minimize`).
+        objectives: The columns that should be large, or small (`minimize`). A column that has a value in every row of the table
+            is known: it is neither measured nor learned, whether it is an objective or has a limit.
         journal: As for `Campaign`.
         minimize: The objectives to minimise.
         at_least: Lower limits by column, in units of the column; for objectives or for other columns.
@@ -96,7 +110,8 @@ class OutcomeCampaign(Campaign):
             objective) or `pareto` (several) with the model `tb.auto()` for each outcome, which is estimated from its results.
         noise_std: Standard deviation of the noise of a measurement by outcome, in its units, where it is known. The models are
             then GP-UCB with this noise and kernels that are fitted repeatedly to the results.
-        columns: As for `Campaign`.
+        columns: As for `Campaign`; `"measured"` for an objective or a column with a limit that has a value in every row, if
+            these values are measurements.
         candidates: As for `Campaign`.
         cost: The column of the cost of an evaluation, > 0, for any number of measured outcomes: rows are chosen by their
             expected gain per cost. A given `policy` takes the cost into account if it is `tb.per_cost(…)`.
@@ -155,8 +170,11 @@ class OutcomeCampaign(Campaign):
         settings, noise = self._settings, self._settings.noise_std
         models: dict[str, Policy] = {name: auto() for name in settings.outcomes}
         if isinstance(noise, dict):
+            lacking = [name for name in settings.outcomes if name not in noise]
+            require(not lacking, f"noise_std has no number for {', '.join(lacking)}.")
             models = {name: known_noise(noise[name], settings.decisions) for name in settings.outcomes}
         limits: dict[str, Any] = {"at_least": settings.at_least or None, "at_most": settings.at_most or None}
+        limits["known"] = settings.known
         small = [name for name, aim in settings.objectives.items() if aim == "minimize"]
         if len(settings.objectives) > 1:
             own = outcomes.pareto(models, objectives=list(settings.objectives), minimize=small, **limits)
@@ -167,16 +185,33 @@ class OutcomeCampaign(Campaign):
 
     def _bandit_on(self, policy: Policy, arms: Any, generator: torch.Generator | None, priced: Tensor | None) -> Bandit:
         assert isinstance(policy, Joint)
-        same = policy.outcomes == self._settings.outcomes
-        wanted = ", ".join(self._settings.outcomes)
-        require(
-            same,
-            (
-                f"policy: its outcomes are {', '.join(policy.outcomes)}, and those of the campaign are {wanted}: make "
-                "the policy for the latter."
-            ),
-        )
-        return OutcomeBandit(policy, arms, generator=generator, costs=priced, journal=self._journal)
+        settings = self._settings
+        for what, its, own in (
+            ("outcomes", policy.outcomes, settings.outcomes),
+            ("known outcomes (known=)", policy.known, settings.known),
+        ):
+            message = (
+                f"policy: its {what} are {_listed(its)}, and those of the campaign are {_listed(own)}: make the policy for "
+            )
+            require(its == own, message + "the latter.")
+        known = known_values(self._pool.table, settings.known) or None
+        return OutcomeBandit(policy, arms, generator=generator, costs=priced, journal=self._journal, known=known)
+
+    def _set_arms(self, arms: Tensor, priced: Tensor | None, table: Table) -> None:
+        assert isinstance(self._bandit, OutcomeBandit)
+        self._bandit.set_arms_(arms, costs=priced, known=known_values(table, self._settings.known) or None)
+
+    def _on_offer(self) -> Tensor | None:
+        offer = super()._on_offer()
+        if not (limited := self._settings.limited & {*self._settings.known}):
+            return offer
+        kept = torch.from_numpy(keeping(self._settings, known_values(self._pool.table, sorted(limited))))
+        return kept if offer is None else kept & offer
+
+    def _check_equal(self, pool: Candidates, arms: Tensor, priced: Tensor | None) -> None:
+        super()._check_equal(pool, arms, priced)
+        for name, values in known_values(pool.table, self._settings.known).items():
+            check_equal_known(pool, name, arms, torch.from_numpy(values))
 
     def _remember(self) -> None:
         self._results = OutcomeRecord.of(self._journal, len(self._settings.outcomes))
@@ -223,6 +258,7 @@ class OutcomeCampaign(Campaign):
         check_flag("again", bool(again) if again is None else again)
         columns = self._noise_columns(noise_var)
         results, rows, notes = self._read(measured, None)
+        notes += self._known_in(results, rows)
         notes += self._misnamed(results, list(columns.values()))
         noise = None if not columns else self._noise_of(results, columns)
         values, lost = results.values, ~_some(~np.isnan(results.values))
@@ -255,6 +291,18 @@ class OutcomeCampaign(Campaign):
             if len(every) > 1 and min(every) == max(every):
                 notes.append(f"All {len(every):,} values of {name!r} so far are {every[0]:g}. Is it the right column?")
         return Told(told.measured, told.failed, known, told.unasked, tuple(notes))
+
+    def _known_in(self, results: Results, rows: NDArray[np.int64]) -> list[str]:
+        """A sentence for each column of results with other values than the candidates have of a known outcome."""
+        truth, notes = self._pool.table.take(rows).to_pandas(), []
+        for name in self._settings.known:
+            if other := differing(results, truth, {name: 0.0}):
+                notes.append(
+                    f"{name!r} has a value in every row of the candidates, so that it is not learned from results, and "
+                    f"{count(len(other), 'result')} differ: {other[0]}. If it is measured, begin the campaign with "
+                    f"columns={{{name!r}: 'measured'}} (--column {name}=measured)."
+                )
+        return notes
 
     def _misnamed(self, results: Results, noise: Sequence[str]) -> list[str]:
         """Refuse a column whose name is almost that of an outcome without a column, and name one that contains it, such as
@@ -421,7 +469,7 @@ class OutcomeCampaign(Campaign):
         rows, kept = self._fulfilling(index, told, where)
         frame = self._with_results(rows[kept])
         frame[self._pool.own(OPTIMAL)] = found.probability[found.index >= 0].cpu().numpy()[kept]
-        order = self._pool.own(f"{names[0]} {EXPECTED}")
+        order = names[0] if names[0] in self._settings.known else self._pool.own(f"{names[0]} {EXPECTED}")
         return frame.sort_values(order, ascending=names[0] in small, kind="stable", ignore_index=True)
 
     @one_at_a_time
@@ -521,7 +569,10 @@ class OutcomeCampaign(Campaign):
         names = f"{', '.join(others)} and {last}" if others else last
         limits = [f"{name} ≥ {value:g}" for name, value in settings.at_least.items()]
         limits += [f"{name} ≤ {value:g}" for name, value in settings.at_most.items()]
-        explained, own = self.explain(), self._pool.own
+        explained, own, rows = self.explain(), self._pool.own, np.array(self._results.rows, np.int64)
+        shown: dict[str, tuple[str, str | None]] = {
+            name: (own(f"{name} {EXPECTED}"), own(f"{name} {DEVIATION}")) for name in settings.outcomes
+        }
         failed, counts = int(np.isnan(values).all(axis=1).sum()), (~np.isnan(values)).sum(axis=0)
         measured = ", ".join(f"{count:,} of {name}" for count, name in zip(counts.tolist(), settings.outcomes, strict=True))
         whole = outcome_page.OutcomePage(
@@ -532,11 +583,11 @@ class OutcomeCampaign(Campaign):
             objectives=dict(settings.objectives),
             at_least=dict(settings.at_least),
             at_most=dict(settings.at_most),
-            outcomes=settings.outcomes,
-            rows=np.array(self._results.rows, np.int64),
-            values=values,
+            outcomes=settings.outcomes + settings.known,
+            rows=rows,
+            values=np.column_stack([values, *(own[rows] for own in known_values(self._pool.table, settings.known).values())]),
             front=self.best(10) if one else self.front(),
-            shown={name: (own(f"{name} {EXPECTED}"), own(f"{name} {DEVIATION}")) for name in settings.outcomes},
+            shown=shown | {name: (name, None) for name in settings.known},
             opened=self._described(self._arms.open),
             columns=self.columns.to_pandas().reset_index(),
             doubt=self.doubt(),
@@ -559,6 +610,7 @@ class OutcomeCampaign(Campaign):
         all limits hold. Empty before the first result of an outcome."""
         frame, state = self._pool.cells(rows), table_of(self._bandit.loop, "a campaign")
         mean, std = (part.double() for part in marginals(state))
+        k = mean.shape[-2]
         at = torch.from_numpy(rows).to(mean.device).expand(len(mean), -1)
         shown = state.in_reward_units(mean.gather(-1, at), std.gather(-1, at).square())
         known = (self._bandit.pulls > 0).unsqueeze(-1)
@@ -568,10 +620,14 @@ class OutcomeCampaign(Campaign):
             frame[self._pool.own(f"{name} {EXPECTED}")] = expected
             frame[self._pool.own(f"{name} {DEVIATION}")] = deviation
         if limits := self._limits():
-            chance = log_probability(mean, std, limits, state.table).exp().gather(-1, at[0])
-            sure = bool(known[[limit.outcome for limit in limits]].all())
+            chance = log_probability(*all_outcomes(state, mean, std), limits, state.table).exp().gather(-1, at[0])
+            sure = bool(known[[limit.outcome for limit in limits if limit.outcome < k]].all())
             frame[self._pool.own(KEEPS)] = chance.cpu().numpy() if sure else np.full(len(rows), np.nan)
         return frame
+
+    def _aims(self) -> str:
+        known = ", ".join(self._settings.known)
+        return f"{self.objective} (measured) and {known} (known)" if known else self.objective
 
     def _told_so_far(self) -> tuple[list[int], NDArray[np.float64]]:
         return self._results.rows, self._results.values
@@ -717,10 +773,12 @@ def _names(what: str, given: Any) -> tuple[str, ...]:
     return tuple(given)
 
 
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(names) or "none"
+
+
 def _by_outcome(what: str, given: Any, names: Sequence[str]) -> dict[str, float]:
     """A positive number for each outcome, in their order."""
     require(isinstance(given, Mapping), f"{what} must be numbers by outcome, got {given!r:.60}.")
     check_named(what, given, names or tuple(given))
-    missing = [name for name in names if name not in given]
-    require(not missing, f"{what} has no number for {', '.join(missing)}.")
-    return {name: float(positive(f"{what}[{name!r}]", given[name])) for name in names or given}
+    return {name: float(positive(f"{what}[{name!r}]", given[name])) for name in names or given if name in given}

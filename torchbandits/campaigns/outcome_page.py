@@ -29,11 +29,12 @@ class OutcomePage:
         title, facts: Title of the page, and the line below it.
         objectives: "maximize" or "minimize" by the name of each objective.
         at_least, at_most: Limits by the name of their outcome.
-        outcomes: Names of all outcomes.
+        outcomes: Names of all outcomes, those that are known for all rows last.
         rows: The row of the table of each result, in the order told.
         values: The results in this order, `n x k`, NaN where not measured.
         front: Table of the front, or of the best rows under limits.
-        shown: The columns of this table with the expected value and the deviation of each outcome.
+        shown: The columns of this table with the expected value and the deviation of each outcome; None for the deviation of a
+            known one.
         opened, columns: Tables of open rows and decisions.
         doubt: A warning that is shown above the front.
         explained: What was learned of each outcome, in one sentence or two.
@@ -49,7 +50,7 @@ class OutcomePage:
     rows: NDArray[np.int64]
     values: NDArray[np.float64]
     front: pd.DataFrame
-    shown: dict[str, tuple[str, str]]
+    shown: dict[str, tuple[str, str | None]]
     opened: pd.DataFrame
     columns: pd.DataFrame
     doubt: str = ""
@@ -134,7 +135,7 @@ def pictures(page: OutcomePage) -> dict[str, Figure]:
 
 def traded(page: OutcomePage, x: str, y: str) -> Figure:
     """Two outcomes of each measured row, the measured front, and the expected one."""
-    averages = page.averages()
+    averages, deviations = page.averages(), [page.shown[name][1] for name in (x, y)]
     limits = [tuple(part[name] for part in (page.at_least, page.at_most) if name in part) for name in (x, y)]
     return trade_offs(
         (x, y),
@@ -143,7 +144,9 @@ def traded(page: OutcomePage, x: str, y: str) -> Figure:
         small=page.objectives.get(x) == "minimize",
         steps=set(page.objectives) == {x, y},
         expected=page.front[[page.shown[name][0] for name in (x, y)]].to_numpy(float),
-        deviation=page.front[[page.shown[name][1] for name in (x, y)]].to_numpy(float),
+        deviation=np.column_stack(
+            [np.zeros(len(page.front)) if d is None else page.front[d].to_numpy(float) for d in deviations]
+        ),
         limits=(limits[0], limits[1]),
     )
 

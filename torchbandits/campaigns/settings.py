@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torchbandits.campaigns.conditions import boolean_column
 from torchbandits.campaigns.results import YES_OR_NO
 from torchbandits.checks import read_bytes
-from torchbandits.errors import DataError, StateError, issue, nearest, require
+from torchbandits.errors import DataError, StateError, nearest, require
 from torchbandits.tabular.columns import Decision, Decisions, as_texts, check_size, decide, no_number, survey
 from torchbandits.tabular.encoding import numbers
 from torchbandits.tabular.ids import Ids, id_column, open_table
@@ -27,8 +27,10 @@ ADDED = ".added.parquet"
 """End of the name of the file beside a journal with the rows that were added to the table."""
 FORM = b"torchbandits.form"
 """Key of the metadata of a copy of a CSV file: the form of that file, as JSON."""
-FORMAT, SEVERAL = 1, 2
-"""Formats of the file, of one objective and of several outcomes."""
+FORMAT, SEVERAL, WITH_KNOWN = 1, 2, 3
+"""Formats of the file, of one objective, of several outcomes, and of several outcomes of which some are known."""
+MEASURED = "measured"
+"""Kind of the column of an outcome that is measured, although every row has a value."""
 _SEVERAL_KEYS = ("objectives", "at_least", "at_most")
 _LARGEST = 1 << 26
 _FIXED = {  # fields that cannot change during a campaign, in words
@@ -60,6 +62,7 @@ class Settings:
         objectives: For a campaign of several outcomes, "maximize" or "minimize" by the name of each objective; `objective` is
             empty then.
         at_least, at_most: Limits by the name of their outcome.
+        known: The objectives and limited columns that have a value in every row of the table, so that they are not measured.
     """
 
     table: str | None
@@ -77,22 +80,29 @@ class Settings:
     objectives: dict[str, str] = field(default_factory=dict)
     at_least: dict[str, float] = field(default_factory=dict)
     at_most: dict[str, float] = field(default_factory=dict)
+    known: tuple[str, ...] = ()
 
     def text(self) -> str:
         """The settings as JSON."""
         own = asdict(self)
-        if not self.objectives:
-            # Earlier versions read campaigns without these fields, and do not know the fields.
-            own = {key: value for key, value in own.items() if key not in ("objectives", "at_least", "at_most")}
-        written = {"format": SEVERAL if self.objectives else FORMAT} | own
+        # Earlier versions read campaigns without these fields, and do not know the fields.
+        unknown = {*(() if self.objectives else _SEVERAL_KEYS), *(() if self.known else ("known",))}
+        own = {key: value for key, value in own.items() if key not in unknown}
+        written = {"format": WITH_KNOWN if self.known else SEVERAL if self.objectives else FORMAT} | own
         # Categories may be numbers of NumPy.
         plain: Any = np.generic.item
         return json.dumps(written, indent=1, ensure_ascii=False, allow_nan=False, default=plain) + "\n"
 
     @property
     def outcomes(self) -> tuple[str, ...]:
-        """The columns of the results: the objective, or the objectives and then the columns that only have limits."""
-        return told_columns({"objective": self.objective} | {key: getattr(self, key) for key in _SEVERAL_KEYS})
+        """The columns of the results: the objective, or the objectives and then the columns with limits, but for known ones."""
+        every = told_columns({"objective": self.objective} | {key: getattr(self, key) for key in _SEVERAL_KEYS})
+        return tuple(name for name in every if name not in self.known)
+
+    @property
+    def limited(self) -> set[str]:
+        """The outcomes that have a limit."""
+        return {*self.at_least, *self.at_most}
 
     @property
     def decisions(self) -> Decisions:
@@ -124,12 +134,10 @@ def read_settings(path: Path) -> Settings:
     try:
         saved = json.loads(read_bytes(path, _LARGEST).decode("utf-8"))
         form = saved.pop("format")
-        known = form in (FORMAT, SEVERAL)
-        require(
-            known, f"{path} has format {form!r}, this version reads {FORMAT} and {SEVERAL}: use a later version.", DataError
-        )
+        last = f"{path} has format {form!r}, this version reads {FORMAT} to {WITH_KNOWN}: use a later version."
+        require(form in (FORMAT, SEVERAL, WITH_KNOWN), last, DataError)
         columns = tuple(_decision(one) for one in saved.pop("columns"))
-        return Settings(**saved, columns=columns)
+        return Settings(**saved | {"known": tuple(saved.get("known", ()))}, columns=columns)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise DataError(f"{path} does not hold the settings of a campaign: {error!r}. Restore it from a copy.") from error
 
@@ -192,10 +200,15 @@ def begin(given: Any, wanted: dict[str, Any], candidates: str | None, path: Path
         _check_spelling(table, name, [ids.column, cost, *outcomes], wanted["overruled"] or {})
     candidates = candidates or None
     marks = candidates if boolean_column(table, candidates) else None
+    overruled = wanted["overruled"] or {}
+    measured = [name for name in outcomes if overruled.get(name) == MEASURED]
     told = [("objective" if name in (wanted.get("objectives") or outcomes[:1]) else "limit", name) for name in outcomes]
     roles = _roles([("id", ids.column), *told, ("cost", cost), ("candidates", marks)])
+    known = _known(table, outcomes, measured)
+    roles |= dict.fromkeys(known, "known")
     own = {column: role for column, role in roles.items() if column in names}
-    decisions = decide(table, own, wanted["overruled"] or {}, molecules=True)
+    kinds = {name: kind for name, kind in overruled.items() if name not in measured}
+    decisions = decide(table, own, kinds, molecules=True)
     settings = Settings(
         table=None if table.path is None else str(table.path),
         rows=table.count,
@@ -205,26 +218,39 @@ def begin(given: Any, wanted: dict[str, Any], candidates: str | None, path: Path
         id=ids.column,
         cost=cost,
         dtype=wanted["dtype"] or ("float64" if table.count < MANY else "float32"),
-        overruled=wanted["overruled"] or {},
+        overruled=overruled,
         candidates=candidates,
         columns=decisions.columns,
         noise_std=wanted["noise_std"],
+        known=known,
         **{key: wanted.get(key) or {} for key in _SEVERAL_KEYS},
     )
-    found = [history(table, name)[1] for name in outcomes]
-    columns = "column " + ", ".join(map(repr, outcomes))
-    full = f"every row of {table.name} has a value in {columns}: there is nothing left to find out. Leave "
-    message = full + "the column out of the table, or name another objective."
-    require(any(len(values) < table.count for values in found), message)
-    bounds = [("at_least", ">="), ("at_most", "<=")]
-    conditions = {name: f"`{name}` {sign} {value:g}" for key, sign in bounds for name, value in (wanted.get(key) or {}).items()}
-    issue(
-        f"every row of {table.name} has a value in {name!r}: there is nothing to find out about this limit, and its model "
-        f"would learn all {table.count:,} rows. Give it as a condition instead: candidates={conditions[name]!r} (--candidates)."
-        for name, values in zip(outcomes, found, strict=True)
-        if name in conditions and name not in wanted["objectives"] and len(values) == table.count
-    )
+    limited = sorted({*known} & settings.limited)
+    kept = keeping(settings, known_values(table, limited)) if limited else np.ones(1, bool)
+    message = f"no row of {table.name} keeps the limits on column {', '.join(map(repr, limited))}: widen them."
+    require(bool(kept.any()), message)
     return Beginning(table, settings, True)
+
+
+def keeping(settings: Settings, values: Mapping[str, NDArray[np.float64]]) -> NDArray[np.bool_]:
+    """Whether each row keeps the limits on these columns, from their values in all rows."""
+    low, high = settings.at_least, settings.at_most
+    each = [(own >= low.get(name, -np.inf)) & (own <= high.get(name, np.inf)) for name, own in values.items()]
+    found: NDArray[np.bool_] = np.logical_and.reduce(each)
+    return found
+
+
+def _known(table: Table, outcomes: Sequence[str], measured: Sequence[str]) -> tuple[str, ...]:
+    """The outcomes that have a value in every row, and so are not measured, unless the user says that they are.
+
+    Raises:
+        ArgumentError: If all outcomes have a value in every row.
+    """
+    full = tuple(name for name in outcomes if len(history(table, name)[1]) == table.count)
+    columns = "column " + ", ".join(map(repr, outcomes))
+    message = f"every row of {table.name} has a value in {columns}: there is nothing left to find out. Leave "
+    require(len(full) < len(outcomes), message + "the column out of the table, or name another objective.")
+    return tuple(name for name in full if name not in measured)
 
 
 def _check_spelling(table: Table, objective: str, known: list[str | None], overruled: Mapping[str, Any]) -> None:
@@ -251,7 +277,7 @@ def _resumed(settings: Settings, given: Any, wanted: dict[str, Any], candidates:
     require(given is not None or Path(settings.table or "").exists(), message, DataError)
     table = open_table(settings.table if given is None else given, settings.id)
     names = table.schema.names
-    needed = [d.column for d in settings.columns if d.features or d.kind in ("id", "cost")]
+    needed = [d.column for d in settings.columns if d.features or d.kind in ("id", "cost", "known")]
     gone = [column for column in needed if column not in names]
     ids = Ids(table, settings.id)
     lacks = ""
@@ -297,6 +323,21 @@ def history(table: Table, objective: str) -> tuple[NDArray[np.int64], NDArray[np
         values = numbers(table, objective)
     rows = np.flatnonzero(~np.isnan(values))
     return rows, values[rows]
+
+
+def known_values(table: Table, names: Sequence[str]) -> dict[str, NDArray[np.float64]]:
+    """The values of known outcomes, `A` each.
+
+    Raises:
+        ArgumentError: If a cell is empty, or no finite number: names the row.
+    """
+    values = {}
+    for name in names:
+        rows, values[name] = history(table, name)
+        empty = np.setdiff1d(np.arange(table.count), rows)
+        message = "column {!r}, is empty: every row needs a value, because the column is known beforehand, and not measured."
+        require(not len(empty), f"{table.name}, {table.where(int(empty[0]) if len(empty) else 0)}, {message.format(name)}")
+    return values
 
 
 def told_columns(wanted: Mapping[str, Any]) -> tuple[str, ...]:

@@ -112,18 +112,53 @@ def check_costs(
         raise ShapeError(f"costs must be one number per arm, {known}, got {tuple(value.shape)}.")
     good = torch.isfinite(value) & (value > 0)
     require(bool(good.all()), f"costs must be finite and > 0, got {value[~good][:1].tolist()}.", NonFiniteError)
-    if first is not None:
-        whole = value.expand(broadcast_shapes(value.shape, first.shape))
-        first = first.expand(whole.shape)
-        others = (whole != whole.gather(-1, first)).nonzero().tolist()
-        if others:
-            place = tuple(others[0])
-            arm, equal = place[-1], (*place[:-1], int(first[place]))
+    other = None if first is None else _unequal(value, first)
+    if other is not None:
+        arm, equal, own, its = other
+        raise ArgumentError(
+            f"costs: equal arms must have the same cost, because they share one entry. Arm {arm} equals arm {equal}, "
+            f"and costs {own:g} instead of {its:g}."
+        )
+    return own_copy(value)
+
+
+def check_known(
+    names: Sequence[str], known: Any, batch_shape: torch.Size, num_arms: int, device: torch.device, first: Tensor | None = None
+) -> Tensor:
+    """Values of outcomes that are known for all arms, finite, `k x A` or `batch_shape x k x A`, as a float64 copy.
+
+    Args:
+        names: Names of these outcomes.
+        known: `k x A` or `batch_shape x k x A`.
+        batch_shape: Batch shape of the picks.
+        num_arms, device, first: As for `check_costs`; equal arms must have equal values.
+    """
+    value, tail = as_tensor("known", known, torch.float64, device), (len(names), num_arms)
+    fits = value.shape in (torch.Size(tail), torch.Size([*batch_shape, *tail]))
+    require(fits, f"known must have one number per arm, {num_arms:,}, for each outcome, got {tuple(value.shape)}.", ShapeError)
+    for name, own in zip(names, value.unbind(dim=-2), strict=True):
+        good = torch.isfinite(own)
+        require(bool(good.all()), f"known[{name!r}] must be finite, got {own[~good][:1].tolist()}.", NonFiniteError)
+        other = None if first is None else _unequal(own, first)
+        if other is not None:
+            arm, equal, here, there = other
             raise ArgumentError(
-                f"costs: equal arms must have the same cost, because they share one entry. Arm {arm} equals arm {equal[-1]}, "
-                f"and costs {whole[place].item():g} instead of {whole[equal].item():g}."
+                f"known[{name!r}]: equal arms must have equal values, because they share one entry. Arm {arm} equals arm "
+                f"{equal}, and has {here:g} instead of {there:g}."
             )
     return own_copy(value)
+
+
+def _unequal(value: Tensor, first: Tensor) -> tuple[int, int, float, float] | None:
+    """An arm, the first arm that equals it, and their values, which differ; None if there is no such arm."""
+    whole = value.expand(broadcast_shapes(value.shape, first.shape))
+    first = first.expand(whole.shape)
+    others = (whole != whole.gather(-1, first)).nonzero().tolist()
+    if not others:
+        return None
+    place = tuple(others[0])
+    equal = (*place[:-1], int(first[place]))
+    return place[-1], equal[-1], whole[place].item(), whole[equal].item()
 
 
 def check_generators(generator: Any, arms: Any, kernel: Any) -> tuple[tuple[torch.Generator, ...], torch.Size]:

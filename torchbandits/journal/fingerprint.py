@@ -49,8 +49,8 @@ def describe_policy(policy: Any) -> dict[str, str]:
     return {"__form__": FORM} | describe(policy)
 
 
-def describe_run(policy: Any, domain: ArmSet, costs: Any) -> dict[str, str]:
-    """The description of a policy, its arms (or box) and their costs. Cost: a pass over the arms.
+def describe_run(policy: Any, domain: ArmSet, costs: Any, known: Any = None) -> dict[str, str]:
+    """The description of a policy, its arms (or box), their costs and known outcomes. Cost: a pass over the arms.
 
     Arms that all batch rows share are described twice: by the way they are stored, and by a hash of their values.
 
@@ -63,8 +63,9 @@ def describe_run(policy: Any, domain: ArmSet, costs: Any) -> dict[str, str]:
         "journal= or store= out, and save bandit.state_dict() instead.",
         UnsupportedError,
     )
-    priced = {} if costs is None else {"costs": digest(torch.as_tensor(costs, dtype=torch.float64))}
-    return describe_policy(policy) | _arms(domain) | priced
+    given = {"costs": costs, "known": known}
+    own = {name: digest(torch.as_tensor(x, dtype=torch.float64)) for name, x in given.items() if x is not None}
+    return describe_policy(policy) | _arms(domain) | own
 
 
 def _arms(domain: ArmSet) -> dict[str, str]:

@@ -440,6 +440,7 @@ def begun(
     costs: Any,
     generators: Sequence[torch.Generator],
     beside: Mapping[str, str] | None = None,
+    known: Any = None,
 ) -> Iterator[None]:
     """A context with the journal, if any, open for a run of this policy on these arms (or this box); an error closes it.
 
@@ -448,11 +449,12 @@ def begun(
         policy, domain, costs: Those of the run; a resumed run must have the same.
         generators: Set to the states with which the run began, if the journal exists.
         beside: Further entries of the description that must be the same.
+        known: Known outcomes of the arms, which must be the same too.
     """
     if journal is None:
         yield
         return
-    described = describe_run(policy, domain, costs) | {"generators": str(len(generators))} | dict(beside or {})
+    described = describe_run(policy, domain, costs, known) | {"generators": str(len(generators))} | dict(beside or {})
     journal.begin(described, generators)
     ready = False
     try:

@@ -330,9 +330,9 @@ class Recorder:
         record = {"kind": "fit", "options": {"noise": noise, **options}}
         return self.change(partial(self.loop.refit_, noise, options), lambda _: record)
 
-    def move(self, arms: Tensor | ArmSource, costs: Any = None) -> None:
-        """Replace the arms and their costs."""
-        self.change(partial(self.loop.move_, arms, costs), lambda _: move_record(arms, costs), draws=False)
+    def move(self, arms: Tensor | ArmSource, costs: Any = None, known: Any = None) -> None:
+        """Replace the arms, their costs and known outcomes."""
+        self.change(partial(self.loop.move_, arms, costs, known), lambda _: move_record(arms, costs, known), draws=False)
 
     def draw_seeds(self, **beside: Any) -> list[int]:
         """A seed per batch row, drawn from the row's generator; `beside` holds additional entries of its record."""
@@ -419,9 +419,9 @@ class Recorder:
         """The content of a checkpoint: the state, and the arms if they differ from those at the start."""
         rows = self.loop.state.rows
         moved = self.journal is not None and self.journal.moved and self.loop.state.box is None
-        own: dict[str, Any] = {"state": self.state_dict(brief=True), "arms": None, "costs": None}
+        own: dict[str, Any] = {"state": self.state_dict(brief=True), "arms": None, "costs": None, "known": None}
         if moved:
-            own |= {"arms": rows.arms, "costs": rows.costs}
+            own |= {"arms": rows.arms, "costs": rows.costs, "known": rows.known}
         return own | {name: copy.deepcopy(part.state_dict()) for name, part in self.besides.items()}
 
     # ------------------------------------------------------------------ resuming
@@ -463,7 +463,8 @@ class Recorder:
     def restore(self, saved: dict[str, Any]) -> None:
         """Load a checkpoint."""
         if saved["arms"] is not None:
-            self._move_again(saved["arms"].to(self.loop.device), saved["costs"])
+            # Checkpoints of earlier versions have no known outcomes.
+            self._move_again(saved["arms"].to(self.loop.device), saved["costs"], saved.get("known"))
         # The header of the journal records the policy of the state.
         check_state(saved["state"], self.loop.state.state_dict())
         self.load(saved["state"])
@@ -526,7 +527,7 @@ class Recorder:
         elif kind == "forget":
             self.forget(*picks())
         elif kind == "set_arms":
-            self._move_again(get("arms"), maybe("costs"))
+            self._move_again(get("arms"), maybe("costs"), maybe("known"))
         elif kind == "maximize":
             found = iter(get("points"))
             dim = loop.arms.shape[-1]
@@ -545,10 +546,10 @@ class Recorder:
         else:
             raise DataError(f"unknown kind of record, {kind!r}: it was written by a later version.")
 
-    def _move_again(self, arms: Tensor, costs: Tensor | None) -> None:
+    def _move_again(self, arms: Tensor, costs: Tensor | None, known: Tensor | None) -> None:
         arms = check_arms(arms)
         check_replacement(arms, self.loop.arms, self.loop.batch_shape)
-        self.move(arms, costs)
+        self.move(arms, costs, known)
 
 
 class GatheredCalls:
@@ -757,7 +758,7 @@ def observe_record(pulls: Pulls, noise_var: Tensor | None = None) -> Record:
     return {"kind": "observe", **where, **sums, **own}
 
 
-def move_record(arms: Any, costs: Any) -> Record:
+def move_record(arms: Any, costs: Any, known: Any = None) -> Record:
     """The record of a change of arms, which contains all arms.
 
     Raises:
@@ -769,11 +770,9 @@ def move_record(arms: Any, costs: Any) -> Record:
         "with the source and observe() the data.",
         UnsupportedError,
     )
-    return {
-        "kind": "set_arms",
-        "arms": pack(arms),
-        "costs": None if costs is None else pack(as_tensor("costs", costs, torch.float64)),
-    }
+    given = {"costs": costs} | ({} if known is None else {"known": known})
+    own = {name: None if x is None else pack(as_tensor(name, x, torch.float64)) for name, x in given.items()}
+    return {"kind": "set_arms", "arms": pack(arms), **own}
 
 
 def report_record(report: Report, best: Tensor) -> Record:

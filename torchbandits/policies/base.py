@@ -42,6 +42,16 @@ class Policy(ABC, Generic[S]):
         return ()
 
     @property
+    def known(self) -> tuple[str, ...]:
+        """Names of outcomes that are known for all arms beforehand, and not told."""
+        return ()
+
+    @property
+    def ranks_known(self) -> bool:
+        """Whether these outcomes enter by their ranks, as the rewards of its models do."""
+        return False
+
+    @property
     def draws_on_update(self) -> bool:
         """Whether `update` may advance the generators."""
         return True

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchbandits.aims import Aim, Certifying, Constrained, Fidelity, Outlook, Safe, Scalarized
+from torchbandits.aims import Aim, Certifying, Constrained, Fidelity, Outlook, Safe, Scalarized, beside
 from torchbandits.arms import Shard, best_arm
 from torchbandits.batching import FixedSize
 from torchbandits.checks import check_instance, check_text
@@ -62,6 +62,7 @@ class Joint(Policy[TableState]):
         names: Names of the outcomes, in the order of the batch rows.
         regularizations: λ of each outcome; the engine's λ is that of the first outcome.
         noise_stds: Standard deviation of the noise of each outcome; the engine's is that of the first outcome.
+        known_names: Names of further outcomes that the aim reads, whose values are known for all arms; None for none.
     """
 
     engine: Composed
@@ -69,6 +70,7 @@ class Joint(Policy[TableState]):
     names: tuple[str, ...]
     regularizations: tuple[float, ...]
     noise_stds: tuple[float, ...]
+    known_names: tuple[str, ...] | None = None
 
     # ------------------------------------------------------------------ methods of the engine
 
@@ -76,6 +78,21 @@ class Joint(Policy[TableState]):
     def outcomes(self) -> tuple[str, ...]:
         """Names of the outcomes."""
         return self.names
+
+    @property
+    def known(self) -> tuple[str, ...]:
+        """Names of outcomes whose values are known for all arms, and given to the bandit."""
+        return self.known_names or ()
+
+    @property
+    def ranks_known(self) -> bool:
+        """Whether known outcomes enter by their ranks: for models that rank rewards, as `auto` does."""
+        return self.engine.from_data is not None
+
+    @property
+    def all_names(self) -> tuple[str, ...]:
+        """Names of the outcomes that are told, and of those that are known after them."""
+        return self.names + self.known
 
     @property
     def wanted(self) -> Aim:
@@ -89,10 +106,10 @@ class Joint(Policy[TableState]):
         if isinstance(aim, Scalarized | Certifying):
             signs = aim.signs
         elif isinstance(aim, Constrained | Safe):
-            signs = tuple(aim.objective.sign if j == aim.objective.outcome else 0.0 for j in range(len(self.names)))
+            signs = tuple(aim.objective.sign if j == aim.objective.outcome else 0.0 for j in range(len(self.all_names)))
         else:
-            signs = (0.0,) * len(self.names)
-        return {name: "minimize" if sign < 0 else "maximize" for name, sign in zip(self.names, signs, strict=True) if sign}
+            signs = (0.0,) * len(self.all_names)
+        return {name: "minimize" if sign < 0 else "maximize" for name, sign in zip(self.all_names, signs, strict=True) if sign}
 
     @property
     def directions(self) -> tuple[float, ...]:
@@ -243,7 +260,7 @@ class Joint(Policy[TableState]):
         rows, engine = state.rows, self.engine
         width = self.width(state)
         rule = engine.batch_rule if exactly is None else engine.batch_rule.exactly(exactly)
-        offered = on_offer(rows, available)
+        offered = self._offered(state, available)
         remaining = room_for(state, rule.max_batch_size, limit)
         twins = state.twins() if self.draws_on_select(state) else ()
         opened = first_picks(state, engine.initial, remaining, offered, twins) if state.opening else None
@@ -263,6 +280,23 @@ class Joint(Policy[TableState]):
         evidence = Evidence(values, state.table.leverage_at(index), width, states)
         return Selection(rows.points(index), index, index >= 0), evidence
 
+    def _offered(self, state: TableState, available: Tensor | None) -> Tensor | None:
+        """The arms that may be picked, `batch_shape x k x A` booleans, None for all: those that keep the limits on known
+        outcomes, if any on offer does."""
+        offered, known, aim = on_offer(state.rows, available), state.rows.known, self.wanted
+        k = len(self.names)
+        limits = aim.limits if known is not None and isinstance(aim, Constrained | Scalarized) else ()
+        kept = [
+            limit.sign * known[..., limit.outcome - k, :] >= limit.sign * limit.value
+            for limit in limits
+            if known is not None and limit.outcome >= k
+        ]
+        if not kept:
+            return offered
+        own = torch.stack(kept).all(dim=0).unsqueeze(-2).expand(state.rows.row_of_arm.shape)
+        own = own if offered is None else own & offered
+        return torch.where(own.any(dim=-1, keepdim=True), own, True if offered is None else offered)
+
     def _picked(
         self,
         state: TableState,
@@ -279,7 +313,7 @@ class Joint(Policy[TableState]):
             empty = torch.full((*width.shape, 0), -1, device=device)
             return empty, empty.double()
         outlook = self._outlook(state, width)
-        mean, weight = outlook.mean, outlook.weight
+        mean, weight, known = outlook.mean, outlook.weight, _known(state)
         room = remaining[..., 0]
         per_row = twins[:: width.shape[-1]]
         drawn = self._drawn(state, width, remaining, twins)
@@ -298,7 +332,7 @@ class Joint(Policy[TableState]):
                 outlook,
                 pending=outlook.pending | (counts > 0),
                 settled=outlook.settled | (counts > 0),
-                drawn=None if drawn is None else drawn[..., place, :],
+                drawn=None if drawn is None else beside(drawn[..., place, :], known),
                 offered=None if closed is None and max_pulls is None else allowed,
                 told=outlook.told + place,
                 generators=[g if on else None for g, on in zip(per_row, live.reshape(-1).tolist(), strict=False)],
@@ -339,7 +373,7 @@ class Joint(Policy[TableState]):
         arms = self.aim.contenders(replace(outlook, seen=seen))
         if arms is None:
             return None
-        pulls = state.rows.counts(state.statistics.weights).expand(outlook.mean.shape).amax(dim=-2)
+        pulls = state.rows.counts(state.statistics.weights).expand(state.rows.row_of_arm.shape).amax(dim=-2)
         return (-pulls).masked_fill(~arms, -torch.inf), due
 
     @without_gradients
@@ -353,15 +387,21 @@ class Joint(Policy[TableState]):
     def _outlook(self, state: TableState, width: Tensor) -> Outlook:
         """The inputs of the aim that follow from the observed rewards, without pending picks, draws and generators."""
         mean, std = (part.double() for part in marginals(state))
-        entries, costs = state.rows.offered(None), state.rows.costs
+        entries, costs, known = state.rows.offered(None), state.rows.costs, _known(state)
         told = (state.rows.counts(state.statistics.weights) > 0).expand(mean.shape)
         pending = _marked(state.pending_index, state.pending_counts, mean).any(dim=-2)
+        reach, bounds = state.kappa2.double().sqrt().expand_as(width), width
+        if known is not None:
+            apart = known.amax(dim=-1, keepdim=True) - known.amin(dim=-1, keepdim=True)
+            reach = beside(reach.unsqueeze(-1), apart.clamp_min(torch.finfo(known.dtype).tiny)).squeeze(-1)
+            bounds = beside(width.unsqueeze(-1), torch.zeros_like(apart)).squeeze(-1)
+            mean, std = all_outcomes(state, mean, std)
         return Outlook(
             mean=mean,
             std=std,
             known=std,
-            width=width,
-            reach=state.kappa2.double().sqrt().expand_as(width),
+            width=bounds,
+            reach=reach,
             drawn=None,
             entries=None if entries is None else entries.expand(*width.shape, -1)[..., 0, :],
             offered=None,
@@ -369,6 +409,7 @@ class Joint(Policy[TableState]):
             table=state.table,
             weight=self._weights(mean),
             costs=None if costs is None else costs.expand(*width.shape, -1)[..., 0, :],
+            num_known=0 if known is None else known.shape[-2],
             generators=[None] * width[..., 0].numel(),
             seen=told.any(dim=-2),
             pending=pending,
@@ -385,7 +426,7 @@ class Joint(Policy[TableState]):
         """The arms that the aim ranks highest, `... x count`, −1 where padded. If the aim draws trade-offs, first the best arm
         of each of the `draws`, then the second best of each, and so on. See `OutcomeBandit.leaders`."""
         outlook = self._outlook(state, self.width(state))
-        offered = on_offer(state.rows, None)
+        offered = self._offered(state, None)
         open_ = None if offered is None else offered.expand(*outlook.width.shape, -1)[..., 0, :]
         generators = [torch.Generator().manual_seed(seed) for _ in outlook.generators]
         # An acquisition function may also consider arms that were already told.
@@ -409,19 +450,42 @@ class Joint(Policy[TableState]):
         return torch.cat(list(state.draws.draw(sizes, width, twins)), dim=-2).double()
 
 
+def all_outcomes(state: TableState, mean: Tensor, std: Tensor) -> tuple[Tensor, Tensor]:
+    """Means and standard deviations of the outcomes on all arms, `... x k x A`, model units, with those of known outcomes after
+    them."""
+    known = _known(state)
+    return beside(mean, known), beside(std, None if known is None else torch.zeros_like(known))
+
+
+def _known(state: TableState) -> Tensor | None:
+    """The known outcomes of all arms, `... x j x A`, model units; None if there are none."""
+    rows = state.rows
+    return rows.known if rows.known_scores is None else rows.known_scores
+
+
+def known_at(state: TableState, index: Tensor) -> Tensor | None:
+    """The values of the known outcomes at arms `... x n`, `... x j x n`, reward units; None if there are none."""
+    known = state.rows.known
+    if known is None:
+        return None
+    shape = (*index.shape[:-1], known.shape[-2])
+    return known.expand(*shape, known.shape[-1]).gather(-1, index.unsqueeze(-2).expand(*shape, index.shape[-1]))
+
+
 def _marked(index: Tensor, counts: Tensor, like: Tensor) -> Tensor:
     """Mask of the arms with a positive count among picks `... x p`, as booleans shaped like `... x A` values."""
     found = torch.zeros_like(like).scatter_add(-1, index.clamp_min(0).expand(*like.shape[:-1], -1), counts.to(like))
     return found > 0
 
 
-def joint(models: Any, aim_of: Any, *, estimated: bool = True) -> Joint:
+def joint(models: Any, aim_of: Any, *, estimated: bool = True, known: Any = ()) -> Joint:
     """Combine one policy per outcome into a policy of several outcomes, which uses all their ingredients except the scores.
 
     Args:
         models: Policies with a single Gaussian process, by the name of their outcome.
         aim_of: Function from the names of the outcomes to the aim.
         estimated: Whether models may estimate units, kernel and noise from the data, as `auto` does.
+        known: Names of outcomes that are known for all arms; the aim's names are those of the models, and then these.
 
     Raises:
         ArgumentError: If a name is not a string, or a model is not a policy.
@@ -436,6 +500,11 @@ def joint(models: Any, aim_of: Any, *, estimated: bool = True) -> Joint:
         check_text("the name of an outcome", name)
         check_instance(f"models[{name!r}]", part, Policy, f"a torchbandits policy: {_MODELS} or auto")
         _check_model(name, part, estimated)
+    listed = isinstance(known, Sequence) and not isinstance(known, str) and all(isinstance(name, str) for name in known)
+    require(listed, f"known must be a list of names of outcomes, got {known!r:.60}. Their values are given to the bandit.")
+    given = tuple(known)
+    twice = [name for place, name in enumerate(given) if name in names or name in given[:place]]
+    require(not twice, f"known names {twice[:1]}, which is an outcome already.")
     parts = tuple(_with_own_width(part) for part in parts)
     first = parts[0]
     for name, part in zip(names, parts, strict=True):
@@ -455,7 +524,7 @@ def joint(models: Any, aim_of: Any, *, estimated: bool = True) -> Joint:
         memory_budget=min(budgets, default=None),
     )
     lams, stds = tuple(p.regularization for p in parts), tuple(p.noise_std for p in parts)
-    return Joint(engine, aim_of(names), names, lams, stds)
+    return Joint(engine, aim_of(names + given), names, lams, stds, given or None)
 
 
 def _with_own_width(part: Any) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -69,7 +68,7 @@ class Successive:
         for place in range(self._swept, self._index.shape[-1]):
             self._sweep.hallucinate(self._index[..., place : place + 1], self._counts[..., place : place + 1])
         self._swept = self._index.shape[-1]
-        now = replace(outlook, std=self._std(self._sweep.leverage))
+        now = outlook.with_std(self._std(self._sweep.leverage))
         value = self._aim.scores(now, self._score)
         self._bounds, self._last = None, (now, value)
         return best_arm(value), value.amax(dim=-1)
@@ -86,9 +85,8 @@ class Successive:
             across = self._table.covariance(picked, self._table.features(own), frozen=False)
             leverage = self._table.leverage.gather(-1, own) - conditioning.directions(across).square().sum(dim=-2)
             offered = None if outlook.offered is None else outlook.offered[index]
-            some = replace(
-                outlook.of(index, offered, outlook.seen[index], outlook.pending[index]), std=self._std(leverage.clamp_min(0))
-            )
+            some = outlook.of(index, offered, outlook.seen[index], outlook.pending[index])
+            some = some.with_std(self._std(leverage.clamp_min(0)))
             value = self._aim.scores(some, self._score)
             fresh = self._aim.bounds(some, self._score, value)
             if fresh is None:

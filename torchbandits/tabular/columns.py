@@ -60,6 +60,7 @@ _LIKE_A_DATE = re.compile(r"\d{1,4}[-./]\d{1,2}[-./]\d{1,4}\b")
 _DATE = re.compile(r"\d{1,2}([-./])\d{1,2}\1\d{4}|\d{4}([-./])\d{1,2}\2\d{1,2}")
 _DECIMAL_COMMA = re.compile(r"[+-]?\d+(,\d+)?")
 _WORDS = re.compile(r"[^\W\d_]{4,}([ -][^\W\d_]+)*")
+_ROLES = {"id": "names the rows", "known": "a value in every row: not measured"}
 # A date as it is read from a file.
 _LIKE_A_WRITTEN_DATE = r"\d{4}-\d\d-\d\d(?!\d)"
 # A number with a unit, a sign such as <, or separators of thousands.
@@ -269,7 +270,7 @@ class Decision:
 
     Attributes:
         column: The name of the column.
-        kind: One of `KINDS`, or a role: `id`, `objective`, `cost`, `candidates`.
+        kind: One of `KINDS`, or a role: `id`, `objective`, `limit`, `known`, `cost`, `candidates`.
         why: The reason in words.
         missing: Number of empty cells.
         categories: Values of a category, an ordered column or substances, in order.
@@ -383,7 +384,7 @@ def decide(table: Table, roles: Mapping[str, str], overruled: Mapping[str, Any],
     texts: dict[str, str] = {}
     for name in names:
         if name in roles:
-            decided.append(Decision(name, roles[name], "as told" if roles[name] != "id" else "names the rows"))
+            decided.append(Decision(name, roles[name], _ROLES.get(roles[name], "as told")))
         elif overruled.get(name) == "ignore":
             decided.append(Decision(name, "ignore", "as told"))
         elif name not in wanted:

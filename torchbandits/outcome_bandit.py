@@ -246,7 +246,8 @@ class OutcomeBandit(Bandit):
         """Replace the arms and keep all observations, as `Bandit.set_arms_`.
 
         Args:
-            arms, costs: As for `Bandit.set_arms_`.
+            arms: As for `Bandit.set_arms_`.
+            costs: As for `Bandit.set_arms_`.
             known: Values of the known outcomes at the new arms, as for the constructor.
         """
         self._move(arms, costs, _stacked(self.policy.known, known))

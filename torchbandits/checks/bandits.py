@@ -131,7 +131,9 @@ def check_known(
         names: Names of these outcomes.
         known: `k x A` or `batch_shape x k x A`.
         batch_shape: Batch shape of the picks.
-        num_arms, device, first: As for `check_costs`; equal arms must have equal values.
+        num_arms: A.
+        device: Device of the arms.
+        first: As for `check_costs`; equal arms must have equal values.
     """
     value, tail = as_tensor("known", known, torch.float64, device), (len(names), num_arms)
     fits = value.shape in (torch.Size(tail), torch.Size([*batch_shape, *tail]))

@@ -440,7 +440,7 @@ class OutcomeBandit(Bandit):
             return replace(found, failed=failed, avoided=avoided)
 
     def model(self) -> Any:
-        """The posteriors as one BoTorch model, a `ModelList` of a `BanditModel` per outcome that is told, tabulated on the arms.
+        """The posteriors as one BoTorch model, a `ModelList` of a `BanditModel` per told outcome, tabulated on the arms.
 
         It is an input of BoTorch's acquisition functions for several outcomes, which `botorch.optimize_arms` maximises over the
         arms. The model does not contain pending picks: pass their points as `X_pending`.

@@ -173,9 +173,6 @@ def test_rows_are_added_with_their_known_values(tmp_path: Path):
         c.extend(table.assign(cost=table["cost"].where(table.index != 27)))
     with pytest.raises(ArgumentError, match="no column 'cost'"):
         c.extend(table[25:].drop(columns="cost"))
-    twin = table[:1].assign(id="999", cost=1.0)
-    with pytest.raises(ArgumentError, match=r"rows '000' and '999' .* have .* and 1|rows '000' and '999' .* have 1 and"):
-        c.extend(twin)
     assert c.extend(table) == 5
     c.tell(measured(c.ask(4)))
     rows = c.ask(22, repeats=False)
@@ -187,12 +184,43 @@ def test_rows_are_added_with_their_known_values(tmp_path: Path):
     assert {"025", "026", "027", "028", "029"} <= {*rows["id"], *again.results()["id"]}
 
 
-def test_equal_rows_with_different_known_values_are_refused():
+def test_of_equal_rows_the_best_by_what_is_known_is_selected(tmp_path: Path):
+    """As of one compound of several suppliers."""
     table = priced(12)
-    twin = table[:1].assign(id="999", cost=1.0)
-    with pytest.raises(ArgumentError, match=r"objectives and limits: rows '000' and '999' .*the model sees one candidate"):
-        campaign(pd.concat([table, twin]), at_most=None)
-    campaign(pd.concat([table, twin.assign(cost=table["cost"])]), at_most=None)
+    dear, cheap = (
+        table.assign(id=[f"{name}{i}" for i in range(12)], cost=table["cost"] + by) for name, by in (("d", 3), ("c", -3))
+    )
+    whole = pd.concat([table, dear, cheap], ignore_index=True)
+    c = campaign(whole, at_most=None, journal=tmp_path / "lab.journal")
+    rows = c.ask(6)
+    assert rows["id"].str.startswith("c").all()
+    c.tell(measured(rows))
+    assert c.front()["id"].str.startswith("c").all()
+    with pytest.raises(ArgumentError, match="13 more rows are asked for, and 12"):
+        c.ask(13)
+    left = [f"c{i}" for i in range(12) if f"c{i}" not in {*rows["id"]}]
+    c.exclude(left[:1])
+    rows = c.ask(6, repeats=False)
+    place = int(left[0][1:])
+    assert {*rows["id"]} == {f"{place:03d}", *left[1:]}, "out of stock, so that the second cheapest is selected"
+    c.forget()
+    # A supplier that is cheaper still.
+    c.extend(table.assign(id=[f"e{i}" for i in range(12)], cost=table["cost"] - 5))
+    assert c.ask(5, repeats=False)["id"].str.startswith("e").all()
+    expected = c.front()
+    assert {text[0] for text in expected["id"]} <= {"c", "e"}
+    c.close()
+    again = tb.OutcomeCampaign(whole, journal=tmp_path / "lab.journal")
+    pd.testing.assert_frame_equal(again.front(), expected)
+    again.close()
+    with pytest.raises(ArgumentError, match=r"objectives and limits: rows 'd0' and '000' .*neither row is the better one"):
+        campaign(whole, ["yield"], minimize=[], at_least={"cost": 5.0}, at_most={"cost": 500.0})
+    # Cheap but heavy, or light but dear.
+    heavy = whole.assign(weight=np.where(whole["id"].str.startswith("c"), 9.0, 1.0))
+    with pytest.raises(
+        ArgumentError, match=r"rows '000' and 'c0' .* in column 'weight'|rows 'c0' and '000' .* in column 'weight'"
+    ):
+        campaign(heavy, ["yield", "cost", "weight"], minimize=["cost", "weight"], at_most=None)
 
 
 def test_a_policy_of_ones_own_names_what_is_known():

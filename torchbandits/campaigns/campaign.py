@@ -341,8 +341,8 @@ class Campaign(Readable):
             made = True
             return bandit
         except ArgumentError:
-            if isinstance(arms, Tensor):
-                self._check_equal(self._pool, arms, priced)
+            if priced is not None and isinstance(arms, Tensor):
+                check_equal_costs(self._pool, settings.cost, arms, priced)
             raise
         except StateError as error:
             changed = {"arms was": "a cell, or the order of the rows", "costs was": f"column {settings.cost!r}"}
@@ -368,14 +368,9 @@ class Campaign(Readable):
     def _bandit_on(self, policy: Policy, arms: Any, generator: torch.Generator | None, priced: Tensor | None) -> Bandit:
         return Bandit(policy, arms, generator=generator, costs=priced, journal=self._journal)
 
-    def _set_arms(self, arms: Tensor, priced: Tensor | None, table: Table) -> None:
-        """Replace the arms of the bandit by those of a table."""
+    def _set_arms(self, arms: Tensor, priced: Tensor | None, pool: Candidates) -> None:
+        """Replace the arms of the bandit by those of other candidates."""
         self._bandit.set_arms_(arms, costs=priced)
-
-    def _check_equal(self, pool: Candidates, arms: Tensor, priced: Tensor | None) -> None:
-        """Refuse rows that are one arm and have unequal values: names two of them."""
-        if priced is not None:
-            check_equal_costs(pool, self._settings.cost, arms, priced)
 
     # ------------------------------------------------------------------ ask and tell
 
@@ -821,9 +816,10 @@ class Campaign(Readable):
             files.write_atomically(self._added_file(), lambda temporary: parquet.write_table(added, temporary))
         try:
             arms = torch.cat([self._bandit.loop.state.rows.arms, self._arms.there(features)])
-            self._set_arms(arms, self._arms.there(priced), whole)
+            self._set_arms(arms, self._arms.there(priced), pool)
         except ArgumentError:
-            self._check_equal(pool, arms, priced)
+            if priced is not None:
+                check_equal_costs(pool, settings.cost, arms, priced)
             raise
         except UnsupportedError as error:
             message = f"the policy of this campaign is bound to the rows it began with: {ANOTHER}."

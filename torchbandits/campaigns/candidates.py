@@ -117,34 +117,17 @@ def check_equal_costs(pool: Candidates, column: str | None, arms: Tensor, costs:
         arms: Features, `A x d`.
         costs: Costs, `A`.
     """
-    if (found := _alike_but(pool, arms, costs)) is not None:
-        alike, cost, dearer = found
-        raise ArgumentError(
-            f"cost: {alike}, and cost {cost:g} and {dearer:g} in column {column!r}; the model sees one candidate, which needs "
-            "one cost. Keep the cheapest of such rows, give them one cost, or make a column in which they differ a feature. "
-            "Without a column of costs, constraints.Total (ask --total) takes the cheapest."
-        )
-
-
-def check_equal_known(pool: Candidates, column: str, arms: Tensor, values: Tensor) -> None:
-    """Refuse rows with equal features and different values of a known outcome, `A`: names two of them."""
-    if (found := _alike_but(pool, arms, values)) is not None:
-        alike, one, other = found
-        raise ArgumentError(
-            f"objectives and limits: {alike}, and have {one:g} and {other:g} in column {column!r}; the model sees one "
-            "candidate, which needs one value. Keep the best of such rows, give them one value, or make a column in which they "
-            "differ a feature."
-        )
-
-
-def _alike_but(pool: Candidates, arms: Tensor, values: Tensor) -> tuple[str, float, float] | None:
-    """Two rows with equal features and different values: the rows in words, and the values; None if there are none."""
     _, group = arms.cpu().unique(dim=0, return_inverse=True)
-    order, known = torch.argsort(group, stable=True), values.cpu()
+    order, known = torch.argsort(group, stable=True), costs.cpu()
     same = (group[order][1:] == group[order][:-1]) & (known[order][1:] != known[order][:-1])
     places = same.nonzero()[:1, 0]
     if not len(places):
-        return None
+        return
     rows = order[places[0] : places[0] + 2].numpy()
-    (one, other), (first, second) = pool.ids.of(rows), known[rows].tolist()
-    return f"rows {one!r} and {other!r} of {pool.table.name} differ only in columns that are no features", first, second
+    (one, other), (cost, dearer) = pool.ids.of(rows), known[rows].tolist()
+    raise ArgumentError(
+        f"cost: rows {one!r} and {other!r} of {pool.table.name} differ only in columns that are no features, and cost "
+        f"{cost:g} and {dearer:g} in column {column!r}; the model sees one candidate, which needs one cost. Keep the cheapest "
+        "of such rows, give them one cost, or make a column in which they differ a feature. Without a column of costs, "
+        "constraints.Total (ask --total) takes the cheapest."
+    )

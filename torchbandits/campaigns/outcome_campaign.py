@@ -32,7 +32,8 @@ from torchbandits.campaigns.campaign import (
     of_measurements,
     overruled_by,
 )
-from torchbandits.campaigns.candidates import Candidates, check_equal_known
+from torchbandits.campaigns.candidates import Candidates
+from torchbandits.campaigns.copies import best_equal, first_equal
 from torchbandits.campaigns.corrections import Corrected, Wanted, check_result, versions_of
 from torchbandits.campaigns.known_noise import known_noise
 from torchbandits.campaigns.results import (
@@ -71,6 +72,7 @@ from torchbandits.policies.from_data import REPEATS
 from torchbandits.policies.joint import Joint, all_outcomes
 from torchbandits.policies.picking import marginals
 from torchbandits.sets import table_of
+from torchbandits.sources import ArmSource
 from torchbandits.stopping import Decision, ImprovementPerCost, ProbableRegret, Rule
 from torchbandits.tabular.encoding import feature_names
 from torchbandits.tabular.tables import Table
@@ -122,6 +124,8 @@ class OutcomeCampaign(Campaign):
     Raises:
         ArgumentError, DataError, StateError: As for `Campaign`.
     """
+
+    _best: tuple[int, NDArray[np.int64] | None] | None = None
 
     @explains_keywords
     def __init__(
@@ -194,24 +198,45 @@ class OutcomeCampaign(Campaign):
                 f"policy: its {what} are {_listed(its)}, and those of the campaign are {_listed(own)}: make the policy for "
             )
             require(its == own, message + "the latter.")
-        known = known_values(self._pool.table, settings.known) or None
+        known, _ = self._known_of(self._pool, arms)
         return OutcomeBandit(policy, arms, generator=generator, costs=priced, journal=self._journal, known=known)
 
-    def _set_arms(self, arms: Tensor, priced: Tensor | None, table: Table) -> None:
+    def _set_arms(self, arms: Tensor, priced: Tensor | None, pool: Candidates) -> None:
         assert isinstance(self._bandit, OutcomeBandit)
-        self._bandit.set_arms_(arms, costs=priced, known=known_values(table, self._settings.known) or None)
+        self._bandit.set_arms_(arms, costs=priced, known=self._known_of(pool, arms)[0])
+
+    def _known_of(
+        self, pool: Candidates, arms: Tensor | ArmSource
+    ) -> tuple[dict[str, NDArray[np.float64]] | None, NDArray[np.int64] | None]:
+        """The known values of rows, those of the best of equal rows, and this row (see `best_equal`)."""
+        settings = self._settings
+        if not settings.known:
+            return None, None
+        known = known_values(pool.table, settings.known)
+        best = best_equal(first_equal(arms), known, settings.directions, pool)
+        return known if best is None else {name: own[best] for name, own in known.items()}, best
 
     def _on_offer(self) -> Tensor | None:
-        offer = super()._on_offer()
-        if not (limited := self._settings.limited & {*self._settings.known}):
+        offer, settings = super()._on_offer(), self._settings
+        if not settings.known:
             return offer
-        kept = torch.from_numpy(keeping(self._settings, known_values(self._pool.table, sorted(limited))))
-        return kept if offer is None else kept & offer
+        found = np.ones(self._pool.count, bool) if offer is None else offer.numpy().copy()
+        if limited := settings.limited & {*settings.known}:
+            found &= keeping(settings, known_values(self._pool.table, sorted(limited)))
+        if (best := self._best_equal()) is not None:
+            found &= ~found[best] | (best == np.arange(len(best)))
+        return torch.from_numpy(found)
 
-    def _check_equal(self, pool: Candidates, arms: Tensor, priced: Tensor | None) -> None:
-        super()._check_equal(pool, arms, priced)
-        for name, values in known_values(pool.table, self._settings.known).items():
-            check_equal_known(pool, name, arms, torch.from_numpy(values))
+    def _best_equal(self) -> NDArray[np.int64] | None:
+        """For each row the best of the rows with its features, computed anew where rows were added."""
+        if self._best is None or self._best[0] != self._pool.count:
+            self._best = self._pool.count, self._known_of(self._pool, self._bandit.loop.state.rows.source)[1]
+        return self._best[1]
+
+    def _fulfilling(self, rows: Tensor, told: list[int], where: Any) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+        found, kept = super()._fulfilling(rows, told, where)
+        best = self._best_equal() if self._settings.known else None
+        return found if best is None else np.where(np.isin(found, told), found, best[found]), kept
 
     def _remember(self) -> None:
         self._results = OutcomeRecord.of(self._journal, len(self._settings.outcomes))

@@ -105,6 +105,14 @@ class Settings:
         return {*self.at_least, *self.at_most}
 
     @property
+    def directions(self) -> dict[str, float]:
+        """For each known outcome 1.0 if larger values are better and −1.0 if smaller values are, by its objective or else by
+        its limits; 0.0 for limits on both sides."""
+        found = {name: float((name in self.at_least) - (name in self.at_most)) for name in self.known}
+        aims = {name: -1.0 if aim == "minimize" else 1.0 for name, aim in self.objectives.items()}
+        return {name: aims.get(name, found[name]) for name in self.known}
+
+    @property
     def decisions(self) -> Decisions:
         """The decisions on all columns."""
         return Decisions(self.columns)

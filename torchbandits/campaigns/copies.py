@@ -1,0 +1,66 @@
+"""Rows with equal features and different known values, such as a compound of several suppliers: the best one stands for all."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from torchbandits.arms.scanning import scan
+from torchbandits.campaigns.candidates import Candidates
+from torchbandits.errors import ArgumentError
+from torchbandits.sources import ArmSource
+from torchbandits.sources.duplicates import first_occurrence
+
+Values = Mapping[str, NDArray[np.float64]]
+
+
+def first_equal(arms: Tensor | ArmSource) -> NDArray[np.int64] | None:
+    """The lowest row with the features of each row; None if all rows differ."""
+    first = first_occurrence(arms) if isinstance(arms, Tensor) else scan(arms).first
+    return None if first is None else first.cpu().numpy()
+
+
+def best_equal(
+    first: NDArray[np.int64] | None, known: Values, directions: Mapping[str, float], pool: Candidates
+) -> NDArray[np.int64] | None:
+    """For each row the row of the same features whose known values are best; None if rows of the same features have the same.
+
+    Args:
+        first: The lowest row with the features of each row; None if all rows differ.
+        known: The values of each known outcome in all rows.
+        directions: For each of them 1.0 if larger values are better, −1.0 if smaller values are, and 0.0 if neither is.
+        pool: The candidates, for messages.
+
+    Raises:
+        ArgumentError: If of some rows none has the best values of all known outcomes: names two of them.
+
+    Cost: O(A log A).
+    """
+    if first is None or not known:
+        return None
+    rows = np.arange(len(first))
+    signed = np.array([(directions[name] or 1.0) * own for name, own in known.items()])
+    # The last row of a group is the best by the first outcome, by the second among equal ones, and so on; then the first row.
+    order = np.lexsort((-rows, *signed[::-1], first))
+    ends = np.append(np.flatnonzero(np.diff(first[order])), len(rows) - 1)
+    best = rows.copy()
+    best[first[order[ends]]] = order[ends]
+    best = best[first]
+    if (signed == signed[:, best]).all():
+        return None
+    either = np.array([[directions[name] == 0] for name in known])
+    worse = (signed > signed[:, best]) | (either & (signed != signed[:, best]))
+    if worse.any():
+        place, row = (int(part[0]) for part in np.nonzero(worse))
+        name = list(known)[place]
+        one, other = pool.ids.of(np.array([best[row], row]))
+        raise ArgumentError(
+            f"objectives and limits: rows {one!r} and {other!r} of {pool.table.name} differ only in columns that are no "
+            f"features, and have {known[name][best[row]]:g} and {known[name][row]:g} in column {name!r}; the model sees one "
+            "candidate, and neither row is the better one. Keep one of such rows, or make a column in which they differ a "
+            "feature."
+        )
+    return best

@@ -461,10 +461,11 @@ def session(text: str) -> list[str]:
     return found
 
 
-def test_the_tutorial_is_a_session_that_works(folder: Path):
+def test_the_tutorial_is_a_session_that_works(folder: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("torchbandits.campaigns.campaign.auto", tb.auto)  # the page shows which rows a reader is given
     whole = (Path(__file__).parents[1] / "docs" / "tutorials" / "campaign.md").read_text()
     text, several = whole.split("## Several outcomes\n")
-    table, results, more = re.findall(r"^```csv\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+    table, first, results, more = re.findall(r"^```csv\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
     (folder / "candidates.csv").write_text(table)
     (folder / "more.csv").write_text(more)
     (folder / "results.csv").write_text(results)
@@ -472,23 +473,25 @@ def test_the_tutorial_is_a_session_that_works(folder: Path):
     for line in re.search(r"^```text\n(.*?)^```", text, re.DOTALL | re.MULTILINE)[1].splitlines():
         assert any(line.split() == shown.split() for shown in new.splitlines()), line
     assert "92 rows: made.csv" in made
-    assert len(plate(plate_csv)) == 4
+    assert plate_csv == first, "the page shows the plate that a reader gets"
     assert "3 measurements and 1 failed evaluation told." in tell
-    assert re.match(r"A9 is corrected: [\d.]+ before, 62\.4 now\. The journal as it was is kept in ", corrected)
-    assert plate(best)["id"].iloc[0] == "A9"
+    assert "had not been asked for" not in tell
+    assert re.match(r"B2 is corrected: [\d.]+ before, 62\.4 now\. The journal as it was is kept in ", corrected)
+    assert plate(best)["id"].iloc[0] == "B2"
     shown = re.findall(r"^```text\n(.*?)^```", text, re.DOTALL | re.MULTILINE)[1]
     titles = [line.partition(":")[0] for line in shown.splitlines()]
     assert [line.partition(":")[0] for line in explained.splitlines()] == titles
     assert "Report: campaign/report.html" in report
-    assert {"A5", "B2"} <= set(plate(planned)["id"])
+    assert {"A6", "B3"} <= set(plate(planned)["id"])
     assert ["2 rows excluded, 2 in all." in excluded[0], "3 rows excluded, 5 in all." in excluded[1]] == [True, True]
     assert "2 rows added. The campaign has 14 rows now." in extended
     # The section on several outcomes is a separate session.
     shutil.rmtree("campaign")
     (results,) = re.findall(r"^```csv\n(.*?)^```", several, re.DOTALL | re.MULTILINE)
     (folder / "results.csv").write_text(results)
-    new, tell, front, report = session(several.split("## Large tables")[0])
+    new, asked, tell, front, report = session(several.split("## Large tables")[0])
     assert "No value of yield, cost, toxicity is known yet." in new
+    assert list(plate(asked)["id"]) == [line.partition(",")[0] for line in results.splitlines()[1:]]
     assert "8 measurements and 1 failed evaluation told." in tell
     assert {"id", "keeps limits", "on the front"} <= set(plate(front).columns)
     assert "Report: campaign/report.html" in report

@@ -149,7 +149,8 @@ def _version(asked: bool) -> bool:
 def options(
     version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")] = False,
 ) -> None:
-    """Gaussian-process bandits over very large candidate sets."""
+    """Gaussian-process bandits over very large candidate sets. With a spreadsheet of candidates, begin with `campaign`; for a
+    first picture, `run quickstart`."""
 
 
 @app.command()

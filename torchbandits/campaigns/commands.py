@@ -49,7 +49,10 @@ else:
     from torchbandits.tabular.extras import parquet
     from torchbandits.tabular.extras import pyarrow as pa
 
-campaign_app = typer.Typer(help="Choose the next experiments from a table of candidates, file by file.", no_args_is_help=True)
+campaign_app = typer.Typer(
+    help="Choose the next experiments from a table of candidates: `new` once, then `ask` and `tell` in turn.",
+    no_args_is_help=True,
+)
 JOURNAL = "journal"
 SETTINGS = f"{JOURNAL}.campaign.json"
 CANDIDATES = "candidates.parquet"
@@ -132,7 +135,9 @@ def new(
     only: Annotated[
         str | None, typer.Option("--candidates", help='Rows that may be selected: a column, or "temp < 80 and dry".')
     ] = None,
-    cost: Annotated[str | None, typer.Option(help="Column of the cost of an evaluation.")] = None,
+    cost: Annotated[
+        str | None, typer.Option(help="Column of the cost of an evaluation: rows are chosen by what they promise per cost.")
+    ] = None,
     noise_std: Annotated[
         list[str] | None,
         typer.Option(help="Standard deviation of a measurement, if known; yield=0.5 for one of several outcomes."),
@@ -339,11 +344,15 @@ def front(
 @campaign_app.command()
 def stop(
     within: Annotated[
-        float | None, typer.Option(help="Stop when the best row is probably within this distance of the optimum (--noise-std).")
+        float | None,
+        typer.Option(
+            help="Stop when the best row is probably within this distance of the optimum. Needs --noise-std of `new`."
+        ),
     ] = None,
     delta: Annotated[float, typer.Option(help="Allowed probability that it is not within this distance.")] = 0.05,
     price: Annotated[
-        float | None, typer.Option(help="Stop when no row has this expected improvement per unit of cost (--noise-std).")
+        float | None,
+        typer.Option(help="Stop when no row has this expected improvement per unit of cost. Needs --noise-std of `new`."),
     ] = None,
     measurements: Annotated[
         int | None,

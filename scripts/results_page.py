@@ -38,7 +38,7 @@ MISSING = "missing.md"
 """File beside the configurations of figures: the reproductions that failed, and why."""
 DOTS_PER_INCH = 100
 
-INTRODUCTION = """# Results
+INTRODUCTION = """# Figures of the papers
 
 This page shows every figure and table of the papers that the package reproduces. The first table lists what was reproduced and
 what was not. The sections after it show each figure, the published numbers beside ours, the verdicts on the claims, and the

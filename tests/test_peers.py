@@ -181,6 +181,7 @@ def test_the_page_shows_ranks_losses_and_what_is_missing(tmp_path: Path) -> None
     assert (tmp_path / "results" / "peers" / "ranks.png").stat().st_size > 10_000
     assert "4 tables, 3 seeds each" in words
     assert "`baybe` (9 runs, 3 s each)" in words
+    assert "| mean regret | 2.00 | `smac`, 1.00 | `smac` | none |" in words.partition("\n## ")[2].partition("\n## ")[0]
     assert "| `smac` | 1.00 (1.00 to 1.00)" in words
     assert "| `smac` | 0.100 (0.100 to 0.100) | 12 | 4 of 4 |" in words
     assert "| `random` | -0.300 (-0.300 to -0.300) | 12 | 0 of 4 | none |" in words

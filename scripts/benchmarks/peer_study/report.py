@@ -18,7 +18,8 @@ MEASURES = {"simple_regret": "simple regret", "mean_regret": "mean regret"}
 
 HEAD = """# Against other packages
 
-This page is written by `scripts/benchmarks/peers.py report` from the records in `docs/results/peers/records.csv`.
+How `auto` does beside other packages, on tables on which none of its settings were chosen, with all losses. This page is
+written by `scripts/benchmarks/peers.py report` from the records in `docs/results/peers/records.csv`.
 
 Each method picks rows of a table and receives noisy rewards. Features are standardised for all methods, and on each table
 and seed the noise of the first, second, … evaluation is the same for all methods. There are two measures, on a scale on which
@@ -115,6 +116,33 @@ def losses(records: pd.DataFrame, budget: str, ours: str) -> str:
     return "\n".join(parts)
 
 
+def in_short(records: pd.DataFrame, budgets: list[str], ours: str) -> str:
+    """Per budget and measure, our mean rank, the best other one, and the methods that are better or may be."""
+    rows = []
+    for budget in budgets:
+        if not {ours} < set(paired(records, budget, "simple_regret").columns):
+            continue
+        peers = sorted(set(records[records["budget"] == budget]["method"]) - {ours})
+        for measure, words in MEASURES.items():
+            found = summary(ranks(paired(records, budget, measure)))["mean"]
+            other = found.drop(ours).idxmin()
+            frames = {peer: pair(records, budget, measure, ours, peer) for peer in peers}
+            each = {peer: differences(frame, ours).iloc[0] for peer, frame in frames.items() if not frame.empty}
+            better = [f"`{peer}`" for peer, row in each.items() if row["low"] > 0]
+            undecided = [f"`{peer}`" for peer, row in each.items() if row["low"] <= 0 <= row["high"]]
+            size = f"{BUDGETS[budget].pulls:,}, {BUDGETS[budget].batch} at a time"
+            cells = [size, words, f"{found[ours]:.2f}", f"`{other}`, {found[other]:.2f}"]
+            rows.append([*cells, ", ".join(better) or "none", ", ".join(undecided) or "none"])
+    header = ["evaluations", "measure", f"mean rank of `{ours}`", "best other one", "shown to be better", "undecided"]
+    words = (
+        f"## In short\n\nWhether a method is better or worse than `{ours}` is judged by the interval of the paired\n"
+        "difference, which contains 0 where it is undecided. All other methods that were run to the end are shown to be\n"
+        "worse.\n\n"
+        f"{markdown(rows, header)}"
+    )
+    return words if rows else ""
+
+
 def draw(records: pd.DataFrame, budgets: list[str], path: Path) -> None:
     """Mean ranks with their intervals: a row of panels per measure, a column per budget."""
     figure, axes = plt.subplots(len(MEASURES), len(budgets), figsize=(1.5 + 3.6 * len(budgets), 6.4), squeeze=False)
@@ -199,7 +227,7 @@ def write_page(records: pd.DataFrame, page: Path) -> Path:
         raise ValueError("There are no records: `peers.py run` makes them.")
     picture = page.parent / "results" / "peers" / "ranks.png"
     draw(records, budgets, picture)
-    parts = [HEAD, "![Mean ranks by method](results/peers/ranks.png)\n"]
+    parts = [HEAD, in_short(records, budgets, "auto"), "![Mean ranks by method](results/peers/ranks.png)\n"]
     for budget in budgets:
         size = BUDGETS[budget]
         parts += [f"## {size.pulls:,} evaluations, {size.batch} at a time\n", coverage(records, budget)]

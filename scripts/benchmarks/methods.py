@@ -80,6 +80,7 @@ def rbf(lengthscale: float) -> gpytorch.kernels.Kernel:
     return kernel
 
 
+TITLES = {"matern": "Matérn functions", "nas201": "NAS-Bench-201", "abalone": "Abalone"}
 WHAT = {
     "matern": """Matérn-3/2 functions of known RKHS norm on a grid of 900 arms, lengthscale 0.2, noise uniform on [−1, 1]
 (those of `pi-table1`, d = 2), one for each seed. The policies have the true kernel, and the average norm of the ten
@@ -566,7 +567,7 @@ def page(output: Path) -> None:
     for name in WHAT:
         if any(row["problem"] == name for row in rows):
             pulls = next(row["pulls"] for row in rows if row["problem"] == name)
-            parts += [f"\n## {name}\n", f"{WHAT[name]}. Each run has {pulls} pulls.\n", *regrets(rows, name)]
+            parts += [f"\n## {TITLES[name]}\n", f"{WHAT[name]}. Each run has {pulls} pulls.\n", *regrets(rows, name)]
             run_here = {row["policy"] for row in rows if row["problem"] == name}
             missing = [policy for policy in dict.fromkeys(row["policy"] for row in rows) if policy not in run_here]
             parts += [f"\nNot run here: {', '.join(missing)}."] if missing else []

@@ -586,7 +586,7 @@ def unexplained_share(posterior: GaussianProcess, place: tuple[int, ...]) -> flo
 
 def pulled(state: TableState, place: tuple[int, ...]) -> tuple[Tensor, Tensor]:
     """Posterior mean and variance of the points pulled of a batch row, arms or not, `u` each, in the units of the model."""
-    told = (state.statistics.mask & (state.statistics.weights > 0))[place]
+    told = state.statistics.pulled[place]
     mean, variance = state.row_marginals()
     return mean[place][told], variance[place][told].clamp_min(0)
 
@@ -624,7 +624,7 @@ def share_of_repeats(policy: Composed, state: TableState, place: tuple[int, ...]
     pulls around their averages, beside what these vary by more than their noise. None unless the policy estimates the noise
     from repeats, and has enough of them."""
     posterior, statistics = state.posterior, state.statistics
-    told = (statistics.mask & (statistics.weights > 0))[place]
+    told = statistics.pulled[place]
     if posterior.units is None or policy.from_data is None or int(told.sum()) < FEW:
         return None
     if not bool(policy.from_data.knows_noise(state)[place]):
@@ -664,7 +664,7 @@ def relevance_of(state: TableState, place: tuple[int, ...], *, pulled: bool = Fa
     posterior = state.posterior
     d = posterior.statistics.points.shape[-1]
     if posterior.units is not None:
-        told = (state.statistics.mask & (state.statistics.weights > 0))[place]
+        told = state.statistics.pulled[place]
         x = state.statistics.points[place][told]
         ranges = torch.where((x != x[:1]).any(dim=0), posterior.units.features[place], 0.0)
     else:

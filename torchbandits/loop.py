@@ -411,7 +411,7 @@ class Loop:
     def _without_failures(self) -> Failures:
         """A model of the evaluations so far, which all succeeded."""
         failures, statistics = self._fresh_failures(), self.state.statistics
-        points, told = statistics.points, statistics.mask & (statistics.weights > 0)
+        points, told = statistics.points, statistics.pulled
         if statistics.size:
             if self.policy.outcomes:
                 # The outcome that was measured most often stands for all.

@@ -141,7 +141,7 @@ class Spread(Start):
         sample = self._sample(opening, count)
         asked = opening.pending[0]
         made = torch.cat([opening.statistics.points, rows.points(asked).double()], dim=-2)
-        known = torch.cat([opening.statistics.mask & (opening.statistics.weights > 0), asked >= 0], dim=-1)
+        known = torch.cat([opening.statistics.pulled, asked >= 0], dim=-1)
         ranges = or_one(limited(spans_with(rows.source, made, known), rows.limits, made, known)).unsqueeze(-2)
         points, made = rows.points(sample).double() / ranges, made / ranges
         n = sample.shape[-1]

@@ -146,7 +146,7 @@ class Box(Buffered):
         """Posterior mean of the distinct pulled points, `batch_shape x u`, −∞ where padded. Cost O(u m)."""
         fit, statistics = self.posterior.fit(), self.posterior.statistics
         mean = self.posterior.reward_mean(fit.regression.mean(fit.features))
-        return mean.masked_fill(~(statistics.mask & (statistics.weights > 0)), -torch.inf)
+        return mean.masked_fill(~statistics.pulled, -torch.inf)
 
     def leverage_at(self, index: Picks) -> Tensor:
         """Leverage of arms given the observed rewards, `batch_shape x p`; arbitrary where the index is −1. Cost O(p m²)."""

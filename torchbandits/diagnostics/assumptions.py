@@ -17,7 +17,6 @@ from torchbandits.diagnostics.inputs import (
     gaussian,
     noise_of,
     paragraph,
-    pulled,
     remarks,
     row_leverage,
     row_mean,
@@ -246,7 +245,7 @@ def widths(
     process = gaussian(state, "widths", "read bandit.width, the width of the cell of the largest bound")
     policy, noise, lam = composed(bandit.policy, "widths"), noise_of(bandit, noise_std), process.regularization
     assert isinstance(state, TableState | BoxState)
-    leverage, mask, n = row_leverage(state), pulled(state), state.statistics.weights
+    leverage, mask, n = row_leverage(state), state.statistics.pulled, state.statistics.weights
     reads = policy.confidence.reads - {"effective_dimension"}
     progress = replace(state.progress(reads), effective_dimension=(n * leverage).sum(dim=-1).cpu())
     base, in_use = _innermost(policy.confidence), policy.width(state)
@@ -293,7 +292,7 @@ def _innermost(width: Width) -> Width:
 def _violations(state: TableState | BoxState, width: Tensor, std: Tensor, noise: float) -> tuple[Tensor, Tensor, Tensor]:
     """Largest excess of an average over its bounds, in standard deviations of its noise; its arm (−1 for a point that is not an
     arm); and the bound that chance allows. `batch_shape` each."""
-    mask, n = pulled(state), state.statistics.weights
+    mask, n = state.statistics.pulled, state.statistics.weights
     beyond = (averages(state) - row_mean(state)).abs() - width.unsqueeze(-1) * std
     own = max(noise, torch.finfo(torch.float64).tiny) / n.clamp_min(1e-300).sqrt()
     # An average can be off by rounding alone where the noise is none.

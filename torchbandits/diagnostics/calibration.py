@@ -26,7 +26,6 @@ from torchbandits.diagnostics.inputs import (
     noise_of,
     oversized,
     paragraph,
-    pulled,
     remarks,
     spoken,
     told_state,
@@ -144,7 +143,7 @@ def leave_one_out(bandit: Bandit, *, noise_std: float | None = None, levels: Seq
     own = check_levels(levels)
     state = told_state(bandit)
     process = gaussian(state, "leave_one_out", "hold pulls out and use calibration()")
-    noise, mask, y = noise_of(bandit, noise_std), pulled(state), averages(state)
+    noise, mask, y = noise_of(bandit, noise_std), state.statistics.pulled, averages(state)
     left = left_out(process, mask, y)
     std = (left.variance + noise**2 / torch.where(mask, process.statistics.weights, 1.0)).sqrt()
     notes = remarks(state)

@@ -74,15 +74,10 @@ def factors_of(process: GaussianProcess) -> Iterator[Factors]:
         restore()
 
 
-def pulled(state: State) -> Tensor:
-    """Rows of the statistics that hold pulls, `batch_shape x u` booleans."""
-    return state.statistics.mask & (state.statistics.weights > 0)
-
-
 def averages(state: State) -> Tensor:
     """Average reward of every distinct point, `batch_shape x u`, reward units; 0 without pulls."""
     statistics = state.statistics
-    return torch.where(pulled(state), statistics.sums / statistics.weights, 0.0)
+    return torch.where(statistics.pulled, statistics.sums / statistics.weights, 0.0)
 
 
 def row_mean(state: State) -> Tensor:

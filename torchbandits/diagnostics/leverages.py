@@ -20,7 +20,6 @@ from torchbandits.diagnostics.inputs import (
     gaussian,
     noise_of,
     paragraph,
-    pulled,
     remarks,
     row_leverage,
     row_mean,
@@ -99,7 +98,7 @@ def effective_dimension(bandit: Bandit, *, noise_std: float | None = None) -> Ef
     right. Cost: O(u); O(u m²) for a sparse posterior, or where points from outside the arms were told.
     """
     state = with_posterior(told_state(bandit), "effective_dimension")
-    process, mask, n = state.process, pulled(state), state.statistics.weights
+    process, mask, n = state.process, state.statistics.pulled, state.statistics.weights
     lam = process.regularization
     leverage = torch.where(mask, row_leverage(state), 0.0)
     dimension, u = (n * leverage).sum(dim=-1), mask.sum(dim=-1).double()
@@ -223,7 +222,7 @@ def dictionary_quality(bandit: Bandit, *, size: int = 256, generator: torch.Gene
     process = gaussian(
         state, "dictionary_quality", "its cells are exact on their own pulls: see their numbers in the posterior"
     )
-    u = pulled(state).sum(dim=-1).double()
+    u = state.statistics.pulled.sum(dim=-1).double()
     points = process.dictionary_size.to(u)
     if not process.sparse and process.finite is None:
         one, none = torch.ones_like(u), torch.zeros(0, dtype=torch.int64, device=u.device)

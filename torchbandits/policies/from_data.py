@@ -163,7 +163,7 @@ class FromData:
         assert units is not None
         if _is_similarity(posterior.kernel):
             return
-        told = state.statistics.mask & (state.statistics.weights > 0)
+        told = state.statistics.pulled
         earlier = told if known is None else told & (torch.arange(told.shape[-1], device=told.device) < known)
         varied = spans_with(before, state.statistics.points, earlier) > 0
         span, old = spans_with(state.rows.source, state.statistics.points, told), units.features

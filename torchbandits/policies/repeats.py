@@ -52,7 +52,7 @@ def known_arms(state: TableState, noise_variance: float) -> Tensor:
     Cost: O(A + u).
     """
     statistics = state.statistics
-    weights, told = statistics.weights, statistics.mask & (statistics.weights > 0)
+    weights, told = statistics.weights, statistics.pulled
     errors, distinct = torch.where(told, noise_variance / weights, 0.0), told.sum(dim=-1, keepdim=True)
     average = torch.where(told, statistics.sums / weights, 0.0)
     apart = torch.where(told, average - average.sum(dim=-1, keepdim=True) / distinct, 0.0).square()

@@ -188,7 +188,7 @@ class State(Buffered, ABC):
         if statistics.size == 0:
             empty = torch.full((*shape, k, arms.dim), torch.nan, dtype=arms.dtype, device=arms.device)
             return Recommendation(empty, torch.full(nan.shape, -1, device=arms.device), nan, nan.clone())
-        pulled, arm = statistics.mask & (statistics.weights > 0), self.rows.arm_of_row
+        pulled, arm = statistics.pulled, self.rows.arm_of_row
         if self.rows.outside and not (elsewhere or self.rows.growing):
             pulled = pulled & (arm >= 0)
         mean, variance = self.row_marginals()
@@ -350,7 +350,7 @@ class PosteriorState(State):
     def row_marginals(self) -> tuple[Tensor, Tensor]:
         """Mean and variance of the distinct points pulled, `batch_shape x u` each."""
         statistics, arm = self.statistics, self.rows.arm_of_row
-        mean, pulled = self.mean_at(arm), statistics.mask & (statistics.weights > 0)
+        mean, pulled = self.mean_at(arm), statistics.pulled
         if bool(((arm < 0) & pulled).any()):
             mean = torch.where(arm < 0, self.model_mean(statistics.points), mean)
         return mean, self.process.regularization * self.row_leverage()

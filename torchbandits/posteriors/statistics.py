@@ -138,6 +138,11 @@ class Statistics(Buffered):
         return known[1]
 
     @property
+    def pulled(self) -> Tensor:
+        """`batch_shape x u`, True in places of points with pulls: not padded, and not forgotten."""
+        return self.mask & (self.weights > 0)
+
+    @property
     def ends(self) -> Tensor:
         """`num_rows` on the device of the points, `batch_shape x 1`."""
         return to_device(self.totals.device, self.num_rows.unsqueeze(-1))[0]

@@ -108,7 +108,7 @@ class Units(Buffered):
     def far_off(self, statistics: Statistics) -> Tensor:
         """Whether the highest average lies far beyond the scores of the last fit, `batch_shape`. Without a new fit its arm
         would be pulled forever."""
-        told = statistics.mask & (statistics.weights > 0)
+        told = statistics.pulled
         score = _interpolated(self.averages(statistics), self.knots, self.scores)
         highest = self.scores.masked_fill(self.scores == torch.inf, -torch.inf).amax(dim=-1, keepdim=True)
         return (told & (score > highest + _FAR)).any(dim=-1)
@@ -160,7 +160,7 @@ class Units(Buffered):
     def scatter(self, statistics: Statistics) -> tuple[Tensor, Tensor]:
         """For each distinct point the number of pulls beyond the first, and the sum of squared deviations of its rewards from
         their average, reward units squared; `batch_shape x u` each."""
-        n, told = statistics.weights, statistics.mask & (statistics.weights > 0)
+        n, told = statistics.weights, statistics.pulled
         average, rounding = self.averages(statistics), 64 * torch.finfo(n.dtype).eps
         squares, deviations = self.totals[..., 1], self.totals[..., 2]
         scatter = squares - n * average.square()
@@ -173,7 +173,7 @@ class Units(Buffered):
     def repeats(self, statistics: Statistics) -> tuple[Tensor, Tensor]:
         """The number of repeated pulls, and the variance of rewards around the averages of their points as a share of the
         variance of the averages, `batch_shape` each."""
-        n, told, average = statistics.weights, statistics.mask & (statistics.weights > 0), self.averages(statistics)
+        n, told, average = statistics.weights, statistics.pulled, self.averages(statistics)
         degrees, each = self.scatter(statistics)
         distinct, more, scatter = told.sum(dim=-1), degrees.sum(dim=-1), each.sum(dim=-1)
         middle = torch.where(told, average, 0.0).sum(dim=-1) / distinct.clamp_min(1)
@@ -182,7 +182,7 @@ class Units(Buffered):
 
     def two_values(self, statistics: Statistics, place: tuple[int, ...]) -> tuple[float, float] | None:
         """The lower and the higher value of the rewards of the batch row at `place`, if they have two; otherwise None."""
-        told = (statistics.mask & (statistics.weights > 0))[place]
+        told = statistics.pulled[place]
         data = (statistics.weights, self.averages(statistics), self.scatter(statistics)[1])
         return pair_of(*(t[place][told] for t in data))
 
@@ -197,7 +197,7 @@ class Units(Buffered):
         Returns:
             Which of these rows have rewards of two values; their variance is 1 before the scale. `batch_shape`, on the host.
         """
-        average, told = self.averages(statistics), statistics.mask & (statistics.weights > 0)
+        average, told = self.averages(statistics), statistics.pulled
         shape, u = average.shape[:-1], average.shape[-1]
         flat, marked, two = rows.reshape(-1).tolist(), [], torch.zeros(shape.numel(), dtype=torch.bool)
         data = (average, statistics.weights, self.scatter(statistics)[1], told)

@@ -217,7 +217,7 @@ class KernelColumns:
             else:
                 row = to_device(rows.device, some.clamp_min(0))[0]
                 arm = self._rows.arm_of_row.gather(-1, row)
-                points = statistics.points.gather(-2, row.unsqueeze(-1).expand(*row.shape, statistics.points.shape[-1]))
+                points = statistics.at(row)
             # Only batch rows are padded, with places that may hold no arm.
             kept.put(some, theirs, self._with_own(self.evaluate(points), arm, whole=arm.dim() == 1))
         return whole
@@ -370,9 +370,11 @@ class KernelColumns:
         yield from side_by_side(work, chunks) if similarities.packs else (work(chunk, 0) for chunk in chunks)
 
     def _similarities(self, rows: Tensor, packed: PackedArms) -> TanimotoBlocks:
-        points = self._posterior.statistics.points
-        points = points.gather(-2, rows.unsqueeze(-1).expand(*rows.shape, points.shape[-1])).to(self._rows.source.dtype)
-        return TanimotoBlocks(points, self._kernel(), packed.packing)
+        return TanimotoBlocks(self._points(rows), self._kernel(), packed.packing)
+
+    def _points(self, rows: Tensor) -> Tensor:
+        """The points of rows (`batch_shape x m`) in the dtype of the arms."""
+        return self._posterior.statistics.at(rows).to(self._rows.source.dtype)
 
     def sweep(self, factors: SweepFactors, prior: Tensor, leverage: Tensor, channels: Tensor) -> bool:
         """Write leverages and channels of every arm by one compiled pass over kept columns, or on a device by one kernel.
@@ -440,8 +442,7 @@ class KernelColumns:
 
     def _blocks(self, rows: Tensor, step: int) -> Iterator[tuple[slice, Tensor]]:
         """Columns of rows (`batch_shape x m`), evaluated in chunks of arms. Each chunk overwrites the previous one."""
-        points, kernel, source = self._posterior.statistics.points, self._kernel(), self._rows.source
-        points = points.gather(-2, rows.unsqueeze(-1).expand(*rows.shape, points.shape[-1])).to(source.dtype)
+        points, kernel, source = self._points(rows), self._kernel(), self._rows.source
         if (packed := self.packed()) is not None:
             similarities, out = self._similarities(rows, packed), points.new_empty(*rows.shape, min(step, source.num_arms))
             for part, words in packed.packed(step):

@@ -124,7 +124,7 @@ class PosteriorDraws:
             outside = (arm < 0) & statistics.mask
             extra = int(outside.sum(dim=-1).max()) if outside.numel() else 0
             order = (~outside).byte().argsort(dim=-1, stable=True)[..., :extra]
-            strangers = statistics.points.gather(-2, order.unsqueeze(-1).expand(*order.shape, statistics.points.shape[-1]))
+            strangers = statistics.at(order)
             used = A + outside.sum(dim=-1) if extra else None
             place = torch.where(outside, A - 1 + outside.long().cumsum(dim=-1), place)
         kernel, known = posterior.embedded_kernel, self._root

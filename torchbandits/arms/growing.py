@@ -189,8 +189,7 @@ class GrowingTable(Buffered):
         places."""
         block = self._columns.fill(self.posterior, self.rows, self.arm) if places is None else None
         index = self.arm if places is None else self.arm.gather(-1, places)
-        size = self.posterior.statistics.points.shape[-1]
-        points = self.posterior.statistics.points.gather(-2, rows.unsqueeze(-1).expand(*rows.shape, size))
+        points = self.posterior.statistics.at(rows)
         parts, step = [], max(256, _CHUNK_BYTES // (8 * max(1, rows.numel())))
         for start in range(0, index.shape[-1], step):
             part = slice(start, min(start + step, index.shape[-1]))

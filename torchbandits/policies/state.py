@@ -198,8 +198,7 @@ class State(Buffered, ABC):
         top = ranked.indices[..., :k_here]
         valid = pulled.gather(-1, top)
         told = self.in_reward_units(mean.gather(-1, top), variance.gather(-1, top))
-        points = statistics.points.gather(-2, top.unsqueeze(-1).expand(*top.shape, statistics.points.shape[-1]))
-        best = Recommendation(points.to(arms.dtype), arm.gather(-1, top), told.mean, told.variance)
+        best = Recommendation(statistics.at(top).to(arms.dtype), arm.gather(-1, top), told.mean, told.variance)
         return with_blanks(best, valid, k)
 
     def best_arm(self) -> Tensor:

@@ -57,7 +57,7 @@ def test_factors_in_one_are_the_usual_ones(lengths: list[int]):
     def of(N: Tensor, a: Tensor) -> tuple[Tensor, Tensor]:
         return N @ N.mT, a
 
-    sweep, usual = found.sweep(), expected.sweep(posterior.statistics.weights, LAMBDA)
+    sweep, usual = found.sweep(), expected.sweep(posterior.statistics.weights)
     assert sweep.lower is None
     for left, right in zip(of(sweep.N, sweep.a), of(usual.N, usual.a), strict=True):
         torch.testing.assert_close(left, right, rtol=1e-6, atol=1e-6 * float(right.abs().max()))

@@ -164,7 +164,7 @@ class Factors:
         size = torch.where((n > 0).unsqueeze(-1), targets / n.unsqueeze(-1), 0.0).abs().amax(dim=-2)
         scale = K_mm.diagonal(dim1=-2, dim2=-1).amax(dim=-1, keepdim=True)
         unit = torch.finfo(n.dtype).eps * scale / size.clamp_min(torch.finfo(n.dtype).tiny)
-        usual, dual = max(_CUT, mask.shape[-1]), found._dual(n, targets, regularization)
+        usual, dual = max(_CUT, mask.shape[-1]), found._dual(n, targets)
         lost = fallback & ((usual * unit * dual.norm(dim=-2)).amax(dim=-1) > _SHOWS)
         if not bool(lost.any()):
             return found
@@ -172,16 +172,16 @@ class Factors:
         a = finer.nystrom.root.lift(finer.regression.coefficients)
         steady = lost & ((unit * a.abs().sum(dim=-2)).amax(dim=-1) <= _STEADY)
         found = finer if bool((steady == lost).all()) else with_cut(torch.where(steady, _FINEST_CUT, usual))
-        rounding = found._rounding(n, targets, regularization, statistics.mask, torch.where(lost & ~steady, usual, 1.0))
+        rounding = found._rounding(n, targets, statistics.mask, torch.where(lost & ~steady, usual, 1.0))
         require(not bool((lost & ((unit * rounding).amax(dim=-1) > _RESOLVED)).any()), _TOO_SINGULAR, NumericalError)
         return found
 
-    def _dual(self, weights: Tensor, targets: Rect, regularization: float) -> Tensor:
+    def _dual(self, weights: Tensor, targets: Rect) -> Tensor:
         """α = N(ȳ − μ)/λ, `batch_shape x u x c`: to first order, an error E of the kernel matrix changes the mean by Eα."""
         n = weights.clamp_min(0).unsqueeze(-1)
-        return (targets - n * (self.features.mT @ self.regression.coefficients)) / regularization
+        return (targets - n * (self.features.mT @ self.regression.coefficients)) / self.regression.regularization
 
-    def _rounding(self, weights: Tensor, targets: Rect, regularization: float, told: Tensor, cut: Tensor) -> Tensor:
+    def _rounding(self, weights: Tensor, targets: Rect, told: Tensor, cut: Tensor) -> Tensor:
         r"""Effect on the mean of independent errors of size 1 in every kernel value, `batch_shape x c`.
 
         With B = R Zᵀ, the kernel is k̂(x, x') = k_S(x)ᵀ β(x'), so that errors in k_S and K_S add up to
@@ -199,7 +199,7 @@ class Factors:
         # Padding is written to a spare column that is removed at the end.
         slot = torch.where(self.mask, self.rows, size)
         inside = nn.functional.pad(torch.zeros_like(told), (0, 1)).scatter(-1, slot, True)[..., :-1]
-        outside = self._dual(weights, targets, regularization) * length.masked_fill(inside, 0.0).unsqueeze(-1)
+        outside = self._dual(weights, targets) * length.masked_fill(inside, 0.0).unsqueeze(-1)
         return a * (1 + largest) + cut.unsqueeze(-1) * largest * outside.norm(dim=-2)
 
     def at(self, points: Tensor, features: Rect | None = None, rows: Tensor | None = None) -> AtPoints:
@@ -267,21 +267,22 @@ class Factors:
         regression = Regression(Z_mu.mT, statistics.weights, targets, regularization, sketched)
         return Factors(nothing, nothing.bool(), embedding, Z_mu, regression)
 
-    def sweep(self, weights: Tensor, regularization: float) -> SweepFactors:
+    def sweep(self, weights: Tensor) -> SweepFactors:
         """Factors of a sweep over many points, for `batch_shape x u` weights."""
         if self.explained is not None:
             return SweepFactors(self.rows, self.mask, *self.explained, lower=True)
         pulled = (self.features * weights.clamp_min(0).sqrt().unsqueeze(-2)).mT
-        padding, precision = None if bool(self.mask.all()) else ~self.mask, self.regression.precision
+        padding = None if bool(self.mask.all()) else ~self.mask
+        precision, lam = self.regression.precision, self.regression.regularization
         assert isinstance(precision, Precision)
         if padding is not None and self.nystrom.root.pseudo is not None:
             # Coordinates of eigenvectors are in the order of the eigenvalues, so that none of them belongs to a padded place.
             padding = padding & ~self.nystrom.root.fallback.unsqueeze(-1)
         if precision.basis is None:
-            Q = shrinkage_root(precision.current_factor, pulled, regularization, padding)
+            Q = shrinkage_root(precision.current_factor, pulled, lam, padding)
         else:
             pulled = pulled @ precision.basis
-            Q = precision.basis @ shrinkage_root(precision.current_factor, pulled, regularization, graded=True)
+            Q = precision.basis @ shrinkage_root(precision.current_factor, pulled, lam, graded=True)
         # Any N with this N Nᵀ is valid. A triangular one saves nearly half of the products of the sweep.
         root, inside = self.nystrom.root, self.mask.unsqueeze(-1)
         N = torch.linalg.qr(root.lift(Q).mT, mode="r").R.mT

@@ -421,7 +421,7 @@ class GaussianProcess(Buffered):
     def sweep_factors(self, gram: Callable[[Tensor], Tensor] | None = None) -> SweepFactors:
         """Factors of a sweep over many points; `gram` as for `fit`. Cost O(u m² + m³)."""
         fit = self._factorised(gram)
-        return fit.sweep(self.embedded_statistics.weights, self.regularization) if isinstance(fit, Factors) else fit.sweep()
+        return fit.sweep(self.embedded_statistics.weights) if isinstance(fit, Factors) else fit.sweep()
 
     def leverage(self, points: Points) -> Tensor:
         """Variance / λ at any points given the observed rewards, `batch_shape x n`; pending pulls are ignored."""

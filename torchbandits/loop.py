@@ -217,8 +217,7 @@ class Loop:
         The loop is unchanged. The arguments are those of `Policy.select`. A policy returns the first of arms with equal
         features; if that one is not available, it is replaced by one that is.
         """
-        if self.open is not None or self.state.has_pending:
-            self._sync()
+        self._sync()
         given = available
         if self.failures is not None:
             available = self.likely(given, exactly or 1)
@@ -360,15 +359,14 @@ class Loop:
         Returns:
             The report after the update.
         """
+        heard = pulls.host or pulls
         if self.failures is not None or evaluated is not None:
-            self._learn_failures(pulls.host or pulls, evaluated)
-        counts = (pulls.host or pulls).counts
+            self._learn_failures(heard, evaluated)
         # A single number takes no operation.
-        if bool(counts if counts.numel() == 1 else counts.any()):
+        if bool(heard.counts if heard.counts.numel() == 1 else heard.counts.any()):
             self.state.__dict__["unsettled"] = remaining
             self.state = self.policy.update(self.state, pulls)
-            heard = pulls.host or pulls
-            self.state.add_told_(heard.counts if heard.numbers is None else heard.numbers)
+            self.state.add_told_(heard.num_rewards)
         self.open, self._synced = remaining, False
         return report_of(self.policy, self.state, pulls, unasked, selected)
 

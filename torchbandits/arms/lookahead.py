@@ -312,15 +312,14 @@ class Lookahead:
             leaders = across.top(self.score, k).sort(dim=-1).values
             leverage, covariance = self._update(leaders, conditioned)
             fresh = across.put_(torch.zeros_like(self.score, dtype=torch.bool), leaders, True)
-        only = leaders is not None
         while bool(_of(self._waiting(fresh), active).any()):
             # Among many arms of nearly equal scores most are stale, so double the number refreshed at each attempt.
-            k, only = 2 * k, False
+            k, leaders = 2 * k, None
             more = across.top(self.score.masked_fill(fresh, -torch.inf), k)
             self._shrink(more, conditioned)
             fresh = across.put_(fresh, more, True)
         first = across.best(self.score)
-        if leaders is None or not only or not bool((leaders == first.unsqueeze(-1)).any(dim=-1).all()):
+        if leaders is None or not bool((leaders == first.unsqueeze(-1)).any(dim=-1).all()):
             leaders = self._leading(first)
             leverage, covariance = self._update(leaders, conditioned)
         return leaders, leverage, covariance, first

@@ -410,9 +410,8 @@ class KernelColumns:
         """`sweep` by one Triton kernel, for an RBF or Matérn kernel whose columns are not kept, on a device. Return False in
         all other cases."""
         source, kernel = self._rows.source, self._posterior.embedded_kernel
-        wanted = FUSED and factors.rows.device.type == "cuda"
         if (
-            not wanted
+            factors.rows.device.type != "cuda"
             or not isinstance(source, InMemory)
             or source.arms.dim() > 2
             or not source.arms.is_contiguous()

@@ -256,6 +256,11 @@ class PerCost(Score):
         return torch.where(scores >= self.baseline, 1 / power, power)
 
 
+def base_of(score: Score | PosteriorDraw) -> Score | PosteriorDraw:
+    """What a score per cost divides by the costs; any other score itself."""
+    return score.base if isinstance(score, PerCost) else score
+
+
 ACQUISITIONS = ("ucb", "ei", "pi")
 
 

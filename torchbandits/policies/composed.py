@@ -38,7 +38,7 @@ from torchbandits.policies.repeats import known_arms, warn_of_repeats
 from torchbandits.policies.reweighting import Reweighting
 from torchbandits.policies.state import BoxState, TableState
 from torchbandits.posteriors import GaussianProcess
-from torchbandits.scores import UCB, MostProbable, PerCost, PosteriorDraw, Score
+from torchbandits.scores import UCB, MostProbable, PerCost, PosteriorDraw, Score, base_of
 from torchbandits.sources import ArmSet, ArmSource
 from torchbandits.starts import Start
 from torchbandits.transfers import to_device, to_host
@@ -95,7 +95,7 @@ class Composed(Policy[TableState | BoxState]):
         for name, kind in (*ingredients, *optional):
             given = getattr(self, name)
             require(isinstance(given, kind), f"{name} must be one of torchbandits.ingredients, got {given!r}.")
-        base = self.score.base if isinstance(self.score, PerCost) else self.score
+        base = base_of(self.score)
         draws = isinstance(base, PosteriorDraw | MostProbable)
         message = (
             f"the rule {type(self.batch_rule).__name__} ends batches of upper confidence bounds, and the score is "
@@ -231,7 +231,7 @@ class Composed(Policy[TableState | BoxState]):
     def _state(self, rows: ArmRows, posterior: GaussianProcess, generators: Generators) -> TableState:
         """Make a state of this posterior on these arms."""
         table = ArmTable(rows, posterior, self.memory_budget)
-        base = self.score.base if isinstance(self.score, PerCost) else self.score
+        base = base_of(self.score)
         draws = PosteriorDraws(table, base.num_features) if isinstance(base, PosteriorDraw) else None
         return TableState(table, generators, draws=draws, counts_batches="batches" in self.confidence.reads)
 
@@ -318,7 +318,7 @@ class Composed(Policy[TableState | BoxState]):
     @cached_property
     def _draws_picks(self) -> bool:
         """Whether picks after the first picks are random: by a draw of the posterior, a random width, or drawn rewards."""
-        base = self.score.base if isinstance(self.score, PerCost) else self.score
+        base = base_of(self.score)
         drawn = isinstance(base, PosteriorDraw | MostProbable) or isinstance(self.batch_rule, RandomizedBeliever)
         return drawn or isinstance(self.confidence, RandomWidth)
 

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from torchbandits.arms import ArmRows, ArmTable, Box, PosteriorDraws, Shard
+from torchbandits.arms.directions import Leaders
 from torchbandits.arms.leaders import pack
 from torchbandits.batching import BatchRule, FixedSize, RandomizedBeliever
 from torchbandits.checks import (
@@ -336,29 +337,23 @@ class Composed(Policy[TableState | BoxState]):
     @without_gradients
     def update(self, state: TableState | BoxState, pulls: Pulls) -> TableState | BoxState:
         """Add the pulls, choose a new dictionary, and update means and leverages; see `learn` for the cost."""
-        if isinstance(state, BoxState) and self.refit_every is None and not isinstance(self.memory, Reweighting):
+        reweighting = self.reweighting
+        if isinstance(state, BoxState) and self.refit_every is None and reweighting is None:
             near = state.beside
             if near is not None:
                 state.forget_derived_()
                 heard = pulls.here()
                 near.changed(lambda own: self.update(own, heard))
                 return state
-        if isinstance(self.memory, Reweighting):
-            pulls = self.memory.before_(state, pulls, self._noise_of_model(state))
+        if reweighting is not None:
+            pulls = reweighting.before_(state, pulls, self._noise_of_model(state))
         upper = state.derived.upper
         leaders = None if upper is None else lambda count: upper.topk(min(count, upper.shape[-1]), dim=-1).indices
         state.forget_derived_()
-        if self.from_data is not None:
-            pulls = self.from_data.in_dtype_of_arms(state, pulls)
-            self.from_data.make_room(state, pulls)
-        heard = pulls if self.from_data is None else self.from_data.in_model_units(state, pulls)
-        # A posterior that exceeded its memory budget keeps a dictionary.
-        memory = SteadySampling() if state.posterior.sparse and not self.memory.sparse else self.memory
-        # A refit of all batch rows sweeps the arms, so updating the arms before it would be wasted work.
-        due = None if self.from_data is None else self.from_data.due(state, pulls)
-        learn(state, heard, memory, leaders, swept_next=due is not None and bool(due.all()))
-        if self.from_data is not None and due is not None:
-            self.from_data.learn(state, pulls, due)
+        if self.from_data is None:
+            learn(state, pulls, self.memory, leaders)
+        else:
+            self._learn_from_data(self.from_data, state, pulls, leaders)
         if self.refit_every is not None:
             grown = state.told_with(pulls) // self.refit_every > state.sum_on_host("told") // self.refit_every
             if bool(grown.any()):
@@ -371,9 +366,22 @@ class Composed(Policy[TableState | BoxState]):
         if self.from_data is not None:
             state.remember_(pulls)
             warn_of_repeats(state, self.confidence, self._noise_of_model(state))
-        if isinstance(self.memory, Reweighting):
-            self.memory.after_(state, pulls)
+        if reweighting is not None:
+            reweighting.after_(state, pulls)
         return state
+
+    def _learn_from_data(
+        self, from_data: FromData, state: TableState | BoxState, pulls: Pulls, leaders: Leaders | None
+    ) -> None:
+        """Learn pulls in the units of the model, and refit what is due."""
+        pulls = from_data.in_dtype_of_arms(state, pulls)
+        from_data.make_room(state, pulls)
+        # A posterior that exceeded its memory budget keeps a dictionary.
+        memory = SteadySampling() if state.posterior.sparse and not self.memory.sparse else self.memory
+        due = from_data.due(state, pulls)
+        # A refit of all batch rows sweeps the arms, so updating the arms before it would be wasted work.
+        learn(state, from_data.in_model_units(state, pulls), memory, leaders, swept_next=bool(due.all()))
+        from_data.learn(state, pulls, due)
 
     def draws_on_select(self, state: TableState | BoxState) -> bool:
         """Whether `select` may advance the generators: for draws of the posterior, and until the first picks are over."""

@@ -29,6 +29,8 @@ from torchbandits.types import FitReport
 _SAME = 1e-9
 # Random effects of less than this share of the variance of the function are none.
 _LEAST_EFFECT = 1e-4
+# Largest number of distinct points in the evidence.
+_MOST = 500
 
 
 @dataclass(frozen=True)
@@ -104,7 +106,6 @@ def fit_standardized_(
     *,
     effects: bool = False,
     two_values: bool = False,
-    most: int = 500,
 ) -> FitReport:
     """Fit units, kernel and noise of a posterior, in place, to the average rewards by maximising evidence times priors.
 
@@ -115,15 +116,14 @@ def fit_standardized_(
         effects: Whether the kernel gets random effects (`RandomEffectKernel`) where repeated pulls tell the noise.
         two_values: Whether rewards of two values, such as yes and no, have the largest noise that they can have, which is their
             variance. Single rewards do not tell their noise, and those of a good arm differ less than others.
-        most: Largest number of distinct points in the evidence. Of more points, this many are used, evenly spaced in the order
-            of their average rewards.
 
     Returns:
         The report. A row with fewer than five points, or with equal rewards only, keeps its kernel and gets new units. A row
         whose averages tell no kernel keeps it too, but takes the noise of its repeated pulls, where there are enough of them.
-        A row with `two_values` has their noise in any case.
+        A row with `two_values` has their noise in any case. The evidence is that of up to 500 distinct points, evenly spaced
+        in the order of their average rewards.
 
-    Cost: O(min(u, `most`)³) per iteration and batch row.
+    Cost: O(min(u, 500)³) per iteration and batch row.
     """
     units, statistics, shape = posterior.units, posterior.statistics, posterior.batch_shape
     assert units is not None
@@ -134,21 +134,16 @@ def fit_standardized_(
     for place in np.ndindex(*shape):
         whole, c, ranges = kernel_row(posterior.kernel, shape, place), float(scale[place]), units.features[place]
         kernel, held = smooth_part(whole), _effect(whole) if effects else 0.0
-        fresh = priors.unit_kernel(ranges) if tanimoto_scale(kernel) is None else priors.unit_similarity(ranges)
-        own, effect = _standard(kernel, fresh, ranges, c), held / c**2
-        some = statistics.mask[place] & (statistics.weights[place] > 0)
-        n, s, q = told[place][some].unbind(dim=-1)
-        averages = Averages.of(statistics.points[place][some] / ranges, n, s / c, q / c**2, 0.0)
-        # Exactly equal repeats, such as those of a simulation, count as repeats with the least noise.
-        least = priors.least_noise * (averages.weights - 1).clamp_min(0)
-        averages = replace(averages, scatter=torch.maximum(averages.scatter, least))
+        own, effect = _standard(kernel, priors, ranges, c), held / c**2
+        some = statistics.pulled[place]
+        averages = _averages(statistics.points[place][some] / ranges, told[place][some], c, priors.least_noise)
         names = [name for name, parameter in own.named_parameters() if parameter.requires_grad]
         # The variance of rewards of two values is 1 in these units.
         noise_known = bool(known[place])
         climb = Climb(
             own,
             names,
-            averages.thinned(most),
+            averages.thinned(_MOST),
             1.0 if noise_known else lam / c**2,
             noise=not noise_known,
             misfit=effects and (not noise_known or pooled_noise(averages) is not None),
@@ -157,7 +152,7 @@ def fit_standardized_(
         climb.reason = _too_little(averages) if bool(rows[place]) else "its fit was not requested"
         fitted = not climb.reason
         if fitted:
-            climb.run(most, most, (0.3, 1.0, 3.0), 30)
+            climb.run(_MOST, _MOST, (0.3, 1.0, 3.0), 30)
             # Where the averages tell no kernel, repeated pulls still tell the noise.
             if climb.degenerate and not climb.accepted and climb.pooled is not None:
                 climb.noise_variance = climb.pooled
@@ -187,11 +182,19 @@ def _too_little(averages: Averages) -> str:
     return ""
 
 
-def _standard(
-    kernel: gpytorch.kernels.Kernel, fresh: gpytorch.kernels.ScaleKernel, ranges: Tensor, scale: float
-) -> gpytorch.kernels.ScaleKernel:
-    """The kernel in units of rewards of variance 1 and features of range 1, with the priors of a fresh kernel."""
+def _averages(points: Tensor, told: Tensor, scale: float, least_noise: float) -> Averages:
+    """Averages in units of rewards of variance 1, from points with features of range 1 and their totals in model units."""
+    n, s, q = told.unbind(dim=-1)
+    averages = Averages.of(points, n, s / scale, q / scale**2, 0.0)
+    # Exactly equal repeats, such as those of a simulation, count as repeats with the least noise.
+    least = least_noise * (averages.weights - 1).clamp_min(0)
+    return replace(averages, scatter=torch.maximum(averages.scatter, least))
+
+
+def _standard(kernel: gpytorch.kernels.Kernel, priors: Priors, ranges: Tensor, scale: float) -> gpytorch.kernels.ScaleKernel:
+    """The kernel in units of rewards of variance 1 and features of range 1, with priors."""
     assert isinstance(kernel, gpytorch.kernels.ScaleKernel)
+    fresh = priors.unit_kernel(ranges) if tanimoto_scale(kernel) is None else priors.unit_similarity(ranges)
     if fresh.base_kernel.has_lengthscale:
         fresh.base_kernel.lengthscale = kernel.base_kernel.lengthscale / ranges
     fresh.outputscale = kernel.outputscale / scale**2

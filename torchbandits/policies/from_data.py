@@ -293,8 +293,8 @@ class FromData:
             # In a state of before `in_dtype_of_arms`, points may differ from arms in digits that the arms do not have.
             points = state.statistics.points
             effects = bool((points.to(dtype) == points).all())
-        known = self.two_values is not False
-        report = fit_standardized_(state.posterior, self.priors, rows, effects=effects, two_values=known)
+        two_values = self.two_values is not False
+        report = fit_standardized_(state.posterior, self.priors, rows, effects=effects, two_values=two_values)
         if redraws:
             draw_sparsely(state)
         learn_kernel(state, rows)

@@ -35,6 +35,8 @@ CREATE TABLE picks (number INTEGER PRIMARY KEY, state TEXT NOT NULL CHECK (state
 CREATE INDEX waiting ON picks (state, expires);
 CREATE TABLE checkpoint (one INTEGER PRIMARY KEY CHECK (one = 1), event INTEGER NOT NULL, content BLOB NOT NULL);
 """
+# Seconds to wait for other workers' transactions.
+_PATIENCE = 600.0
 
 
 T = TypeVar("T")
@@ -63,7 +65,6 @@ class SharedStore:
     Args:
         path: Path of the file, which is created if it does not exist. A relative path keeps its meaning when the working
             directory changes.
-        patience: Seconds to wait for other workers' transactions.
 
     Attributes:
         id: Random id of the run, written when the file is made; empty before `begin`.
@@ -72,9 +73,9 @@ class SharedStore:
         DataError: If the file is not a store, is damaged, has a later format, or cannot be written.
     """
 
-    def __init__(self, path: str | os.PathLike[str], patience: float = 600.0) -> None:
+    def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path, self.id = Path(os.path.abspath(path)), ""
-        self._patience, self._closed, self._left_behind = patience, False, False
+        self._closed, self._left_behind = False, False
         self._lock = threading.RLock()
         self._db: sqlite3.Connection | None = None
         self._file: tuple[int, int] | None = None  # device and inode
@@ -221,7 +222,7 @@ class SharedStore:
         """Execute a statement, and wait for other workers' transactions."""
         db = db or self._db
         assert db is not None
-        end = time.monotonic() + self._patience
+        end = time.monotonic() + _PATIENCE
         while True:
             try:
                 return db.execute(statement, values)

@@ -91,7 +91,7 @@ def test_the_emulation_leaves_nothing_behind():
 @pytest.mark.parametrize("name", NAMES, ids=repr)
 def test_cuda_is_the_current_cuda_device(lane: Lane, name):
     with lane():
-        assert as_device("device", name) == DEVICE
+        assert as_device(name) == DEVICE
         assert same_device(torch.device(name), torch.ones(1, device="cuda").device)
         assert not same_device(torch.device(name), torch.device("cpu"))
 
@@ -99,7 +99,7 @@ def test_cuda_is_the_current_cuda_device(lane: Lane, name):
 def test_a_device_that_is_not_here_is_refused():
     for name in ("cuda", "cuda:3", "mps", "vulkan"):
         with pytest.raises(ArgumentError, match=r"device must be .* here"):
-            as_device("device", name)
+            as_device(name)
 
 
 def _source(kind: str, arms: Tensor, device: Any, folder: Path) -> sources.ArmSource:

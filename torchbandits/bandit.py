@@ -621,7 +621,7 @@ class Bandit(Readable):
         Raises:
             UnsupportedError: For arms that are read from a source, whose device is chosen when it is made.
         """
-        device = as_device("device", device)
+        device = as_device(device)
         require(
             not self.loop.state.rows.streamed or same_device(device, self.device),
             f"arms are swept on {self.device}, where their source puts them: give a source of device={str(device)!r} to a new "

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from torchbandits.arms import Lookahead
-from torchbandits.checks import at_least, check_whole
+from torchbandits.checks import at_least_one, check_whole
 from torchbandits.errors import UnsupportedError, nearest, require
 from torchbandits.ratios import RatioMeter, ratio_meter
 
@@ -139,7 +139,7 @@ class _Threshold(BatchRule):
         return True
 
     def __post_init__(self) -> None:
-        at_least("ratio_threshold (C̃)", self.ratio_threshold)
+        at_least_one("ratio_threshold (C̃)", self.ratio_threshold)
         BatchRule.__post_init__(self)
 
 

@@ -15,7 +15,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from torchbandits.checks import at_least, is_finite, is_whole
+from torchbandits.checks import at_least_one, is_finite, is_whole
 from torchbandits.embeddings import FiniteEmbedding
 from torchbandits.errors import UnsupportedError, require
 from torchbandits.posteriors import Sketch
@@ -109,7 +109,7 @@ class LeverageSampling(Memory):
     sparse: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        at_least("oversampling (q̄)", self.oversampling)
+        at_least_one("oversampling (q̄)", self.oversampling)
 
     def choose(self, leverage: Tensor, weights: Tensor, mask: Tensor, generators: Sequence[torch.Generator]) -> Tensor:
         """Draw one uniform number per distinct point, on the CPU, in order of first pull."""

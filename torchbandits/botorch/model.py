@@ -44,7 +44,7 @@ from torchbandits.botorch.data import (
 from torchbandits.botorch.parts import as_given, check_transform, kernel_of, likelihood_of, makes_several, mean_of
 from torchbandits.botorch.scale import advice_on_fit, warn_of_scale
 from torchbandits.botorch.table import Tabulated
-from torchbandits.checks import at_least, check_flag, check_whole, own_copy, positive
+from torchbandits.checks import at_least_one, check_flag, check_whole, own_copy, positive
 from torchbandits.embeddings import FiniteEmbedding
 from torchbandits.errors import NumericalError, UnsupportedError, issue, require
 from torchbandits.fitting import fit_kernel_
@@ -150,7 +150,7 @@ class BanditModel(GPyTorchModel, gpytorch.models.GP, FantasizeMixin):
     ) -> None:
         super().__init__()
         check_data(train_X, train_Y, train_Yvar, dictionary, prior_mean)
-        at_least("oversampling (q̄)", oversampling)
+        at_least_one("oversampling (q̄)", oversampling)
         check_transform("input_transform", input_transform, InputTransform)
         self._validate_tensor_args(train_X, train_Y, train_Yvar)
         if outcome_transform is DEFAULT:

@@ -205,7 +205,7 @@ class Campaign(Readable):
             "noise_std": None if noise_std is None else float(positive("noise_std", noise_std)),
             "overruled": overruled_by(columns),
         }
-        self._begin(table, wanted, candidates, journal, policy, as_device("device", device), generator)
+        self._begin(table, wanted, candidates, journal, policy, as_device(device), generator)
 
     def _begin(
         self,

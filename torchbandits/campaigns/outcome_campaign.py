@@ -163,7 +163,7 @@ class OutcomeCampaign(Campaign):
             "noise_std": None if noise_std is None else _by_outcome("noise_std", noise_std, told),
             "overruled": overruled_by(columns),
         }
-        self._begin(table, wanted, candidates, journal, policy, as_device("device", device), generator)
+        self._begin(table, wanted, candidates, journal, policy, as_device(device), generator)
 
     def _check_kind(self, settings: Settings) -> None:
         message = "this campaign has one objective and no limits: open it by tb.Campaign(journal=...)."

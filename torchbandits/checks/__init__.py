@@ -40,7 +40,7 @@ from torchbandits.checks.models import (
 from torchbandits.checks.tensors import as_device, as_features, as_tensor, check_dtype, own_copy, same_device
 from torchbandits.checks.values import (
     as_path,
-    at_least,
+    at_least_one,
     check_choice,
     check_flag,
     check_function,
@@ -62,7 +62,7 @@ __all__ = [
     "as_features",
     "as_path",
     "as_tensor",
-    "at_least",
+    "at_least_one",
     "check_arms",
     "check_available",
     "check_box",

@@ -18,14 +18,14 @@ _RESOLVED = 10  # smallest difference of the leverages of pulled arms, in multip
 Diagonal = Callable[[gpytorch.kernels.Kernel, Tensor], Tensor]
 
 
-def check_kernel(name: str, value: Any) -> None:
+def check_kernel(value: Any) -> None:
     """Refuse an object that is not a GPyTorch kernel, and a kernel that is an approximation of another one."""
     kernel = isinstance(value, gpytorch.kernels.Kernel)
-    require(kernel, f"{name} must be a gpytorch.kernels.Kernel, such as RBFKernel(), got {type(value).__name__}.")
+    require(kernel, f"kernel must be a gpytorch.kernels.Kernel, such as RBFKernel(), got {type(value).__name__}.")
     approximate = any(isinstance(part, gpytorch.kernels.InducingPointKernel) for part in value.modules())
     require(
         not approximate,
-        f"{name} is or contains an InducingPointKernel, which approximates its base_kernel for a GPyTorch model: pass the "
+        "kernel is or contains an InducingPointKernel, which approximates its base_kernel for a GPyTorch model: pass the "
         "base_kernel. bkb and batch_bkb choose inducing points from the arms pulled, and gp_ucb needs none.",
         UnsupportedError,
     )
@@ -33,7 +33,7 @@ def check_kernel(name: str, value: Any) -> None:
 
 def check_model(kernel: Any, regularization: Any, prior_mean: Any) -> None:
     """Kernel, λ and prior mean. Raises ArgumentError if one is not what it must be."""
-    check_kernel("kernel", kernel)
+    check_kernel(kernel)
     check_regularization(regularization)
     check_prior_mean(prior_mean)
 

@@ -109,23 +109,23 @@ def check_dtype(name: str, value: Any) -> torch.dtype:
     return checked
 
 
-def as_device(name: str, value: Any) -> torch.device:
+def as_device(value: Any) -> torch.device:
     """A device, from one or its name, as its tensors name it: `"cuda"` is the current CUDA device, such as `cuda:0`."""
     try:
         device = torch.device(value)
     except (TypeError, ValueError, RuntimeError, OverflowError) as error:
-        raise ArgumentError(f"{name} must be a device such as 'cpu' or 'cuda:0', got {value!r}.") from error
+        raise ArgumentError(f"device must be a device such as 'cpu' or 'cuda:0', got {value!r}.") from error
     here = device.type != "cuda" or torch.cuda.is_available()
-    require(here, f"{name} must be one that is here, and torch finds no CUDA device, got {value!r}: use 'cpu'.")
+    require(here, f"device must be one that is here, and torch finds no CUDA device, got {value!r}: use 'cpu'.")
     if device.type == "cpu":
         return device
     try:
         return torch.empty(0, device=device).device
     except (AssertionError, ImportError, RuntimeError) as error:  # by kind of device: no backend, no module, no such index
         said = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise ArgumentError(f"{name} must be a device that is here, such as 'cpu', got {value!r}: {said}") from error
+        raise ArgumentError(f"device must be a device that is here, such as 'cpu', got {value!r}: {said}") from error
 
 
 def same_device(one: torch.device, other: torch.device) -> bool:
     """Whether tensors on these devices may meet: `torch.device("cuda")` and its tensors' `cuda:0` are one device."""
-    return one == other or (one.type == other.type and as_device("device", one) == as_device("device", other))
+    return one == other or (one.type == other.type and as_device(one) == as_device(other))

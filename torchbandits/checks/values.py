@@ -87,9 +87,9 @@ def positive(name: str, value: Any) -> Any:
     return value
 
 
-def at_least(name: str, value: Any, least: float = 1) -> Any:
-    """The value, if it is one finite number ≥ `least`."""
-    require(is_finite(value) and value >= least, f"{name} must be a finite number of at least {least}, got {value}.")
+def at_least_one(name: str, value: Any) -> Any:
+    """The value, if it is one finite number ≥ 1."""
+    require(is_finite(value) and value >= 1, f"{name} must be a finite number of at least 1, got {value}.")
     return value
 
 
@@ -147,11 +147,11 @@ def numbers_of(what: str, given: Any, names: Sequence[str], needed: Sequence[str
     return tuple(float(given.get(name, 0.0)) for name in names)
 
 
-def check_generator(name: str, value: Any) -> None:
+def check_generator(value: Any) -> None:
     """Refuse anything but a generator on the CPU."""
     good = isinstance(value, torch.Generator) and value.device.type == "cpu"
     got = f"one on {value.device}" if isinstance(value, torch.Generator) else type(value).__name__
-    require(good, f"{name} must be a torch.Generator on the CPU, such as torch.Generator().manual_seed(0), got {got}.")
+    require(good, f"generator must be a torch.Generator on the CPU, such as torch.Generator().manual_seed(0), got {got}.")
 
 
 def as_path(name: str, value: Any) -> Path:

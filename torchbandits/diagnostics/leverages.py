@@ -217,7 +217,7 @@ def dictionary_quality(bandit: Bandit, *, size: int = 256, generator: torch.Gene
     """
     check_whole("size", size)
     if generator is not None:
-        check_generator("generator", generator)
+        check_generator(generator)
     state = told_state(bandit)
     process = gaussian(
         state, "dictionary_quality", "its cells are exact on their own pulls: see their numbers in the posterior"

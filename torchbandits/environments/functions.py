@@ -126,7 +126,7 @@ class KernelExpansion:
     coefficients: Tensor
 
     def __post_init__(self) -> None:
-        check_kernel("kernel", self.kernel)
+        check_kernel(self.kernel)
         centers, coefficients = (as_tensor(name, getattr(self, name)) for name in ("centers", "coefficients"))
         require(centers.dim() == 2, f"centers must be m x d, got {tuple(centers.shape)}.", ShapeError)
         m = len(centers)
@@ -195,9 +195,9 @@ def rkhs(
         kernel = MaternKernel(nu=nu).to(torch.float64)
         # A tensor, because GPyTorch rounds a Python number to float32.
         kernel.lengthscale = torch.tensor(lengthscale, dtype=torch.float64)
-    check_kernel("kernel", kernel)
+    check_kernel(kernel)
     check_noise(noise_std, noise)
-    check_generator("generator", generator)
+    check_generator(generator)
     arms = grid(dim, points_per_dim)
     num_centers = 30 * dim if num_centers is None else num_centers
     check_whole("num_centers", num_centers)

@@ -117,7 +117,7 @@ class GroupNoise:
         Guarantee: none, because the model is estimated; the evidence is that of a dense heteroscedastic Gaussian process.
         Cost: O(u³) per iteration for u distinct pairs. Source: Rasmussen & Williams 2006, eq. 2.30 and 5.8.
         """
-        check_kernel("kernel", kernel)
+        check_kernel(kernel)
         x, y = as_features("points", points).double(), as_tensor("rewards", rewards).double()
         labels, shape = _names("groups", groups), y.shape[:-1]
         sized = x.dim() >= 2 and y.dim() >= 1 and x.shape[-2] == y.shape[-1] == len(labels)

@@ -64,7 +64,7 @@ class PartitionedUCB(Policy[PartitionedState]):
     memory_budget: int
 
     def __post_init__(self) -> None:
-        check_kernel("kernel", self.kernel)
+        check_kernel(self.kernel)
         positive("nu", self.nu)
         check_whole("horizon", self.horizon)
         non_negative("noise_std", self.noise_std)

@@ -8,7 +8,7 @@ import gpytorch
 import torch
 from torch import Tensor
 
-from torchbandits.checks import at_least, is_finite
+from torchbandits.checks import at_least_one, is_finite
 from torchbandits.errors import NonFiniteError, ShapeError, require
 from torchbandits.kernels import evaluate_kernel, kernel_diagonal, kernel_matrix
 from torchbandits.linalg import Precision, inverse_root
@@ -108,7 +108,7 @@ def bless_dictionary(
     Source: Rudi et al. 2018, Alg. 2 (BLESS-R).
     """
     x, n = _checked(kernel, points, weights, regularization)
-    at_least("oversampling (q̄)", oversampling)
+    at_least_one("oversampling (q̄)", oversampling)
     require(is_finite(ratio) and ratio > 1, f"ratio must be a finite number above 1, got {ratio}.")
     diagonal = kernel_diagonal(kernel, x).double()
     most = n * diagonal

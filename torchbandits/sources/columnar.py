@@ -96,7 +96,7 @@ class ColumnFile(ArmSource):
     ) -> None:
         path = as_path("path", path)
         check_dtype("dtype", dtype)
-        device = as_device("device", device)
+        device = as_device(device)
         check_flag("distinct", distinct)
         named = columns is None or (isinstance(columns, Sequence) and not isinstance(columns, str) and len(columns) > 0)
         require(named, f"columns must be a list of names, or None for all, got {columns!r}.")

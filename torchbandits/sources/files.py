@@ -63,7 +63,7 @@ class NpyFile(ArmSource):
     def __init__(self, path: str | Path, dtype: torch.dtype | None, device: torch.device | str, distinct: bool) -> None:
         check_flag("distinct", distinct)
         path, dtype = as_path("path", path), None if dtype is None else check_dtype("dtype", dtype)
-        self._device, self.distinct = as_device("device", device), distinct
+        self._device, self.distinct = as_device(device), distinct
         self._stamp = Stamp(path)
         self._map = _mapped(path)
         own = torch.float64 if self._map.dtype.itemsize == 8 else torch.float32

@@ -62,7 +62,7 @@ class Fingerprints(PackedArms):
         device: torch.device | str = "cpu",
         distinct: bool = False,
     ) -> None:
-        self._device, self._dtype = as_device("device", device), check_dtype("dtype", dtype)
+        self._device, self._dtype = as_device(device), check_dtype("dtype", dtype)
         check_flag("distinct", distinct)
         self.distinct = distinct
         check_flag("counts", bool(counts) if counts is None else counts)

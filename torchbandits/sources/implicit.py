@@ -110,7 +110,7 @@ class Chunks(ArmSource):
         require(at is None or callable(at), f"at must be a function of indices, got {type(at).__name__}.")
         check_flag("distinct", distinct)
         self._stream, self._at, self.distinct = stream, at, distinct
-        self._shape, self._dtype, self._device = torch.Size(shape), check_dtype("dtype", dtype), as_device("device", device)
+        self._shape, self._dtype, self._device = torch.Size(shape), check_dtype("dtype", dtype), as_device(device)
         self._kept: OrderedDict[int, Tensor] = OrderedDict()
 
     @property

@@ -76,7 +76,7 @@ class Pinned(ArmSource):
             arms.device.type == "cpu",
             f"arms to be pinned must be in host memory, got arms on {arms.device}: pass them to the Bandit directly.",
         )
-        device = as_device("device", device)
+        device = as_device(device)
         check_flag("distinct", distinct)
         self._device, self.distinct = device, distinct
         self._arms = arms.contiguous().pin_memory() if device.type == "cuda" else arms

@@ -9,7 +9,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from torchbandits.checks import at_least, is_finite
+from torchbandits.checks import at_least_one, is_finite
 from torchbandits.errors import require
 from torchbandits.types import Progress
 from torchbandits.widths.base import Frequentist
@@ -66,7 +66,7 @@ class BBKB(Frequentist):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        at_least("ratio_threshold (C̃)", self.ratio_threshold)
+        at_least_one("ratio_threshold (C̃)", self.ratio_threshold)
 
     def __call__(self, progress: Progress) -> Tensor:
         """The width, which grows with the batched information gain."""
@@ -89,7 +89,7 @@ class PracticalBBKB(Frequentist):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        at_least("ratio_threshold (C̃)", self.ratio_threshold)
+        at_least_one("ratio_threshold (C̃)", self.ratio_threshold)
 
     def __call__(self, progress: Progress) -> Tensor:
         """The width, which grows with the batched information gain."""

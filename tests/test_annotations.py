@@ -13,7 +13,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 import torchbandits as tb
-from torchbandits.linalg import staircase_product
+from torchbandits.linalg import triangular_product
 
 if TYPE_CHECKING:
     from fractions import Fraction
@@ -114,12 +114,12 @@ def test_all_calls_are_checked_or_the_first_in_each_test_and_some_of_the_rest(mo
 
 def test_the_package_is_checked_and_can_be_left_alone():
     with refused:
-        staircase_product("nonsense", TWO, TWO, 0, [])
+        triangular_product("nonsense", TWO, TWO, 0)
     with refused:
         tb.Marginals("nonsense", TWO)
     jaxtyping.config.update("jaxtyping_disable", True)
     try:
         with pytest.raises(IndexError):  # the error of the function itself
-            staircase_product("nonsense", TWO, TWO, 0, [])
+            triangular_product("nonsense", TWO, TWO, 0)
     finally:
         jaxtyping.config.update("jaxtyping_disable", False)

@@ -17,7 +17,7 @@ from torchbandits.arms.ranks import Shard
 from torchbandits.arms.rows import ArmRows
 from torchbandits.budget import halved
 from torchbandits.kernels import ScaledArms, Stationary, StationaryBlocks, StationaryColumns, evaluate_kernel, kernel_diagonal
-from torchbandits.linalg import LEAF, STRIPE, staircase_product
+from torchbandits.linalg import LEAF, STRIPE, triangular_product
 from torchbandits.posteriors import GaussianProcess, SweepFactors
 from torchbandits.shapes import broadcast_shapes
 from torchbandits.sources import InMemory
@@ -311,14 +311,13 @@ class KernelColumns:
         m, kept = rows.shape[-1], self._kept
         slots = None if kept is None else kept.found(rows, self._posterior.rows_on_host)
         least = LEAF if rows.device.type == "cpu" else STRIPE
-        starts = None if dense is None or m <= least or rows.dim() > 2 else list(range(m))
         # Consecutive slots can be sliced without a copy.
         together = _together(slots) if slots is not None and slots.device.type == "cpu" else None
         A, step = self._rows.num_arms, step or self.step(rows)
 
         def multiplied(K_mc: Tensor, out: Tensor) -> Tensor:
-            if starts is not None and dense is not None:
-                return staircase_product(weights, K_mc, out, dense, starts)
+            if dense is not None and m > least and rows.dim() <= 2:
+                return triangular_product(weights, K_mc, out, dense)
             # For one dimension of batch rows, `matmul` would copy its result.
             return (torch.bmm if weights.dim() == K_mc.dim() == 3 else torch.matmul)(weights, K_mc, out=out)
 

@@ -3,7 +3,7 @@
 `InverseRoot` is a square root of a pseudo-inverse (Cholesky where it is accurate, eigenvectors where it is not). `Precision` is
 the ridge regression matrix V = ZᵀNZ + λI with rank-k updates, `Graded` holds its coordinates where weights differ by orders of
 magnitude, and `LowRankPrecision` is its counterpart for a sketch. `append_row` extends a Cholesky factor by one point,
-`staircase_product` skips the zeros of a triangular factor, and `sobol_points` are scrambled Sobol points of the unit cube.
+`triangular_product` skips the zeros of a triangular factor, and `sobol_points` are scrambled Sobol points of the unit cube.
 """
 
 from torchbandits.linalg.graded import MOST_UNEVEN, Graded, uneven
@@ -11,7 +11,7 @@ from torchbandits.linalg.low_rank import LowRankPrecision
 from torchbandits.linalg.precision import Precision, shrinkage_root
 from torchbandits.linalg.roots import InverseRoot, append_row, cholesky, covariance_root, inverse_root, solve_lower
 from torchbandits.linalg.sobol import sobol_points
-from torchbandits.linalg.triangular import LEAF, STRIPE, staircase_product
+from torchbandits.linalg.triangular import LEAF, STRIPE, triangular_product
 
 __all__ = [
     "LEAF",
@@ -28,6 +28,6 @@ __all__ = [
     "shrinkage_root",
     "sobol_points",
     "solve_lower",
-    "staircase_product",
+    "triangular_product",
     "uneven",
 ]

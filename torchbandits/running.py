@@ -466,8 +466,8 @@ class Rounds:
             more = min(workers, self._least) - waiting
             if more < 1:
                 return None
-            opened = self._one_by_one(more) if self._once else Bandit.ask(self._bandit, more=more, available=available)
-            selection = opened[waiting:]
+            whole = self._one_by_one(more) if self._once else Bandit.ask(self._bandit, more=more, available=available)
+            selection = whole[waiting:]
         self._least -= len(selection)
         selection = selection if self._budget is None else self._budget.pay(selection)
         return selection if workers is None or bool(selection.mask.any()) else None
@@ -500,10 +500,7 @@ class Rounds:
         """The first pick of each arm in a batch, where equal arms count as one; the others are forgotten."""
         entries = self._bandit.loop.state.rows.entry(selection.index)
         equal = (entries.unsqueeze(-1) == entries.unsqueeze(-2)) & selection.mask.unsqueeze(-2)
-        kept = selection.mask & ~equal.tril(diagonal=-1).any(dim=-1)
-        if not torch.equal(kept, selection.mask):
-            Bandit.forget(self._bandit, marked(selection, ~kept))
-        return marked(selection, kept)
+        return _only(self._bandit, selection, selection.mask & ~equal.tril(diagonal=-1).any(dim=-1))
 
     def _taken(self) -> Tensor:
         """Mask of the arms that have a result or are open, and of arms equal to them, `batch_shape x A`."""
@@ -535,6 +532,14 @@ class Rounds:
         return offered | ~able.unsqueeze(-1), able
 
 
+def _only(bandit: Bandit, selection: Selection, kept: Tensor) -> Selection:
+    """The marked picks of a selection; the others are forgotten."""
+    if torch.equal(kept, selection.mask):
+        return selection
+    Bandit.forget(bandit, marked(selection, ~kept))
+    return marked(selection, kept)
+
+
 class Budget:
     """The remaining budget of each batch row."""
 
@@ -556,9 +561,7 @@ class Budget:
         """The picks that can be paid for, in order; the others are forgotten."""
         each = torch.where(selection.mask, self._costs.gather(-1, selection.index.clamp_min(0)), 0.0)
         kept = selection.mask & (each.cumsum(dim=-1) <= self._left.unsqueeze(-1))
-        if not torch.equal(kept, selection.mask):
-            Bandit.forget(self._bandit, marked(selection, ~kept))
-            selection = marked(selection, kept)
+        selection = _only(self._bandit, selection, kept)
         self.spend(selection.index)
         return selection
 

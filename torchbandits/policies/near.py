@@ -8,7 +8,7 @@ are sent to the device in one asynchronous transfer.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from torch import Tensor, nn
@@ -49,12 +49,7 @@ class Near:
 
     def follow(self) -> Any:
         """Bring the copy up to date, and return it. Waits for the device once, if a buffer there has changed."""
-        changed = [
-            (place, name, tensor)
-            for place, (there, _) in enumerate(self._pairs)
-            for name, tensor in there._buffers.items()
-            if tensor is not self._there[place].get(name)
-        ]
+        changed = _replaced((there for there, _ in self._pairs), self._there)
         if changed:
             away = [tensor for *_, tensor in changed if tensor is not None and tensor.device.type != "cpu"]
             copies = iter(to_host(*away) if away else ())
@@ -79,12 +74,7 @@ class Near:
         own, state = self.follow(), self._state
         state.near = None  # until the copy is consistent again
         work(own)
-        changed = [
-            (place, name, tensor)
-            for place, (_, here) in enumerate(self._pairs)
-            for name, tensor in here._buffers.items()
-            if tensor is not self._here[place].get(name)
-        ]
+        changed = _replaced((here for _, here in self._pairs), self._here)
         away: list[Tensor] = [tensor for place, name, tensor in changed if self._belongs_there(place, name, tensor)]
         copies = iter(to_device(state.pending_index.device, *away) if away else ())
         for place, name, tensor in changed:
@@ -104,6 +94,16 @@ class Near:
         """Whether a buffer belongs on the device: some small buffers are always on the host."""
         before = self._there[place].get(name)
         return tensor is not None and before is not None and before.device.type != "cpu"
+
+
+def _replaced(modules: Iterable[nn.Module], known: Sequence[dict[str, Any]]) -> list[tuple[int, str, Any]]:
+    """Module, name and present tensor of the buffers that are no longer the known ones."""
+    return [
+        (place, name, tensor)
+        for place, (module, old) in enumerate(zip(modules, known, strict=True))
+        for name, tensor in module._buffers.items()
+        if tensor is not old.get(name)
+    ]
 
 
 def _known(posterior: GaussianProcess) -> tuple[nn.Module, float, bool]:

@@ -373,44 +373,45 @@ class ArmRows(Buffered):
     def _join(self, index: Tensor, rows: Tensor, there: Tensor | None = None) -> None:
         """Set the rows of arms (−1 for none), both on the host or on the device; `there` is `index` on the device, if it is a
         single arm."""
-        size, device, known = self.arm_of_row.shape[-1], self.row_of_arm.device, self._found
-        if index.device != device:
-            if index.dim() == 1:
-                kept = index >= 0
-                index, rows = index[kept], rows[kept]
-            # If every batch row has the same number of new arms, they are appended, which is known without waiting for the
-            # device.
-            last = bool((rows == torch.arange(size, size + rows.shape[-1])).all())
-            grown = max(int(rows.max()) + 1, size) if rows.numel() else size
-            if there is not None and last and not self.sharded:
-                self.row_of_arm = self.row_of_arm.scatter(-1, there, size)
-                self.arm_of_row = torch.cat([self.arm_of_row, there], dim=-1)
-            elif self.sharded or last:
-                arms, own = to_device(device, index, rows)
-                if self.sharded:
-                    self._join(arms, own)
-                else:
-                    self.row_of_arm = self.row_of_arm.scatter(-1, arms, own)
-                    self.arm_of_row = torch.cat([self.arm_of_row, arms], dim=-1)
-            else:
-                arms, own, slot, place = to_device(
-                    device, index, rows, torch.where(index >= 0, index, self.num_arms), torch.where(rows >= 0, rows, grown)
-                )
-                # Padding is written to a spare place that is removed at the end.
-                self.row_of_arm = nn.functional.pad(self.row_of_arm, (0, 1)).scatter(-1, slot, own)[..., :-1]
-                longer = nn.functional.pad(self.arm_of_row, (0, grown - size + 1), value=-1)
-                self.arm_of_row = longer.scatter(-1, place, arms)[..., :grown]
-            if known is not None:
-                for found, own, at in zip(
-                    known[1], *(x.reshape(len(known[1]), -1).tolist() for x in (index, rows)), strict=True
-                ):
-                    found.update({arm: row for arm, row in zip(own, at, strict=True) if arm >= 0})
-                self._found = (self.arm_of_row, known[1])
+        if index.device == self.row_of_arm.device:
+            spare, place = nn.functional.pad(self.row_of_arm, (0, 1)), self.across.places(index)
+            slot = torch.where(place >= 0, place, self.num_arms)
+            self.row_of_arm = spare.scatter(-1, slot, rows)[..., :-1]
+            self._extend(index, rows)
             return
-        spare, place = nn.functional.pad(self.row_of_arm, (0, 1)), self.across.places(index)
-        slot = torch.where(place >= 0, place, self.num_arms)
-        self.row_of_arm = spare.scatter(-1, slot, rows)[..., :-1]
-        self._extend(index, rows)
+        if index.dim() == 1:
+            kept = index >= 0
+            index, rows = index[kept], rows[kept]
+        known = self._found
+        self._join_from_host(index, rows, there)
+        if known is not None:
+            pairs = (x.reshape(len(known[1]), -1).tolist() for x in (index, rows))
+            for found, own, at in zip(known[1], *pairs, strict=True):
+                found.update({arm: row for arm, row in zip(own, at, strict=True) if arm >= 0})
+            self._found = (self.arm_of_row, known[1])
+
+    def _join_from_host(self, index: Tensor, rows: Tensor, there: Tensor | None) -> None:
+        """`_join` of arms on a device that are known on the host."""
+        size, device = self.arm_of_row.shape[-1], self.row_of_arm.device
+        if self.sharded:
+            self._join(*to_device(device, index, rows))
+        elif bool((rows == torch.arange(size, size + rows.shape[-1])).all()):
+            # Every batch row has the same number of new arms, which are appended. This is known without waiting for the device.
+            if there is None:
+                there, own = to_device(device, index, rows)
+                self.row_of_arm = self.row_of_arm.scatter(-1, there, own)
+            else:
+                self.row_of_arm = self.row_of_arm.scatter(-1, there, size)
+            self.arm_of_row = torch.cat([self.arm_of_row, there], dim=-1)
+        else:
+            grown = max(int(rows.max()) + 1, size)
+            arms, own, slot, place = to_device(
+                device, index, rows, torch.where(index >= 0, index, self.num_arms), torch.where(rows >= 0, rows, grown)
+            )
+            # Padding is written to a spare place that is removed at the end.
+            self.row_of_arm = nn.functional.pad(self.row_of_arm, (0, 1)).scatter(-1, slot, own)[..., :-1]
+            longer = nn.functional.pad(self.arm_of_row, (0, grown - size + 1), value=-1)
+            self.arm_of_row = longer.scatter(-1, place, arms)[..., :grown]
 
     def _extend(self, index: Tensor, rows: Tensor) -> None:
         size = max(int(rows.max()) + 1, self.arm_of_row.shape[-1])

@@ -465,6 +465,7 @@ def _only_molecules(overruled: Mapping[str, Any]) -> str | None:
 
 
 def _decided(s: Survey, told: Any, molecules: bool) -> Decision:
+    """The decision on a column, of the kind that was told or of one that fits its cells."""
     require(not s.infinite, f"column {s.column!r} is infinite in {s.infinite}: leave the cell empty or ignore the column.")
     if s.missing == s.count:
         return Decision(s.column, "ignore", "all cells are empty")
@@ -496,6 +497,11 @@ def _decided(s: Survey, told: Any, molecules: bool) -> Decision:
             lacks = f"column {s.column!r} lacks the SMILES in {s.empty_at} ({count(s.missing, 'such row')})"
             raise ArgumentError(f"{lacks}: fill in what is missing, or leave these rows out.")
         return Decision(s.column, kind, why)
+    return _of_numbers(s, kind, why)
+
+
+def _of_numbers(s: Survey, kind: str, why: str) -> Decision:
+    """The decision on a column of numbers, dates or booleans."""
     require(s.numeric, no_number(s))
     check_size(s)
     if kind == "boolean":

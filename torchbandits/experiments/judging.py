@@ -309,11 +309,7 @@ def _spread(claim: ClaimConfig, reproduction: ReproductionConfig, summary: Summa
     smaller, or, with `within`, more of its values are at most that multiple of the least value of all series. Only repetitions
     with all bandwidths count."""
     assert claim.spread is not None
-    series: dict[str, dict[str, Values]] = {}
-    for name in (claim.policy, *claim.spread):
-        labels = [label for label in _labels(claim, claim.experiment, reproduction) if _series(label) == name]
-        kept = [_values(claim, claim.experiment, label, summary) or {} for label in labels]
-        series[name] = {seed: np.array([found[seed] for found in kept]) for seed in set.intersection(*map(set, kept))}
+    series = {name: _by_seed(claim, name, reproduction, summary) for name in (claim.policy, *claim.spread)}
     missing = [name for name in claim.spread if not series[name]]
     compared = {name: values for name, values in series.items() if values}
     shared = sorted(set.intersection(*map(set, compared.values()))) if claim.policy in compared and len(compared) > 1 else []
@@ -336,6 +332,13 @@ def _spread(claim: ClaimConfig, reproduction: ReproductionConfig, summary: Summa
         found.append(UNDECIDED)
         evidence += f"; not run at every bandwidth: {', '.join(missing)}"
     return _all(found), evidence
+
+
+def _by_seed(claim: ClaimConfig, series: str, reproduction: ReproductionConfig, summary: Summary) -> dict[str, Values]:
+    """The values of the policies of a series, by the seed of a repetition that has all of them."""
+    labels = [label for label in _labels(claim, claim.experiment, reproduction) if _series(label) == series]
+    kept = [_values(claim, claim.experiment, label, summary) or {} for label in labels]
+    return {seed: np.array([found[seed] for found in kept]) for seed in set.intersection(*map(set, kept))}
 
 
 def _values(claim: ClaimConfig, experiment: str, label: str, summary: Summary) -> dict[str, float] | None:

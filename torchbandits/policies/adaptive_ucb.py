@@ -15,13 +15,13 @@ from torchbandits.arms import ArmDivision, ArmRows, BoxDivision, CellTree, FullS
 from torchbandits.arms.cells import Division, padded_indices
 from torchbandits.checks import check_instance, check_memory_budget, check_model, check_whole, is_whole, non_negative
 from torchbandits.embeddings import Spectrum
-from torchbandits.errors import ArgumentError, NonFiniteError, ShapeError, UnsupportedError, require
+from torchbandits.errors import NonFiniteError, ShapeError, UnsupportedError, require
 from torchbandits.gradients import without_gradients
 from torchbandits.kernels import kernel_diagonal
 from torchbandits.memory import Memory
 from torchbandits.policies.base import Policy
 from torchbandits.policies.learning import learn
-from torchbandits.policies.picking import room_for
+from torchbandits.policies.picking import on_offer, room_for
 from torchbandits.policies.state import TreeState
 from torchbandits.posteriors import GaussianProcess, aggregate
 from torchbandits.shapes import broadcast_shapes
@@ -115,18 +115,16 @@ class AdaptiveUCB(Policy[TreeState]):
         Cost: O(L), or O(L m) per further pick; O(A m²) where no leaf's representative is on offer.
         """
         rows, tree = state.rows, state.tree
-        offered = rows.offered(available)
+        offered = on_offer(rows, available)
         if offered is not None:
             offered = offered.expand(*rows.batch_shape, -1)
-            if not bool(offered.any(dim=-1).all()):
-                raise ArgumentError("available must have at least one True in each batch row.")
         remaining = room_for(state, 1 if exactly is None else exactly, limit)
         width, values = self.width(state), tree.index(self._upper(state))
         leaf_arm = tree.arm
         lacking = torch.zeros(rows.batch_shape, dtype=torch.bool, device=leaf_arm.device)
         if offered is not None:
-            on_offer = (leaf_arm >= 0) & offered.gather(-1, leaf_arm.clamp_min(0))
-            values, lacking = values.masked_fill(~on_offer, -torch.inf), ~on_offer.any(dim=-1)
+            open_ = (leaf_arm >= 0) & offered.gather(-1, leaf_arm.clamp_min(0))
+            values, lacking = values.masked_fill(~open_, -torch.inf), ~open_.any(dim=-1)
         if int(remaining.max()) <= 1 and not state.pending_index.shape[-1] and not bool(lacking.any()):
             leaf = tree.best_leaf(values, width)
             live = (remaining > 0).unsqueeze(-1).to(leaf.device)

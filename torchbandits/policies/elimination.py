@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from torchbandits.arms import best_arm
 from torchbandits.policies.phased import Phased, PhasedState, offers, restart_
-from torchbandits.policies.picking import room_for
+from torchbandits.policies.picking import room_for, with_first
 from torchbandits.types import Arms, Evidence, Generators, Pulls, Selection
 
 # Sums that are reset together with the posterior of all pulls; the number of pulls told is not reset.
@@ -227,7 +227,4 @@ def _exploit(
     mean, spread = policy.marginals(state)
     upper = (mean + spread).masked_fill(~offered, -torch.inf)
     score = torch.where(candidates.any(dim=-1, keepdim=True), mean.masked_fill(~candidates, -torch.inf), upper)
-    own = filled(index[..., :0], best_arm(score), room)
-    widen, q = torch.nn.functional.pad, max(own.shape[-1], index.shape[-1])
-    own, index = (widen(x, (0, q - x.shape[-1]), value=-1) for x in (own, index))
-    return torch.where((room > 0).unsqueeze(-1).to(own.device), own, index)
+    return with_first(filled(index[..., :0], best_arm(score), room), room > 0, index)

@@ -579,7 +579,7 @@ def unexplained_share(posterior: GaussianProcess, place: tuple[int, ...]) -> flo
     kernel = kernel_row(posterior.kernel, posterior.batch_shape, place)
     if not isinstance(kernel, RandomEffectKernel):
         return 0.0
-    points = posterior.statistics.points[place][: int(posterior.statistics.num_rows[place])]
+    points = posterior.statistics.points_of(place)
     effect, smooth = float(kernel.effect), float(signal_variance(smooth_part(kernel), points)) if len(points) > 1 else 0.0
     return effect / (effect + smooth) if effect > 0 else 0.0
 
@@ -671,7 +671,7 @@ def relevance_of(state: TableState, place: tuple[int, ...], *, pulled: bool = Fa
         arms = _spread(state.rows.source)
         x = arms if arms.dim() == 2 else arms[place]
         if pulled:
-            x = torch.cat([x, posterior.statistics.points[place][: int(posterior.statistics.num_rows[place])].to(x)])
+            x = torch.cat([x, posterior.statistics.points_of(place).to(x)])
         ranges = x.double().amax(dim=0) - x.double().amin(dim=0)
     speeds = _squared_speeds(posterior.kernel, list(range(d)), d)
     if speeds is None:

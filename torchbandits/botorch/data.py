@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
 import torch
 from botorch.acquisition.objective import PosteriorTransform
 from botorch.exceptions import BotorchTensorDimensionError, InputDataError, UnsupportedError
@@ -17,10 +16,9 @@ from torch import Tensor
 from torchbandits.arms import matches
 from torchbandits.checks import as_tensor, is_finite
 from torchbandits.errors import ShapeError, require
-from torchbandits.kernels import kernel_row
 from torchbandits.memory import LeverageSampling
 from torchbandits.posteriors import GaussianProcess, Statistics, aggregate
-from torchbandits.posteriors.bless import bless
+from torchbandits.posteriors.bless import bless_rows
 from torchbandits.shapes import broadcast_shapes
 from torchbandits.sources.duplicates import first_occurrence
 from torchbandits.types import PerPoint, Points
@@ -235,19 +233,13 @@ def draw_dictionary_(
 
     Cost: O(u³) for exact leverages, O(u m²) for approximate ones.
     """
-    statistics, shape = process.statistics, process.batch_shape
+    statistics = process.statistics
     if isinstance(how, Tensor):
         rows = added_without_pulls(statistics, how)
         chosen = torch.zeros_like(statistics.mask).scatter(-1, rows, True)
         process.set_dictionary_(chosen)
         return
-    leverage = torch.zeros_like(statistics.weights)
-    for row, (place, generator) in enumerate(zip(np.ndindex(*shape), generators, strict=True)):
-        size = int(statistics.num_rows.reshape(-1)[row])
-        kernel = kernel_row(process.kernel, shape, place) if process.kernel.batch_shape else process.kernel
-        points, weights = statistics.points[place][:size], statistics.weights[place][:size]
-        exact = {"exact_size": size} if how == "leverage" else {}
-        leverage[place][:size] = bless(kernel, points, weights, process.regularization, generator, **exact)
+    leverage = bless_rows(process.kernel, statistics, process.regularization, generators, exact=how == "leverage")
     if not statistics.size:  # no observations to draw from
         return
     memory = LeverageSampling(oversampling)

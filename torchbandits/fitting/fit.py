@@ -155,7 +155,7 @@ def _told(
     posterior: GaussianProcess, kernel: gpytorch.kernels.Kernel, place: tuple[int, ...], noise_variance: float
 ) -> tuple[Averages, int]:
     """The average rewards of a batch row without outliers, and the number of outliers."""
-    points = posterior.statistics.points[place][: int(posterior.statistics.num_rows[place])]
+    points = posterior.statistics.points_of(place)
     variance = float(kernel_diagonal(kernel, points).amax()) if len(points) else 0.0
     return Averages.told(posterior.statistics, place, posterior.prior_mean, math.sqrt(variance + noise_variance))
 

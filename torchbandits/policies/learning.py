@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
@@ -14,11 +13,10 @@ from torch.nn.functional import pad
 from torchbandits.arms import ArmTable, GrowingTable
 from torchbandits.arms.directions import Leaders
 from torchbandits.arms.rows import Summed
-from torchbandits.kernels import kernel_row
 from torchbandits.memory import Memory, SteadySampling
 from torchbandits.policies.state import GaussianState, State, TableState
 from torchbandits.posteriors import Conditioning, GaussianProcess
-from torchbandits.posteriors.bless import bless
+from torchbandits.posteriors.bless import bless_rows
 from torchbandits.posteriors.effects import Effects
 from torchbandits.posteriors.factors import Factors
 from torchbandits.transfers import to_host
@@ -429,14 +427,7 @@ def _history_leverage(state: GaussianState) -> Tensor:
     """Approximate leverage of every distinct point given all pulls, `batch_shape x u`, drawn row by row; that of the smooth
     part for random effects."""
     posterior, statistics = state.posterior, state.posterior.embedded_statistics
-    kernel, shape = posterior.embedded_kernel, state.rows.batch_shape
-    leverage = torch.zeros_like(statistics.weights)
-    for row, (place, generator) in enumerate(zip(np.ndindex(*shape), state.generators, strict=True)):
-        size = int(statistics.num_rows.reshape(-1)[row])
-        own = kernel_row(kernel, shape, place) if kernel.batch_shape else kernel
-        points, weights = statistics.points[place][:size], statistics.weights[place][:size]
-        leverage[place][:size] = bless(own, points, weights, posterior.regularization, generator)
-    return leverage
+    return bless_rows(posterior.embedded_kernel, statistics, posterior.regularization, state.generators)
 
 
 def _draw_dictionary(state: GaussianState, memory: Memory, leverage: Tensor, counts: Tensor) -> None:

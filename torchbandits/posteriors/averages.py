@@ -57,8 +57,8 @@ class Averages:
             prior_mean: A number, or `"estimate"` for the average reward of the points that are not outliers.
             prior_std: Prior standard deviation of an average reward, reward units.
         """
-        size = int(statistics.num_rows[place])
-        points, totals = statistics.points[place][:size], statistics.totals[place][:size]
+        points = statistics.points_of(place)
+        totals = statistics.totals[place][: len(points)]
         pulled = totals[:, 0] > 0
         n, s, q = totals[pulled].unbind(dim=-1)
         kept = plausible(s / n, prior_std)

@@ -5,14 +5,16 @@ from __future__ import annotations
 import math
 
 import gpytorch
+import numpy as np
 import torch
 from torch import Tensor
 
 from torchbandits.checks import at_least_one, is_finite
 from torchbandits.errors import NonFiniteError, ShapeError, require
-from torchbandits.kernels import evaluate_kernel, kernel_diagonal, kernel_matrix
+from torchbandits.kernels import evaluate_kernel, kernel_diagonal, kernel_matrix, kernel_row
 from torchbandits.linalg import Precision, inverse_root
-from torchbandits.types import PerPoint, Picks, Points
+from torchbandits.posteriors.statistics import Statistics
+from torchbandits.types import Generators, PerPoint, Picks, Points
 
 # Up to this number of points all of them form the dictionary, and nothing is drawn.
 _EXACT = 300
@@ -73,6 +75,26 @@ def bless(
     if len(n) > exact_size:
         dictionary = bless_dictionary(kernel, x, n, regularization, generator, oversampling=oversampling, ratio=ratio)
     return _leverage(kernel, x, dictionary, every, n, diagonal, regularization)
+
+
+def bless_rows(
+    kernel: gpytorch.kernels.Kernel,
+    statistics: Statistics,
+    regularization: float,
+    generators: Generators,
+    *,
+    exact: bool = False,
+) -> Tensor:
+    """`bless` of the distinct points of every batch row, `batch_shape x u` (0 where padded), or with `exact` their exact
+    leverages. Each row is drawn from its own generator."""
+    leverage, shape = torch.zeros_like(statistics.weights), statistics.num_rows.shape
+    for place, generator in zip(np.ndindex(*shape), generators, strict=True):
+        own = kernel_row(kernel, shape, place) if kernel.batch_shape else kernel
+        points = statistics.points_of(place)
+        u = len(points)
+        weights, size = statistics.weights[place][:u], u if exact else _EXACT
+        leverage[place][:u] = bless(own, points, weights, regularization, generator, exact_size=size)
+    return leverage
 
 
 @torch.no_grad()

@@ -151,6 +151,10 @@ class Statistics(Buffered):
         """The points of rows (`batch_shape x p`, row 0 where −1), `batch_shape x p x d`."""
         return self.points.gather(-2, rows.clamp_min(0).unsqueeze(-1).expand(*rows.shape, self.points.shape[-1]))
 
+    def points_of(self, place: tuple[int, ...]) -> Tensor:
+        """The points of the batch row at `place`, `u x d`, without padding."""
+        return self.points[place][: int(self.num_rows[place])]
+
     @property
     def pulls(self) -> Tensor:
         """Total weight of each batch row, `batch_shape`."""

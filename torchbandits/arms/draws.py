@@ -226,8 +226,7 @@ class PosteriorDraws:
     def _on_arms(self, lifted: Tensor) -> Tensor:
         """Functions on the arms, `... x q x A`, from weights of the dictionary's kernel columns (`batch_shape x m x q`)."""
         table, fit = self._table, self._table.posterior.fit()
-        weights = lifted if fit.whole else torch.where(fit.mask.unsqueeze(-1), lifted, 0.0)
-        weights, A = weights.mT.to(table.rows.source.dtype), table.rows.num_arms
+        weights, A = fit.unpadded(lifted).mT.to(table.rows.source.dtype), table.rows.num_arms
         values = weights.new_empty(*weights.shape[:-1], A)
         for part, out in table.columns.products(weights, fit.rows):
             if part == slice(0, A):

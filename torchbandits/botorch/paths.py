@@ -98,7 +98,7 @@ def _update_paths(
     channels = fit.nystrom.root.lift(fit.regression.coefficients)
     if process.prior_mean == "estimate":
         channels = channels[..., :1] - mean[..., None, None] * channels[..., 1:]
-    weights = torch.where(fit.mask.unsqueeze(-1), channels, 0.0) - explained
+    weights = fit.unpadded(channels) - explained
     points = process.statistics.at(fit.rows)
     features = KernelEvaluationMap(kernel=model.covar_module, points=points, input_transform=get_input_transform(model))
     path: Any = GeneralizedLinearPath(

@@ -248,7 +248,11 @@ class Factors:
             both = torch.cat([root.lift(self.regression.precision.solve(features)), root.lift(features)], dim=-1)
         else:
             both = root.lift(torch.cat([solved, features], dim=-1))
-        return (both if self.whole else torch.where(self.mask.unsqueeze(-1), both, 0.0)).mT
+        return self.unpadded(both).mT
+
+    def unpadded(self, lines: Rect) -> Tensor:
+        """`lines`, `batch_shape x m x n`, with 0 where the dictionary is padded."""
+        return lines if self.whole else torch.where(self.mask.unsqueeze(-1), lines, 0.0)
 
     @property
     def nystrom(self) -> Nystrom:

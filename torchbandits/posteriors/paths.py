@@ -46,9 +46,8 @@ def explained_weights(process: GaussianProcess, at_points: Rect, sizes: Sequence
     kernel columns, `batch_shape x m x q`."""
     fit = process.fit()
     f0_S = at_points.gather(-2, fit.rows.unsqueeze(-1).expand(*fit.rows.shape, at_points.shape[-1]))
-    theta = fit.nystrom.root.embed(f0_S if fit.whole else torch.where(fit.mask.unsqueeze(-1), f0_S, 0.0))
-    weights = fit.nystrom.root.lift(explained(process, theta, sizes, generators))
-    return weights if fit.whole else torch.where(fit.mask.unsqueeze(-1), weights, 0.0)
+    theta = fit.nystrom.root.embed(fit.unpadded(f0_S))
+    return fit.unpadded(fit.nystrom.root.lift(explained(process, theta, sizes, generators)))
 
 
 @dataclass(frozen=True)
@@ -160,8 +159,7 @@ class SamplePaths:
         if not statistics.size:
             return SamplePaths(None, None, offset, waves, statistics)
         fit = process.fit()
-        mean = _of_the_mean(process, fit.nystrom.root.lift(fit.regression.coefficients))
-        mean = torch.where(fit.mask.unsqueeze(-1), mean, 0.0)
+        mean = fit.unpadded(_of_the_mean(process, fit.nystrom.root.lift(fit.regression.coefficients)))
         weights = mean - w * explained_weights(process, prior(statistics.points).mT, sizes, generators)
         return SamplePaths(fit.nystrom, weights, offset, waves, statistics)
 

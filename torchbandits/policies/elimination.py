@@ -161,7 +161,7 @@ def remaining_picks(
     index, drawn = explore(state, candidates, torch.where(resting, 0, room))
     if bool(resting.any()):
         index = _exploit(policy, state, candidates, offered, torch.where(resting, room, 0), index)
-    leverage = inner.arm_leverage().gather(-1, index.clamp_min(0))
+    leverage = inner.leverage_at(index)
     evidence = Evidence((policy.engine.regularization * leverage).sqrt(), leverage, policy.width(state), drawn)
     return Selection(rows.points(index), index, index >= 0), evidence
 

@@ -176,7 +176,7 @@ class LengthscaleBalancing(Phased[BalancedState]):
             counts = counts + state.balance.at(level) * (arm >= 0).double()
             if place + 1 < most:
                 sweep.hallucinate(_at_all(arm.unsqueeze(-1), K), inner.told.new_ones(*inner.told.shape, 1))
-        leverage = state.arm_leverage().gather(-1, index.clamp_min(0))
+        leverage = state.leverage_at(index)
         return Selection(rows.points(index), index, index >= 0), Evidence(score, leverage, self.width(state))
 
     @without_gradients

@@ -125,7 +125,7 @@ class SupKernelUCB(Phased[PhasedState]):
             index, score = torch.cat([index, arm.unsqueeze(-1)], dim=-1), torch.cat([score, value.unsqueeze(-1)], dim=-1)
             if place + 1 < most:
                 descent.hallucinate(arm, level)
-        leverage = state.arm_leverage().gather(-1, index.clamp_min(0))
+        leverage = state.leverage_at(index)
         return Selection(rows.points(index), index, index >= 0), Evidence(score, leverage, self.width(state))
 
     @without_gradients

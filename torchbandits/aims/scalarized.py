@@ -87,7 +87,7 @@ class Scalarized(Aim):
         hopes = [outlook.hopes(j, sign) for j, sign in self.objectives]
         total = self._total(outlook, weights, hopes)
         if self.exponent is not None:
-            means = self._total(outlook, weights, [sign * outlook.mean[..., j, :] for j, sign in self.objectives])
+            means = self._total(outlook, weights, self._means(outlook))
             if (kept := self.kept(outlook.mean, outlook.known, outlook.table)) is not None:
                 # Where no arm keeps the limits with the probability `certainty`, gains are measured over the worst arm.
                 least = means.amin(dim=-1, keepdim=True).expand_as(means)
@@ -123,7 +123,7 @@ class Scalarized(Aim):
 
     def contenders(self, outlook: Outlook) -> Tensor:
         """The front of the posterior means at the told arms, of those that keep the limits if any do."""
-        mean = torch.stack([sign * outlook.mean[..., j, :] for j, sign in self.objectives], dim=-1)
+        mean = torch.stack(self._means(outlook), dim=-1)
         kept = self.kept(outlook.mean, outlook.known, outlook.table)
         own = outlook.seen if kept is None else outlook.seen & kept
         own = torch.where(own.any(dim=-1, keepdim=True), own, outlook.seen)
@@ -138,7 +138,7 @@ class Scalarized(Aim):
         """Logarithm of the expected growth of the hypervolume above the front of the posterior means at the arms that were told
         or are pending, `batch_shape x A`; under limits times the probability that the arm keeps them."""
         low, _ = self._scale(outlook)
-        mean = torch.stack([sign * outlook.mean[..., j, :] for j, sign in self.objectives], dim=-1)
+        mean = torch.stack(self._means(outlook), dim=-1)
         std = torch.stack([outlook.std[..., j, :] for j, _ in self.objectives], dim=-1)
         shape, (A, m) = outlook.told.shape, mean.shape[-2:]
         kept = self.kept(outlook.mean, outlook.known, outlook.table)
@@ -176,8 +176,7 @@ class Scalarized(Aim):
     def _scale(self, outlook: Outlook) -> tuple[Tensor, Tensor]:
         """The point from which objectives are measured, and the unit of each, `batch_shape x m`: of the front of the posterior
         means at the arms that were told (of those that keep the limits, if any do)."""
-        objectives = self.objectives
-        signed = torch.stack([sign * outlook.mean[..., j, :] for j, sign in objectives], dim=-1)
+        objectives, signed = self.objectives, torch.stack(self._means(outlook), dim=-1)
         reach = torch.stack([outlook.reach[..., j] for j, _ in objectives], dim=-1)
         kept = self.kept(outlook.mean, outlook.known, outlook.table)
         shape, A, m = outlook.told.shape, signed.shape[-2], len(objectives)
@@ -212,6 +211,10 @@ class Scalarized(Aim):
     def objectives(self) -> list[tuple[int, float]]:
         """Indices and signs of the outcomes that are objectives."""
         return [(j, sign) for j, sign in enumerate(self.signs) if sign]
+
+    def _means(self, outlook: Outlook) -> list[Tensor]:
+        """The posterior mean of each objective, larger being better, `batch_shape x A` each."""
+        return [sign * outlook.mean[..., j, :] for j, sign in self.objectives]
 
     def kept(self, mean: Tensor, std: Tensor, table: ArmTable) -> Tensor | None:
         """The arms that keep the limits with the probability `certainty`, `batch_shape x A` booleans; None without limits."""

@@ -531,7 +531,7 @@ def test_the_number_of_leaders_changes_no_pick(seed: int):
         lookahead = Lookahead(
             table, zero, torch.ones((), dtype=torch.float64), None, (nothing.long(), nothing), None, leaders=leaders
         )
-        picks.append(lookahead.pick(Meter(lookahead, math.inf, scale=0.0), torch.tensor(120)).tolist())
+        picks.append(lookahead.pick(Meter(lookahead, math.inf), torch.tensor(120)).tolist())
     assert all(p == picks[0] for p in picks)
 
 

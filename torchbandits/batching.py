@@ -27,14 +27,14 @@ class Meter:
         budget: `rows`; the pick that exceeds the budget is the last of the batch.
     """
 
-    def __init__(self, lookahead: Lookahead, budget: float, *, dynamic: bool = False, scale: float = 1.0) -> None:
-        self.dynamic, self.additive, self.scale = dynamic, True, scale
+    def __init__(self, lookahead: Lookahead, budget: float, *, dynamic: bool = False) -> None:
+        self.dynamic, self.additive = dynamic, True
         self.spent = torch.zeros(lookahead.num_rows, dtype=torch.float64)
         self.budget = torch.full_like(self.spent, budget)
 
     def gain(self, leverage: Tensor) -> Tensor:
         """Leverage at the batch start, `rows x k`."""
-        return leverage if self.scale == 1 else self.scale * leverage
+        return leverage
 
     def broke(self, lookahead: Lookahead, rows: Tensor) -> Tensor:
         """Whether the batch has ended. An additive rule ends it as soon as the budget is exceeded."""
@@ -105,12 +105,12 @@ class FixedSize(BatchRule):
 
     @property
     def budget(self) -> float:
-        """Infinite, because nothing is spent."""
+        """Infinite, so that only the number of picks ends a batch."""
         return math.inf
 
     def meter(self, lookahead: Lookahead) -> Meter:
-        """A meter that spends nothing."""
-        return Meter(lookahead, self.budget, scale=0.0)
+        """A meter that nothing exceeds."""
+        return Meter(lookahead, self.budget)
 
 
 @dataclass(frozen=True)
@@ -188,12 +188,12 @@ class Repeat(_Threshold):
 
     @property
     def budget(self) -> float:
-        """Infinite, because nothing is spent."""
+        """Infinite, so that only the number of picks ends a batch."""
         return math.inf
 
     def meter(self, lookahead: Lookahead) -> Meter:
-        """A meter that spends nothing, for picks beside other pending picks."""
-        return Meter(lookahead, self.budget, scale=0.0)
+        """A meter that nothing exceeds, for picks beside other pending picks."""
+        return Meter(lookahead, self.budget)
 
 
 @dataclass(frozen=True)

@@ -114,7 +114,7 @@ def _largest_variance(state: EliminationState, candidates: Tensor, room: Tensor)
     leaders, width = min(_LEADERS, max(1, many)), torch.ones_like(inner.told)
     # A width of 1 and a nearly constant mean make the score the standard deviation.
     lookahead = Lookahead(inner.table, preference(inner), width, candidates, (pending, counts), None, leaders=leaders)
-    index = torch.cat([first, lookahead.pick(Meter(lookahead, math.inf, scale=0.0), room)], dim=-1)
+    index = torch.cat([first, lookahead.pick(Meter(lookahead, math.inf), room)], dim=-1)
     # If the variance of every candidate is zero, all of them tie, and the first one is picked.
     return filled(index, candidates.byte().argmax(dim=-1), wanted), ()
 

@@ -41,7 +41,7 @@ from torchbandits.checks import (
     same_device,
 )
 from torchbandits.constraints import Constraint, check_within
-from torchbandits.display import Readable, Shown, count, numbers, pairs
+from torchbandits.display import Readable, Shown, numbers, of_run
 from torchbandits.errors import ArgumentError, UnsupportedError, require
 from torchbandits.explanation import Explanation, explain
 from torchbandits.filling import fill_within
@@ -480,12 +480,9 @@ class Bandit(Readable):
         return self.loop.process
 
     def _shown(self) -> Shown:
-        *_, num_arms, dim = self.arms.shape
-        rows = f"{self.batch_shape.numel():,} rows on " if self.batch_shape else ""
-        journal = [] if self.journal is None else [("journal", str(self.journal.path))]
         opened = 0 if self.loop.open is None else int(self.loop.open.mask.sum())
-        values = [("policy", repr(self.policy)), ("pulls", numbers(self.pulls)), ("open picks", f"{opened:,}"), *journal]
-        return pairs(f"Bandit: {rows}{count(num_arms, 'arm')} of {count(dim, 'feature')}", values)
+        values = [("policy", repr(self.policy)), ("pulls", numbers(self.pulls))]
+        return of_run("Bandit", self.batch_shape, self.arms.shape, values, opened, self.journal)
 
     @property
     def arms(self) -> Tensor | ArmSource:

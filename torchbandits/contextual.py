@@ -42,7 +42,7 @@ from torchbandits.checks import (
     own_copy,
 )
 from torchbandits.constraints import Constraint, check_within
-from torchbandits.display import Readable, Shown, count, numbers, pairs
+from torchbandits.display import Readable, Shown, count, numbers, of_run
 from torchbandits.errors import ArgumentError, NonFiniteError, ShapeError, StateError, UnsupportedError, require
 from torchbandits.explanation import Explanation, Words, explain
 from torchbandits.filling import fill_within
@@ -662,20 +662,14 @@ class ContextualBandit(Readable):
         return self.loop.process
 
     def _shown(self) -> Shown:
-        seen, opened = self._contexts.seen, self.loop.open
-        rows = f"{self.batch_shape.numel():,} rows on " if self.batch_shape else ""
-        journal = [] if self.journal is None else [("journal", str(self.journal.path))]
-        open_picks = 0 if opened is None else int(opened.mask.sum())
+        seen = self._contexts.seen
+        opened = 0 if self.loop.open is None else int(self.loop.open.mask.sum())
         values = [
             ("policy", repr(self.loop.policy)),
             ("contexts kept", f"{seen.shape[-2]:,} of {count(seen.shape[-1], 'feature')}"),
             ("pulls", numbers(self.pulls)),
-            ("open picks", f"{open_picks:,}"),
         ]
-        return pairs(
-            f"ContextualBandit: {rows}{count(self.arms.shape[-2], 'arm')} of {count(self.arms.shape[-1], 'feature')}",
-            values + journal,
-        )
+        return of_run("ContextualBandit", self.batch_shape, self.arms.shape, values, opened, self.journal)
 
     @property
     def arms(self) -> Tensor:

@@ -212,6 +212,16 @@ def _parts(kernel: nn.Module) -> Iterator[Kernel]:
             yield from _parts(child)
 
 
+def of_run(
+    kind: str, rows: torch.Size, shape: torch.Size, values: Sequence[tuple[str, str]], opened: int, journal: Any
+) -> Shown:
+    """A run on arms of this shape, `… x A x d`, in batch rows: these values, the number of open picks, and the journal."""
+    on = f"{rows.numel():,} rows on " if rows else ""
+    kept = [] if journal is None else [("journal", str(journal.path))]
+    title = f"{kind}: {on}{count(shape[-2], 'arm')} of {count(shape[-1], 'feature')}"
+    return pairs(title, [*values, ("open picks", f"{opened:,}"), *kept])
+
+
 def pairs(title: str, values: Sequence[tuple[str, str]]) -> Shown:
     """A list of names and values."""
     return Shown(title, (), tuple(values))

@@ -32,7 +32,7 @@ from torchbandits.checks import (
     numbers_of,
 )
 from torchbandits.constraints import Constraint
-from torchbandits.display import Shown, count, numbers, pairs
+from torchbandits.display import Shown, numbers, of_run
 from torchbandits.errors import ArgumentError, NonFiniteError, ShapeError, UnsupportedError, require
 from torchbandits.fronts import Front, ParetoSet, front, pareto_set
 from torchbandits.gradients import without_gradients
@@ -456,13 +456,10 @@ class OutcomeBandit(Bandit):
     # ------------------------------------------------------------------ internals
 
     def _shown(self) -> Shown:
-        *_, num_arms, dim = self.arms.shape
-        rows = f"{self._shape.numel():,} rows on " if self._shape else ""
         opened = 0 if self.loop.open is None else int(self.loop.open.mask[..., 0, :].sum())
-        journal = [] if self.journal is None else [("journal", str(self.journal.path))]
         pulls = ", ".join(f"{name} {numbers(self.pulls[..., j])}" for j, name in enumerate(self.outcomes))
-        values = [("policy", repr(self.policy)), ("rewards told", pulls), ("open picks", f"{opened:,}"), *journal]
-        return pairs(f"OutcomeBandit: {rows}{count(num_arms, 'arm')} of {count(dim, 'feature')}", values)
+        values = [("policy", repr(self.policy)), ("rewards told", pulls)]
+        return of_run("OutcomeBandit", self._shape, self.arms.shape, values, opened, self.journal)
 
     def _ranked(self, state: TableState) -> Tensor | None:
         """The pulled arms in the order in which they are recommended, `... x A`, −1 in the places after them; None with several

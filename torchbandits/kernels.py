@@ -21,6 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from torchbandits.linalg import matmul_into
 from torchbandits.random_effects import RandomEffectKernel, smooth_part, with_effect
 from torchbandits.shapes import broadcast_shapes
 from torchbandits.tanimoto import tanimoto_scale
@@ -444,8 +445,7 @@ class StationaryBlocks:
         """k from `batch_shape x (d + 2) x n`: coordinates, 1 and squared norms of arms."""
         left = self._left
         right = right.expand(*left.shape[:-2], *right.shape[-2:]) if right.dim() < left.dim() else right
-        # For one dimension of batch rows, `matmul` would copy its result.
-        (torch.bmm if left.dim() == right.dim() == 3 else torch.matmul)(left, right, out=out)
+        matmul_into(left, right, out)
         same = None
         if self._form.effect is not None and arms is not None:
             least = _NEAR_SQUARED[out.dtype]

@@ -17,7 +17,7 @@ from torchbandits.arms.ranks import Shard
 from torchbandits.arms.rows import ArmRows
 from torchbandits.budget import halved
 from torchbandits.kernels import ScaledArms, Stationary, StationaryBlocks, StationaryColumns, evaluate_kernel, kernel_diagonal
-from torchbandits.linalg import LEAF, STRIPE, triangular_product
+from torchbandits.linalg import LEAF, STRIPE, matmul_into, triangular_product
 from torchbandits.posteriors import GaussianProcess, SweepFactors
 from torchbandits.shapes import broadcast_shapes
 from torchbandits.sources import InMemory
@@ -318,8 +318,7 @@ class KernelColumns:
         def multiplied(K_mc: Tensor, out: Tensor) -> Tensor:
             if dense is not None and m > least and rows.dim() <= 2:
                 return triangular_product(weights, K_mc, out, dense)
-            # For one dimension of batch rows, `matmul` would copy its result.
-            return (torch.bmm if weights.dim() == K_mc.dim() == 3 else torch.matmul)(weights, K_mc, out=out)
+            return matmul_into(weights, K_mc, out)
 
         if (kept is None or slots is None) and (packed := self.packed()) is not None and rows.device.type == "cpu":
             yield from self._packed_products(packed, weights, rows, step, multiplied)

@@ -11,7 +11,7 @@ from torchbandits.linalg.low_rank import LowRankPrecision
 from torchbandits.linalg.precision import Precision, shrinkage_root
 from torchbandits.linalg.roots import InverseRoot, append_row, cholesky, covariance_root, inverse_root, solve_lower
 from torchbandits.linalg.sobol import sobol_points
-from torchbandits.linalg.triangular import LEAF, STRIPE, triangular_product
+from torchbandits.linalg.triangular import LEAF, STRIPE, matmul_into, triangular_product
 
 __all__ = [
     "LEAF",
@@ -25,6 +25,7 @@ __all__ = [
     "cholesky",
     "covariance_root",
     "inverse_root",
+    "matmul_into",
     "shrinkage_root",
     "sobol_points",
     "solve_lower",

@@ -15,6 +15,11 @@ STRIPE, _STRIPES = 128, 4
 _TILE = 64
 
 
+def matmul_into(left: Tensor, right: Tensor, out: Tensor) -> Tensor:
+    """`left @ right`, written to `out`. For one dimension of batch rows, `matmul` would copy its result."""
+    return (torch.bmm if left.dim() == right.dim() == 3 else torch.matmul)(left, right, out=out)
+
+
 def triangular_product(weights: Tensor, columns: Tensor, out: Tensor, dense: int) -> Tensor:
     r"""`weights @ columns`, where the weights after the first `dense` rows are an upper triangle.
 
@@ -50,9 +55,7 @@ def _in_stripes(weights: Tensor, columns: Tensor, out: Tensor, dense: int) -> Te
     begins = [0, *(place * height for place in range(1, number))]
     for begin, end in zip(begins, [*begins[1:], total], strict=True):
         left = max(0, begin - dense)
-        factors = weights[..., begin:end, left:], columns[..., left:, :]
-        # For one dimension of batch rows, `matmul` would copy its result.
-        (torch.bmm if out.dim() == 3 else torch.matmul)(*factors, out=out[..., begin:end, :])
+        matmul_into(weights[..., begin:end, left:], columns[..., left:, :], out[..., begin:end, :])
     return out
 
 

@@ -377,13 +377,8 @@ class Lookahead:
             # Nothing has changed since the start of the batch.
             leverage = self.across.at(leaders, self.start)[0]
         else:
-            leverage, known = self.across.at(leaders, self.start, self.leverage)
-            conditioning, picked = conditioned
-            G = conditioning.directions(self.table.covariance(picked, features, frozen=self._frozen))
+            leverage, G = self._given(conditioned, leaders, features)
             covariance = covariance - G.mT @ G
-            shrunk = leverage - self.flat(G.square().sum(dim=-2), 1)
-            # Rounding must not raise a leverage, because stale scores have to remain upper bounds.
-            leverage = torch.minimum(shrunk, known)
         if self.table.rows.sharded:
             leverage, covariance = self.across.agreed(leverage), self.across.agreed(covariance)
         if conditioned is not None:
@@ -392,14 +387,17 @@ class Lookahead:
 
     def _shrink(self, index: Picks, conditioned: _Conditioned) -> None:
         """Bring the leverages and scores of many arms up to date, in pieces."""
-        conditioning, picked = conditioned
         for some in index.split(_SHRUNK, dim=-1):
-            features = self.table.features(self.rows_first(some))
-            G = conditioning.directions(self.table.covariance(picked, features, frozen=self._frozen))
-            leverage, known = self.across.at(some, self.start, self.leverage)
-            # Rounding must not raise a leverage, because stale scores have to remain upper bounds.
-            shrunk = torch.minimum(leverage - self.flat(G.square().sum(dim=-2), 1), known)
-            self._write(some, self.across.agreed(shrunk))
+            leverage, _ = self._given(conditioned, some, self.table.features(self.rows_first(some)))
+            self._write(some, self.across.agreed(leverage))
+
+    def _given(self, conditioned: _Conditioned, index: Picks, features: tuple[Any, ...]) -> tuple[Tensor, Tensor]:
+        """Leverages of arms given the picks so far, `rows x k`, and the directions by whose squares they have fallen."""
+        start, known = self.across.at(index, self.start, self.leverage)
+        conditioning, picked = conditioned
+        G = conditioning.directions(self.table.covariance(picked, features, frozen=self._frozen))
+        # Rounding must not raise a leverage, because stale scores have to remain upper bounds.
+        return torch.minimum(start - self.flat(G.square().sum(dim=-2), 1), known), G
 
     def _write(self, leaders: Tensor, leverage: Tensor) -> None:
         self.across.put_(self.leverage, leaders, leverage)

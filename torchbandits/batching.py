@@ -225,7 +225,8 @@ class Local(_Threshold):
 
 @dataclass(frozen=True)
 class GlobalThenLocal(_Threshold):
-    """`Global` until it is exceeded, then `Local` from that pick on."""
+    """`Global` until it is exceeded, then `Local` from that pick on: the batches of `Local`, whose measure never exceeds that
+    of `Global`."""
 
     def meter(self, lookahead: Lookahead) -> RatioMeter:
         """Leverages first, then squared covariances."""

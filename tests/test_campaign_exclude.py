@@ -96,6 +96,8 @@ def test_excluded_rows_are_no_rivals_of_the_best_one():
 def test_what_can_not_be_excluded_changes_nothing(tmp_path: Path):
     c = told(campaign(journal=tmp_path / "lab", candidates="temp < 110"))
     opened = c.ask(3, repeats=False)["id"].tolist()
+    with pytest.raises(ArgumentError, match=r"ids: '3' is not in the table\. Does '3' mean '003'\?"):
+        c.exclude(["3"])
     with pytest.raises(ArgumentError, match="ids: 'x', '061' are not in the table"):
         c.exclude([opened[0], "x", "061"])
     with pytest.raises(ArgumentError, match="allows are excluded then, and no row is left to select"):
@@ -210,9 +212,9 @@ def test_too_many_rows_are_refused_with_what_would_help():
     with pytest.raises(ArgumentError, match=r"60 of the table can be selected: ask for fewer\."):
         c.ask(61)
     c.exclude(["020"])
-    with pytest.raises(ArgumentError, match=r"59 of the table can be selected: ask for fewer, or include\(\) excluded rows\."):
+    with pytest.raises(ArgumentError, match=r"59 of the table can be selected: ask for fewer, or put excluded rows back by include\(\)"):
         c.ask(60)
-    with pytest.raises(ArgumentError, match=r"ask for fewer, or widen the condition, or include\(\) excluded rows\."):
+    with pytest.raises(ArgumentError, match=r"ask for fewer, or widen the condition, or put excluded rows back by include\(\)"):
         c.ask(60, where="temp < 110")
 
 

@@ -435,7 +435,7 @@ class Campaign(Readable):
         ways = [
             "ask for fewer",
             *["widen the condition"] * limited,
-            *["include() excluded rows"] * (len(self._offer.excluded) > 0),
+            *["put excluded rows back by include() (torchbandits campaign include)"] * (len(self._offer.excluded) > 0),
         ]
         said = f"{count:,} of {self._pool.table.name} can be selected: {', or '.join(ways)}."
         require(n - before <= count, f"n: {n - before:,} more rows are asked for, and {said}")

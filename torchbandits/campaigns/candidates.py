@@ -79,7 +79,9 @@ class Candidates:
             found = self.ids.find(wanted)
             unknown = [text for text in wanted if text not in found]
             are = "is" if len(unknown) == 1 else "are"
-            require(not unknown, f"ids: {few(map(repr, unknown))} {are} not in {self.table.name}.")
+            alike = self.ids.alike(unknown[0]) if unknown else None
+            meant = "" if alike is None else f" Does {unknown[0]!r} mean {alike!r}?"
+            require(not unknown, f"ids: {few(map(repr, unknown))} {are} not in {self.table.name}.{meant}")
             rows = np.array([found[text] for text in wanted], np.int64)
         return rows if where is None else rows[self.fulfil(where).numpy()[rows]]
 

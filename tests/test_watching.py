@@ -197,6 +197,19 @@ def test_what_is_out_is_known_whatever_is_called(tmp_path: Path):
     assert facts(text_of(reading))["picks out"] == "–"
 
 
+def test_pairs_whose_context_is_replaced(tmp_path: Path) -> None:
+    path, contexts = tmp_path / "run.journal", torch.tensor([[0.0], [1.0], [2.0]], dtype=torch.float64)
+    bandit = tb.ContextualBandit(tb.gp_ucb(rbf(), **COMMON), ARMS[:, :1], contexts[:1], max_contexts=2, journal=path)
+    bandit.tell(torch.tensor([3]), [1.0], context=contexts[0])
+    bandit.tell(torch.tensor([3]), [5.0], context=contexts[1])  # beside the first context
+    assert Reading(path).moved.tolist() == [0]
+    bandit.tell(torch.tensor([3, 4]), [9.0, 2.0], context=contexts[2])  # in place of the first context
+    reading = Reading(path)
+    assert reading.moved.tolist() == [2]
+    assert {int(row[0]): float(row[2]) for row in best_rows(reading)} == {3: 9.0, 4: 2.0}
+    assert page_of_journal(reading).moved == 2
+
+
 def best_rows(reading: Reading) -> list[list[str]]:
     """The lines of the table of best arms, on the right side of a frame."""
     lines = text_of(reading, now=reading.last).splitlines()

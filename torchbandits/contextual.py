@@ -770,6 +770,8 @@ class ContextualBandit(Readable):
         changed = changed or (wider and getattr(self.loop.policy, "from_data", None) is not None)
         given = pack(as_tensor("context", context, self.arms.dtype))
         entered = {"kind": "context", "context": given, "busy": list(busy), "releases": True, "looks": looks}
+        if not torch.equal(ahead.seen[..., : before.seen.shape[-2], :], before.seen):
+            entered["replaces"] = True  # the index of a pair means another one from here on, which readers have to know
 
         def enter() -> None:
             if changed:

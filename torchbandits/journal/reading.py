@@ -46,7 +46,7 @@ class Reading:
         asked: Number of picks of each ask, `rows` numbers per ask.
         out: Number of picks that are neither told nor forgotten, `rows`; NaN after a state was loaded.
         forgotten, observed: Number of picks given up, and of pulls of history from elsewhere, `rows`.
-        moved: Pulls of each row at the last change of arms, `rows`: an index meant another arm before.
+        moved: Pulls of each row at the last change of arms, or of the kept contexts, `rows`: an index meant another arm before.
         points: For a box, the point of each arm of the first row.
 
     Raises:
@@ -170,7 +170,7 @@ class Reading:
             self.forgotten, self.out = self.forgotten + gone, np.maximum(self.out - gone, 0.0)
         elif kind == "observe":
             self.observed = self.observed + self._rows(record["counts"]).sum(axis=1)
-        elif kind == "set_arms":
+        elif kind == "set_arms" or (kind == "context" and "replaces" in record):
             self.moved = self._told.copy()
         elif kind == "load":
             self.out = np.full(len(self.out), np.nan)

@@ -391,6 +391,20 @@ def test_outcomes_are_corrected_one_by_one(tmp_path: Path):
         c.correct("001", {"yield": 1.0}, was={"cost": 1.0})
 
 
+def test_a_failed_evaluation_of_outcomes_that_is_taken_back_is_named(tmp_path: Path):
+    c = tb.OutcomeCampaign(frame(), ["yield"], journal=tmp_path / "lab.journal", minimize=[], at_most={"cost": 9.0})
+    c.tell(pd.DataFrame({"id": ["003"], "yield": [math.nan], "cost": [math.nan]}))
+    both = {"yield": math.nan, "cost": math.nan}
+    assert str(c.correct("003", dict.fromkeys(both), was=both)).startswith(
+        "003 is corrected: failed before, yield=none cost=none now. "
+    )
+    c.tell(pd.DataFrame({"id": ["004"], "yield": [3.0], "cost": [math.nan]}))
+    assert str(c.correct("004", {"yield": math.nan})).startswith("004 is corrected: yield=3 before, yield=none now. ")
+    assert str(c.correct("004", {"yield": 2.0, "cost": 1.0})).startswith(
+        "004 is corrected: failed before, yield=2 cost=1 now. "
+    )
+
+
 def test_one_of_several_results_of_outcomes_is_named(tmp_path: Path):
     c = outcome_campaign(journal=tmp_path / "lab")
     c.tell({"id": ["003", "003", "004"], "yield": [30.0, 31.0, 7.0], "cost": [9.0, 90.0, 9.0]})

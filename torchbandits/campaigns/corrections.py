@@ -96,7 +96,13 @@ class Correction:
 
     def in_words(self, lines: Sequence[Line]) -> tuple[str, str]:
         """The wrong and the right result, in words."""
-        return self._in_words(self._find(lines)[2]), self._in_words([self.values[j] for j in sorted(self.values)])
+        wrong, right = self._find(lines)[2], [self.values[j] for j in sorted(self.values)]
+        return self._or_failed(wrong), self._or_failed(right)
+
+    def _or_failed(self, values: Sequence[float | None]) -> str:
+        """A result in words, a failed evaluation of several outcomes as one, beside `none` for no result."""
+        failed = len(values) == len(self.outcomes) and all(value is not None and math.isnan(value) for value in values)
+        return "failed" if failed else self._in_words(values)
 
     def _find(self, lines: Sequence[Line]) -> tuple[int, int, list[float]]:
         """The record that holds the result, its place there, and its values; of equal results the last one."""

@@ -360,6 +360,7 @@ def test_rows_with_an_empty_cell_fulfil_no_condition_that_names_it(tmp_path: Pat
 
     assert met("x != 0 and s != 'DMF'") == "C"
     assert met("not (s == 'DMF')") == met("s not in ['DMF']") == "CD"
+    assert met("x < 1 or s == 'THF'") == "AC"  # D has no x
     assert met("not dry") == met("~dry and id != 'A'") == "BDF"
     assert met("day > '2024-01-12'") == "DEF"
     assert met("lot < '8'") == "ABC"

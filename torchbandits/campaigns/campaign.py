@@ -144,8 +144,9 @@ class Campaign(Readable):
             logarithm of one more), `"boolean"`, `"date"`, `"category"`, `"substance"` (SMILES), `"molecule"` (SMILES; all other
             columns are then ignored), `"ignore"`, or the list of its categories in order, lowest first.
         candidates: The rows on offer: the name of a column of booleans, or a comparison of columns, such as
-            `"temp < 80 and solvent != 'DMF'"`. Results of other rows may be told as well. If a resumed campaign is given
-            another condition, it holds from then on; an empty text lifts it. `exclude` takes out single rows.
+            `"temp < 80 and solvent != 'DMF'"`. A row with an empty cell in one of these columns does not fulfil it, not even
+            beside `or` and `not`. Results of other rows may be told as well. If a resumed campaign is given another condition,
+            it holds from then on; an empty text lifts it. `exclude` takes out single rows.
         cost: The column of the cost of an evaluation, > 0.
         dtype: Precision of the features: float64 by default, float32 from 10⁶ rows on.
         device: Where the rows are scored, such as `"cuda"`. A resumed campaign may be on another device, where it selects the

@@ -107,11 +107,17 @@ def rounded(value: float, deviation: float, otherwise: str = ".6g") -> str:
 
     Args:
         value, deviation: The numbers.
-        otherwise: The format if the deviation is unknown or 0, or its digits are more than six places from the decimal point.
+        otherwise: The format if the deviation is unknown or 0.
     """
-    places = 1 - math.floor(math.log10(deviation)) if 0 < deviation < math.inf else 99
-    # Adding 0 turns −0 into 0.
-    return f"{round(value, places) + 0.0:.{max(0, places)}f}" if -6 <= places <= 6 else f"{value:{otherwise}}"
+    if not 0 < deviation < math.inf:
+        return f"{value:{otherwise}}"
+    places = 1 - math.floor(math.log10(deviation))
+    if -6 <= places <= 6:
+        # Adding 0 turns −0 into 0.
+        return f"{round(value, places) + 0.0:.{max(0, places)}f}"
+    # Further from the decimal point: at most six digits, with an exponent where it is shorter.
+    digits = math.floor(math.log10(abs(value))) + places + 1 if 0 < abs(value) < math.inf else 6
+    return f"{value:.{min(max(digits, 1), 6)}g}"
 
 
 def table(title: str, mask: Tensor, columns: dict[str, Tensor], points: Tensor) -> Shown:

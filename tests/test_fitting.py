@@ -316,6 +316,21 @@ def test_a_degenerate_fit_is_warned_of_once_with_its_reason():
     assert bool(report.accepted) == bool(report.regularized)
 
 
+def test_a_degenerate_fit_on_schedule_is_said_to_be_made_again():
+    x, y = np.random.default_rng(5).uniform(size=(8, 2)), np.random.default_rng(6).normal(size=8)
+    bandit = tb.Bandit(tb.gp_ucb(ard([0.5, 0.5]), noise_std=5.0, refit_every=8), torch.from_numpy(x))
+    with pytest.warns(errors.DiagnosticWarning, match="degenerate") as caught:
+        bandit.tell(torch.arange(8), y)
+    said = [str(one.message) for one in caught if "degenerate" in str(one.message)]
+    assert len(said) == 1
+    assert (
+        "until it is fitted again by itself, at the next multiple of 8 rewards. What to do if this comes again: the no"
+        in said[0]
+    )
+    assert said[0].endswith("give a smaller noise_std.")
+    assert "refit_every" not in said[0]
+
+
 def test_rewards_that_are_all_equal_leave_the_kernel():
     x = np.random.default_rng(5).uniform(size=(8, 2))
     posterior = posterior_of(ard([0.5, 0.5]), x, np.full((8, 1), 3.0), prior_mean="estimate")

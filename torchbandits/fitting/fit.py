@@ -151,6 +151,18 @@ def _of_bandit(fit: Climb, noise: bool) -> str:
     return f"To keep the bandit exploring, {treatment(fit)}. What to do: {fix}."
 
 
+def advice_of_schedule(every: int) -> Callable[[Climb, bool], str]:
+    """The treatment of a degenerate fit of a kernel that is fitted at every multiple of a number of rewards."""
+
+    def advice(fit: Climb, noise: bool) -> str:
+        fix = "" if noise else smaller_noise(fit).removesuffix(", ")
+        said = treatment(fit)
+        again = f"{said[0].upper()}{said[1:]}, until it is fitted again by itself, at the next multiple of {every} rewards."
+        return f"{again} What to do if this comes again: {fix}." if fix else again
+
+    return advice
+
+
 def _told(
     posterior: GaussianProcess, kernel: gpytorch.kernels.Kernel, place: tuple[int, ...], noise_variance: float
 ) -> tuple[Averages, int]:

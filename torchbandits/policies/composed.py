@@ -26,7 +26,7 @@ from torchbandits.checks import (
 )
 from torchbandits.embeddings import FeatureMap, Spectrum
 from torchbandits.errors import ShapeError, UnsupportedError, require
-from torchbandits.fitting import fit_kernel_
+from torchbandits.fitting import advice_of_schedule, fit_kernel_
 from torchbandits.gradients import without_gradients
 from torchbandits.kernels import kernel_diagonal
 from torchbandits.memory import KeepAll, Memory, SteadySampling
@@ -357,7 +357,8 @@ class Composed(Policy[TableState | BoxState]):
         if self.refit_every is not None:
             grown = state.told_with(pulls) // self.refit_every > state.sum_on_host("told") // self.refit_every
             if bool(grown.any()):
-                self.refit(state, rows=to_device(state.rows.source.device, grown)[0])
+                rows = to_device(state.rows.source.device, grown)[0]
+                self.refit(state, rows=rows, advice=advice_of_schedule(self.refit_every))
         table = state.table if isinstance(state, TableState) else None
         if state.scale.due(state.rows.arm_of_row.shape[-1], self.refit_every):
             weight = None if table is None or state.pull_weight is None else state.pull_weight.squeeze(-1)

@@ -212,9 +212,9 @@ def test_too_many_rows_are_refused_with_what_would_help():
     with pytest.raises(ArgumentError, match=r"60 of the table can be selected: ask for fewer\."):
         c.ask(61)
     c.exclude(["020"])
-    with pytest.raises(ArgumentError, match=r"59 of the table can be selected: ask for fewer, or put excluded rows back by include\(\)"):
+    with pytest.raises(ArgumentError, match=r"59 .* can be selected: ask for fewer, or put excluded rows back by include\(\)"):
         c.ask(60)
-    with pytest.raises(ArgumentError, match=r"ask for fewer, or widen the condition, or put excluded rows back by include\(\)"):
+    with pytest.raises(ArgumentError, match=r"or widen the condition, or put excluded rows back by include\(\)"):
         c.ask(60, where="temp < 110")
 
 

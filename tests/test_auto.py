@@ -1394,8 +1394,7 @@ def test_arms_that_are_not_on_offer_are_not_hopeful(estimated: bool, rows: int |
     hopeful = (mean + reach > mean[best] - reach[best]) & offered & distinct & (torch.arange(len(x)) != best)
     assert said.rivals == int(hopeful.sum())
     assert 0 < said.rivals < everything.rivals
-    counted = offered | (torch.arange(len(x)) == best)
-    top = (mean + reach)[counted].max()
+    top = (mean + reach)[hopeful].max()
     if (units := state.posterior.units) is not None:
         # As far above the best mean as a deviation of this size would be reported to be.
         start, scale = float(mean[best]), float(units.scale[place])
@@ -1408,6 +1407,23 @@ def test_arms_that_are_not_on_offer_are_not_hopeful(estimated: bool, rows: int |
     assert said.upper <= everything.upper
     whole = bandit.explain(row=place, available=torch.ones(len(x), dtype=torch.bool))
     assert (whole.rivals, whole.upper) == (everything.rivals, pytest.approx(everything.upper))
+
+
+def test_what_the_most_promising_arm_could_reach_is_the_bound_of_another_arm_than_the_best():
+    kernel = gpytorch.kernels.ScaleKernel(gpytorch.kernels.RBFKernel()).double()
+    kernel.outputscale = 4.0
+    arms = torch.tensor([[0.0], [50.0], [100.0]], dtype=torch.float64)
+    bandit = tb.Bandit(tb.gp_ucb(kernel, noise_std=0.5, width=tb.widths.Constant(2.0)), arms)
+    bandit.tell(torch.tensor([0, 1, 2]), [3.0, 2.5, -3.0])
+    said, shrunk = bandit.explain(), 4 / 4.25
+    assert int(said.best.index[0]) == 0
+    assert said.rivals == 1
+    assert said.upper == pytest.approx(2.5 * shrunk + 2 * (4 - 4 * shrunk) ** 0.5)
+    bandit.tell(torch.tensor([0, 1]).repeat(2_000), [3.0, 2.5] * 2_000)
+    alone = bandit.explain()
+    assert alone.rivals == 0
+    assert alone.upper == pytest.approx(3.0, abs=0.1)
+    assert alone.upper > float(alone.best.mean[0])
 
 
 def test_boxes_and_options_of_other_fits_are_refused():

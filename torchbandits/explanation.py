@@ -114,9 +114,9 @@ class Explanation:
             arm is clearly better than the average, the fraction is therefore that of the rewards, by repeated pulls.
         best: The pulled point with the highest posterior mean. If it is none of the arms, such as a removed arm, its index is
             −1 and the text says so, while `Bandit.best` recommends the best one of the arms.
-        upper: Largest upper confidence bound over the arms that may be pulled and the best one, reward units; for a campaign
-            that minimises its objective the smallest lower bound. Of `two_values` at most the higher one, or the mean of the
-            best arm where that exceeds it.
+        upper: Largest upper confidence bound of the `rivals`, or of the best arm if there are none, reward units; for a
+            campaign that minimises its objective the smallest lower bound. Of `two_values` at most the higher one, or the mean
+            of the best arm where that exceeds it.
         rivals: Number of other arms that may be pulled and have an upper bound above the lower bound of the best one.
         pulls, distinct, num_arms: Pulls told, distinct points among them, number of arms.
         guarantee: The guarantee that holds for the run.
@@ -412,8 +412,6 @@ def explain(
     here, best = best is not None, best or state.best(1, elsewhere=True)
     known = Recommendation(best.points[place], best.index[place], best.mean[place], best.variance[place])
     arm = int(known.index[0])
-    bounds = policy.bounds(state)
-    assert bounds is not None
     variance = noise_share(policy.noise_std, policy.regularization) * posterior.regularization
     width, floor = policy.width(state), 0.0
     if arm < 0:
@@ -421,13 +419,12 @@ def explain(
         model_mean, model_variance = pulled(state, place)
         top = model_mean.argmax()
         floor = float(model_mean[top] - width[place] * model_variance[top].sqrt())
-    possible, upper = rivals(state, width, arm, place, floor), float(bounds[0][place])
+    possible = rivals(state, width, arm, place, floor)
     if offered is not None:
         entries = state.rows.offered(offered)
         assert entries is not None
         possible &= entries[place]
-    if offered is not None or posterior.units is not None:
-        upper = _largest_bound(policy, state, offered, known, place)
+    upper = _largest_bound(policy, state, possible, known, place)
     uncertainty, repeats = _uncertainty(state, variance, place)
     lead = _lead(state, variance, place)
     noise = _noise_of(policy, state, place, known, variance, clear=lead >= _CLEAR)
@@ -514,21 +511,20 @@ def check_row(place: Any, batch_shape: torch.Size) -> None:
     require(inside, f"row must be one of the batch rows {tuple(batch_shape)}, got {place!r}.")
 
 
-def _largest_bound(
-    policy: Composed, state: TableState, offered: Tensor | None, best: Recommendation, place: tuple[int, ...]
-) -> float:
-    """The largest upper confidence bound over the arms on offer (None for all) and the best one, reward units.
+def _largest_bound(policy: Composed, state: TableState, rivals: Tensor, best: Recommendation, place: tuple[int, ...]) -> float:
+    """The largest upper confidence bound of the rivals (a mask of the arms), of the best arm if there are none, reward units;
+    of a best point that is no arm its mean.
 
     Where the model has units of its own, its distance from the mean of the best arm becomes rewards like a deviation there.
     """
     units, shape, arm = state.posterior.units, state.posterior.batch_shape, int(best.index[0])
     bounds = upper_bounds(state, policy.width(state))[place]
-    if offered is not None:
-        counted = offered[place].clone()
-        if arm >= 0:
-            counted[arm] = True
-        bounds = bounds.masked_fill(~counted, -torch.inf)
-    largest = bounds.max()
+    if bool(rivals.any()):
+        largest = bounds[rivals].max()
+    elif arm >= 0:
+        largest = bounds[arm]
+    else:
+        return float(best.mean[0])
     if units is None:
         return float(largest)
     mean = units.to_model(best.mean[:1].expand(*shape, 1))

@@ -398,6 +398,17 @@ def test_one_wild_reward_among_many(wild: float, prior_mean: float | str):
     assert float(posterior.statistics.sums[77]) == wild, "only the fit leaves it out"
 
 
+def test_a_peak_among_few_rewards_is_no_outlier():
+    """Costs of a campaign, whose kernel is a guess before the first fit: the largest one was left out."""
+    x = np.random.default_rng(3).uniform(size=(6, 2))
+    y = np.array([[2.83], [2.18], [2.76], [2.21], [2.31], [4.75]])
+    posterior = posterior_of(ard([0.5, 0.5], 0.04), x, y, regularization=4e-4, prior_mean="estimate")
+    assert int(fit_kernel_(posterior).left_out) == 0
+    assert float(posterior.kernel.outputscale) > 0.5
+    wild = posterior_of(ard([0.5, 0.5], 0.04), x, np.where(y > 4, 4750.0, y), regularization=4e-4, prior_mean="estimate")
+    assert int(fit_kernel_(wild).left_out) == 1
+
+
 # ------------------------------------------------------------------------- noise
 
 

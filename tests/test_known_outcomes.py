@@ -306,6 +306,7 @@ def test_picks_on_a_device_are_those_of_the_cpu():
     assert means == pytest.approx(expected[1])
 
 
+@pytest.mark.usefixtures("annotations_not_enforced")
 def test_bad_known_values_are_errors():
     unequal = torch.tensor(PRICE)
     unequal[int(np.flatnonzero(~ENTRIES)[0])] += 1

@@ -41,9 +41,9 @@ def fit_kernel_(
     batch row is fitted to its own rewards and gets its own parameters. Nothing is drawn at random.
 
     Outliers are excluded. Points whose average lies further outside the middle nine tenths of all averages than 1.5 times their
-    span, and than three prior standard deviations, are left out of the fit (and of the fit alone). If more than a twentieth of
-    the averages are outliers on one side, they widen that span, and none is left out. The reward variance of a point is clipped
-    at 36 times the median.
+    span (10 times of fewer than twenty averages), and than three prior standard deviations, are left out of the fit (and of the
+    fit alone). If more than a twentieth of the averages are outliers on one side, they widen that span, and none is left out.
+    The reward variance of a point is clipped at 36 times the median.
 
     Degenerate fits are avoided. A degenerate kernel explains all rewards by noise, has lengthscales far beyond the extent of
     the points, or leaves all pairs of points uncorrelated (`fitting.degeneracy` has the three conditions). If the evidence is

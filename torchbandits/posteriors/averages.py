@@ -16,6 +16,9 @@ from torchbandits.types import PerPoint, Points
 FEWEST = 5
 # An average further from the middle nine tenths of the averages than this multiple of their range is an outlier.
 _FENCE = 1.5
+# Few averages show no tail: of six random rewards of real tables one was beyond that fence in 15 to 42 % of samples. For fewer
+# than so many averages it is this wide.
+_FEW, _WIDE_FENCE = 20, 10.0
 # Averages within this many prior standard deviations are never outliers.
 _POSSIBLE = 3.0
 # Degrees of freedom from which the noise is estimated from repeated pulls alone.
@@ -90,7 +93,8 @@ def plausible(means: PerPoint, prior_std: float) -> Tensor:
     """Whether each average lies close enough to the middle nine tenths of the averages, `u` booleans.
 
     The middle excludes at least one average on either side. Averages that are likely under the prior are never outliers, so
-    that a peak observed at few points is kept. Outliers that are more than a twentieth, all on one side, are therefore kept.
+    that a peak observed at few points is kept. Outliers that are more than a twentieth, all on one side, are therefore kept,
+    and of fewer than twenty averages only what is wildly different is one.
     Fences from quartiles or from the middle eight tenths, and a gap of 1.5 spans below the rest, find up to a tenth of them,
     but also take genuine peaks and plateaus for outliers: each made fits to some rewards without outliers worse.
     """
@@ -99,7 +103,8 @@ def plausible(means: PerPoint, prior_std: float) -> Tensor:
         return torch.ones_like(means, dtype=torch.bool)
     aside = max(1, u // 20)
     middle = means.sort().values[aside : u - aside]
-    reach = torch.clamp(_FENCE * (middle[-1] - middle[0]), min=_POSSIBLE * prior_std)
+    fence = _WIDE_FENCE if u < _FEW else _FENCE
+    reach = torch.clamp(fence * (middle[-1] - middle[0]), min=_POSSIBLE * prior_std)
     return (means >= middle[0] - reach) & (means <= middle[-1] + reach)
 
 

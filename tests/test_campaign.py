@@ -366,6 +366,8 @@ def test_rows_with_an_empty_cell_fulfil_no_condition_that_names_it(tmp_path: Pat
     assert met("lot < '8'") == "ABC"
     assert met({"dry": np.bool_(False)}) == met({"dry": False}) == "BDF"
     assert (met({"lot": "007"}), met({"lot": "7"}), met({"lot": 7})) == ("B", "AC", "ABC")
+    assert (met({"s": None}), met({"x": None}), met({"dry": None}), met({"lot": None})) == ("BE", "DE", "C", "F")
+    assert met({"s": ["THF", None]}) == "BCDE"
 
 
 def test_dates_are_compared_with_texts():

@@ -398,9 +398,9 @@ class Campaign(Readable):
             more: Whether `n` counts only new rows, which are added to the open ones. All open rows are returned, earlier ones
                 first. Each call adds rows.
             where: A further condition on new rows, for example those that can be evaluated at present: a comparison; a
-                dictionary of columns to a value or a list of possible values, such as the current context,
-                `{"machine": "B"}`; or a series with a boolean for each row of the table. Open rows are returned whether they
-                fulfil it or not: `ask(1, more=True, where=…)` selects a row for another context.
+                dictionary of columns to a value or a list of possible values (None for an empty cell), such as the current
+                context, `{"machine": "B"}`; or a series with a boolean for each row of the table. Open rows are returned
+                whether they fulfil it or not: `ask(1, more=True, where=…)` selects a row for another context.
             repeats: Whether the policy may select a row again, except one that failed twice and was never measured (unless too
                 few others are left); if False, only rows that are neither measured nor open, and whose evaluation was not told
                 as failed, are selected. By default, without constraints and under a policy whose kernel is estimated, such as

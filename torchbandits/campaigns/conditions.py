@@ -57,14 +57,14 @@ def boolean_column(table: Table, name: Any) -> bool:
 
 def on_offer(name: str, table: Table, condition: Any, *, strict: bool = True) -> Tensor:
     """Mask of the rows that fulfil a condition, `A` booleans; rows with an empty cell in a column that the condition names do
-    not fulfil it.
+    not fulfil it, unless it is None in a dictionary.
 
     Args:
         name: The argument, for messages.
         table: The candidates.
         condition: The name of a column of booleans; a comparison as `pandas.DataFrame.query` takes it, of columns, numbers
             and texts (names with spaces in backticks), which calls nothing; a dictionary of columns to a value or a list of
-            possible values; or one boolean per row, such as a series of pandas.
+            possible values, in which None is an empty cell; or one boolean per row, such as a series of pandas.
         strict: Whether to refuse a comparison of a column of numbers with a text, or of texts with a number, which are never
             equal.
 
@@ -169,6 +169,9 @@ def _one_of(name: str, table: Table, column: str, value: Any) -> Any:
 
 def _equal(name: str, table: Table, column: str, value: Any) -> Any:
     _check_columns(name, table, [column])
+    if value is None:
+        empty = (pc.is_null(batch.column(0), nan_is_null=True) for batch in table.batches([column]))
+        return np.concatenate([cells.to_numpy(zero_copy_only=False) for cells in empty])
     if _kind(table, column) == "date" and isinstance(value, str | datetime.date | np.datetime64):
         return _on_date(name, table, column, value)
     wanted = str(value).lower() if isinstance(value, (bool, np.bool_)) else str(value)

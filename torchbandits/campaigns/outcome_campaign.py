@@ -604,7 +604,8 @@ class OutcomeCampaign(Campaign):
             title=f"Search for {'the best' if one else 'trade-offs between'} {names} in {self._pool.title}",
             facts=f"{self._pool.count:,} candidates; measurements: {measured}; {failed:,} failed evaluations; "
             f"{len(self._arms.open):,} pending rows{self._excluded_rows()}"
-            + (f"; limits: {', '.join(limits)}" if limits else ""),
+            + (f"; limits: {', '.join(limits)}" if limits else "")
+            + (f"; known for all rows: {', '.join(settings.known)}" if settings.known else ""),
             objectives=dict(settings.objectives),
             at_least=dict(settings.at_least),
             at_most=dict(settings.at_most),

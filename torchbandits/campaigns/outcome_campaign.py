@@ -125,7 +125,7 @@ class OutcomeCampaign(Campaign):
         ArgumentError, DataError, StateError: As for `Campaign`.
     """
 
-    _best: tuple[int, NDArray[np.int64] | None] | None = None
+    _known: tuple[NDArray[np.bool_], NDArray[np.int64] | None] | None = None
 
     @explains_keywords
     def __init__(
@@ -217,25 +217,28 @@ class OutcomeCampaign(Campaign):
         return known if best is None else {name: own[best] for name, own in known.items()}, best
 
     def _on_offer(self) -> Tensor | None:
-        offer, settings = super()._on_offer(), self._settings
-        if not settings.known:
+        offer = super()._on_offer()
+        if not self._settings.known:
             return offer
-        found = np.ones(self._pool.count, bool) if offer is None else offer.numpy().copy()
-        if limited := settings.limited & {*settings.known}:
-            found &= keeping(settings, known_values(self._pool.table, sorted(limited)))
-        if (best := self._best_equal()) is not None:
-            found &= ~found[best] | (best == np.arange(len(best)))
+        kept, best = self._by_known()
+        found = kept if offer is None else kept & offer.numpy()
+        if best is not None:
+            found = found & (~found[best] | (best == np.arange(len(best))))
         return torch.from_numpy(found)
 
-    def _best_equal(self) -> NDArray[np.int64] | None:
-        """For each row the best of the rows with its features, computed anew where rows were added."""
-        if self._best is None or self._best[0] != self._pool.count:
-            self._best = self._pool.count, self._known_of(self._pool, self._bandit.loop.state.rows.source)[1]
-        return self._best[1]
+    def _by_known(self) -> tuple[NDArray[np.bool_], NDArray[np.int64] | None]:
+        """Whether each row keeps the limits on known outcomes, and the best of the rows with its features (see `best_equal`);
+        computed anew where rows were added."""
+        if self._known is None or len(self._known[0]) != self._pool.count:
+            settings, pool = self._settings, self._pool
+            limited = known_values(pool.table, sorted(settings.limited & {*settings.known}))
+            kept = keeping(settings, limited) if limited else np.ones(pool.count, bool)
+            self._known = kept, self._known_of(pool, self._bandit.loop.state.rows.source)[1]
+        return self._known
 
     def _fulfilling(self, rows: Tensor, told: list[int], where: Any) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
         found, kept = super()._fulfilling(rows, told, where)
-        best = self._best_equal() if self._settings.known else None
+        best = self._by_known()[1] if self._settings.known else None
         return found if best is None else np.where(np.isin(found, told), found, best[found]), kept
 
     def _remember(self) -> None:

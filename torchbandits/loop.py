@@ -627,6 +627,7 @@ def _give_known_(policy: Policy, rows: ArmRows, known: Any) -> None:
     """Set the known outcomes of new arms."""
     rows.known = own = known_for(policy, rows, known)
     rows.known_scores = None if own is None or not policy.ranks_known else normal_scores(own)
+    rows.levels = {}
 
 
 def known_for(policy: Policy, rows: ArmRows, known: Any) -> Tensor | None:

@@ -13,6 +13,9 @@ from torchbandits.aims.known import beside, normal_score_among
 from torchbandits.arms import ArmTable
 from torchbandits.scores import Score
 
+# Logarithm of the probability that a known value keeps a limit that it breaks; finite, because such logarithms are subtracted.
+_NEVER = -1e200
+
 
 @dataclass(frozen=True)
 class Limit:
@@ -210,11 +213,14 @@ def in_model_units(table: ArmTable, outcome: int, value: float) -> Tensor:
     units, shape = table.posterior.units, table.rows.batch_shape
     given = torch.full((*shape, 1), value, dtype=torch.float64, device=table.leverage.device)
     if outcome >= shape[-1]:
-        known = table.rows.known
-        assert known is not None
-        if table.rows.known_scores is None:
+        rows, place = table.rows, outcome - shape[-1]
+        if rows.known_scores is None:
             return given[..., 0, 0]
-        return normal_score_among(known[..., outcome - shape[-1], :], value).expand(shape[:-1])
+        key = (place, value, rows.known_scores.device)
+        if key not in rows.levels:
+            assert rows.known is not None
+            rows.levels[key] = normal_score_among(rows.known[..., place, :], value)
+        return rows.levels[key].expand(shape[:-1])
     if units is not None:
         known = (table.posterior.statistics.weights.sum(dim=-1, keepdim=True) > 0).expand_as(given)
         given = torch.where(known, units.to_model(given), 0.0)
@@ -229,12 +235,13 @@ def log_probability(mean: Tensor, std: Tensor, limits: Sequence[Limit], table: A
     from botorch.utils.probability.utils import log_ndtr  # noqa: PLC0415 - BoTorch takes a second to load
 
     for limit in limits:
-        spread = std[..., limit.outcome, :]
         level = in_model_units(table, limit.outcome, limit.value).unsqueeze(-1)
-        above = limit.sign * (mean[..., limit.outcome, :] - level)
-        z = above / spread.clamp_min(torch.finfo(std.dtype).tiny)
-        # A known value at the limit keeps it.
-        z = z.masked_fill((spread == 0) & (above == 0), torch.inf)
+        if limit.outcome >= table.rows.batch_shape[-1]:
+            broken = limit.sign * mean[..., limit.outcome, :] < limit.sign * level
+            total = total.masked_fill(broken, _NEVER)
+            continue
+        spread = std[..., limit.outcome, :].clamp_min(torch.finfo(std.dtype).tiny)
+        z = limit.sign * (mean[..., limit.outcome, :] - level) / spread
         total = total + log_ndtr(z.clamp(-1e100, 1e100))
     return total
 

@@ -81,6 +81,8 @@ class ArmRows(Buffered):
         self.register_buffer("costs", None, persistent=False)
         self.register_buffer("known", None, persistent=False)
         self.register_buffer("known_scores", None, persistent=False)
+        # Normal scores of limits on known outcomes, by the place of the outcome, the limit and the device.
+        self.levels: dict[tuple[int, float, torch.device], Tensor] = {}
         # Whether rows may be points from outside the arms.
         self.outside = False
         self.growing = growing

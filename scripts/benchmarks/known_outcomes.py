@@ -1,21 +1,25 @@
 """Trade-offs between an outcome that is measured and a price that is known for all arms, which a model may learn all the same.
 
     python scripts/benchmarks/known_outcomes.py --seeds 20
+    python scripts/benchmarks/known_outcomes.py --picture docs/known.png
 
 The measured outcome is a random function of four features on 600 arms, with noise of 0.3 of its deviation. The price is another
 such function (`function`), the outcome itself with as much chance beside it (`conflict`), or log-normal, whatever the features
-are (`tail`). All methods evaluate plates of eight. The share of the hypervolume that the evaluated arms do not have, by their
+are (`tail`). Both models evaluate plates of eight, the first one of six. The share of the hypervolume that the evaluated arms do not have, by their
 true values, is above the worst values of all arms, in the units of the problem and in normal scores.
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
+from pathlib import Path
 
 # Must be set before NumPy and torch start their threads.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import gpytorch
+import matplotlib.pyplot as plt
 import numpy as np
 import torch
 import typer
@@ -24,6 +28,7 @@ from torch import Tensor
 import torchbandits as tb
 from torchbandits import outcomes
 from torchbandits.aims import hypervolume, normal_scores
+from torchbandits.figures import COLORS, tidy
 
 KINDS, METHODS, MARKS = ("function", "conflict", "tail"), ("known", "modelled", "random"), (24, 48)
 ARMS, DIM, PLATE, NOISE = 600, 4, 8, 0.3
@@ -68,7 +73,7 @@ def evaluated(method: str, arms: Tensor, value: Tensor, price: Tensor, seed: int
         told = {"value": value[index] + NOISE * torch.randn(len(index), generator=noise, dtype=torch.float64)}
         bandit.tell(index, told | ({} if method == "known" else {"price": price[index]}))
         picked += index.tolist()
-    return picked
+    return picked[: MARKS[-1]]
 
 
 def missing(picked: list[int], value: Tensor, price: Tensor) -> float:
@@ -78,8 +83,42 @@ def missing(picked: list[int], value: Tensor, price: Tensor) -> float:
     return 1 - hypervolume(points[picked], worst) / hypervolume(points, worst)
 
 
-def main(seeds: int = 20) -> None:
-    """Print a line for each problem, number of evaluations and method."""
+def draw(path: Path) -> None:
+    """The evaluated arms of both models on the first problem of the second kind."""
+    arms, value, price = problem("conflict", 0)
+    figure, panels = plt.subplots(1, 2, figsize=(9, 3.8), sharex=True, sharey=True, layout="constrained")
+    titles = {"known": "the price is known", "modelled": "a model learns the price"}
+    for axes, (method, title) in zip(panels, titles.items(), strict=True):
+        picked = evaluated(method, arms, value, price, 0)
+        axes.plot(price, value, "o", color="0.85", markersize=3, label="all candidates")
+        axes.plot(*_steps(value, price, range(ARMS)), color="0.5", linewidth=1, label="front of all")
+        axes.plot(price[picked], value[picked], "o", color=COLORS[2], markersize=4, label=f"{len(picked)} evaluated")
+        axes.plot(*_steps(value, price, picked), color=COLORS[0], linewidth=1.5, label="front of these")
+        share = missing(picked, normal_scores(value), normal_scores(price))
+        axes.set_title(f"{title}: {100 * share:.0f} % of the hypervolume missing", fontsize=10)
+        axes.set_xlabel("price")
+        tidy(axes)
+    panels[0].set_ylabel("value")
+    panels[0].legend(loc="lower right", frameon=False, fontsize=8)
+    figure.savefig(path, dpi=110)
+
+
+def _steps(value: Tensor, price: Tensor, some: Iterable[int]) -> tuple[list[float], list[float]]:
+    """The largest value among these arms up to each price, as steps."""
+    x: list[float] = []
+    y: list[float] = []
+    for arm in sorted(some, key=lambda arm: float(price[arm])):
+        if not y or float(value[arm]) > y[-1]:
+            x += [float(price[arm])] * (2 if y else 1)
+            y += [*y[-1:], float(value[arm])]
+    return [*x, float(price.max())], [*y, y[-1]]
+
+
+def main(seeds: int = 20, picture: Path | None = None) -> None:
+    """Print a line for each problem, number of evaluations and method; or draw one problem."""
+    if picture is not None:
+        draw(picture)
+        return
     print("| price | evaluations | method | share missing | in normal scores | less `known`, in normal scores |")
     print("| --- | --- | --- | --- | --- | --- |")
     for kind in KINDS:

@@ -5,8 +5,8 @@
 
 The measured outcome is a random function of four features on 600 arms, with noise of 0.3 of its deviation. The price is another
 such function (`function`), the outcome itself with as much chance beside it (`conflict`), or log-normal, whatever the features
-are (`tail`). Both models evaluate plates of eight, the first one of six. The share of the hypervolume that the evaluated arms do
-not have, by their true values, is above the worst values of all arms, in the units of the problem and in normal scores.
+are (`tail`). Both models evaluate plates of eight, the first one of six. The share of the hypervolume that evaluated arms do
+not have, by true values, is above the worst values of all arms, in the units of the problem and in normal scores.
 """
 
 from __future__ import annotations

@@ -12,8 +12,10 @@ import gpytorch
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 
 import torchbandits as tb
+from torchbandits.aims import hypervolume
 from torchbandits.errors import ArgumentError, StateError, UnsupportedError
 from torchbandits.plugins import PoolSampler
 
@@ -287,7 +289,7 @@ def test_a_reward_that_was_not_learned_is_learned_later(monkeypatch: pytest.Monk
     trial = study.ask()
     value = trial.suggest_float("a", 0, 2) + trial.suggest_float("b", 0, 2)
 
-    def fails(*_: Any) -> None:
+    def fails(*_: Any, **options: Any) -> None:
         raise MemoryError
 
     with monkeypatch.context() as patch:
@@ -390,6 +392,64 @@ def test_what_does_not_fit_is_named():
     lacking.enqueue_trial({"kernel": "linear"})
     with pytest.raises(ArgumentError, match="has no parameter 'gamma', which the objective suggests"):
         lacking.optimize(lambda trial: trial.suggest_float("gamma", 0, 10), n_trials=1)
-    several = optuna.create_study(directions=["maximize", "minimize"], sampler=PoolSampler(POOL))
-    with pytest.raises(UnsupportedError, match="one objective"):
-        several.optimize(lambda trial: (objective(trial), 0.0), n_trials=1)
+
+
+# ---------------------------------------------------------------------- several objectives
+
+
+def trade_off(trial: Any) -> tuple[float, float]:
+    setting = suggested(trial)
+    return score(setting), price(setting)
+
+
+def price(setting: dict[str, Any]) -> float:
+    return 10 * setting["x"] + setting["depth"]
+
+
+def dominated(values: Any) -> float:
+    points = torch.tensor([(value, -cost) for value, cost in values], dtype=torch.float64)
+    return hypervolume(points, torch.tensor([-0.4, -20.0], dtype=torch.float64))
+
+
+def test_trade_offs_between_objectives_are_found():
+    study = optuna.create_study(directions=["maximize", "minimize"], sampler=PoolSampler(POOL))
+    study.optimize(trade_off, n_trials=30)
+    assert all(trial.params in POOL for trial in study.trials)
+    every = dominated([(score(setting), price(setting)) for setting in POOL])
+    assert dominated([trial.values for trial in study.best_trials]) > 0.97 * every
+    bandit = study.sampler._pool.bandit
+    assert isinstance(bandit, tb.OutcomeBandit)
+    assert bandit.pulls.tolist() == [30, 30]
+    assert bandit.policy.objectives == dict(zip(bandit.outcomes, ("maximize", "minimize"), strict=True))
+
+
+def test_trials_of_objectives_that_others_finished_are_learned_and_failures_too():
+    storage = optuna.storages.InMemoryStorage()
+    options: dict[str, Any] = {"storage": storage, "study_name": "both"}
+    first = optuna.create_study(directions=["maximize", "minimize"], sampler=PoolSampler(POOL), **options)
+    first.optimize(trade_off, n_trials=8)
+    again = optuna.load_study(sampler=pickle.loads(pickle.dumps(PoolSampler(POOL))), **options)
+    again.optimize(lambda trial: (suggested(trial)["x"], float("nan")), n_trials=2)
+    assert [trial.state.name for trial in again.trials[8:]] == ["FAIL", "FAIL"]
+    again.optimize(trade_off, n_trials=3, n_jobs=2)
+    bandit = again.sampler._pool.bandit
+    assert bandit.pulls.tolist() == [11, 11]
+    assert bandit.loop.open is None
+    assert bandit.explain().failed == 2
+    copied = pickle.loads(pickle.dumps(again.sampler))
+    copied._study = again.study_name
+    later = optuna.load_study(sampler=copied, **options)
+    later.optimize(trade_off, n_trials=2)
+    assert copied._pool.bandit.pulls.tolist() == [13, 13]
+
+
+def test_models_of_ones_own_are_those_of_every_objective():
+    sampler = PoolSampler(POOL, policy=policy(), repeats=False)
+    study = optuna.create_study(directions=["minimize"] * 3, sampler=sampler)
+    study.optimize(lambda trial: (*trade_off(trial), float(suggested(trial)["depth"])), n_trials=6)
+    assert len({str(trial.params) for trial in study.trials}) == 6
+    assert sampler._pool.bandit.policy.engine.kernel.batch_shape == (3,)
+    batches = PoolSampler(POOL, policy=tb.batch_bkb(gpytorch.kernels.RBFKernel().double(), noise_std=0.1))
+    refused = optuna.create_study(directions=["minimize"] * 2, sampler=batches)
+    with pytest.raises(UnsupportedError, match="must be one Gaussian process with its own width"):
+        refused.optimize(trade_off, n_trials=1)

@@ -42,12 +42,12 @@ class PoolSampler(BaseSampler):
     `PartialFixedSampler`) keep their values, and the candidate is chosen among those with these values. The sampler learns from
     finished trials of the study, those of other processes and of earlier sessions included, if their parameters are those of a
     candidate. Trials that failed, or returned a value whose square is infinite, teach `auto` which candidates are likely to
-    fail; pruned ones teach nothing. Running trials are pending. The study must have one objective; it is minimised or maximised
-    as the study says.
+    fail; pruned ones teach nothing. Running trials are pending. Objectives are minimised or maximised as the study says; of
+    several, trade-offs are sought (`outcomes.pareto`).
 
     Args:
         candidates: The list: dictionaries of parameters by name, or a pandas table with one candidate per row.
-        policy: As for `Bandit`; `auto()` by default.
+        policy: As for `Bandit`; `auto()` by default. For a study of several objectives it is the model of each.
         repeats: Whether a candidate may be evaluated again, which is useful for noisy objectives, except one of which two
             trials failed or were pruned and none has a result. By default, under a policy whose kernel is estimated, such as
             `auto`, while that teaches something, see `Campaign.ask`. If False, a candidate whose trial failed is not evaluated
@@ -55,7 +55,7 @@ class PoolSampler(BaseSampler):
         seed: Seed of the policy's random numbers.
 
     Raises:
-        UnsupportedError: If Optuna is not installed, or for a study of several objectives.
+        UnsupportedError: If Optuna is not installed, or if the policy is no model of one of several objectives.
         ArgumentError: If the candidates are not a list of settings, lack a suggested parameter, or have a value outside its
             distribution; or if no candidate has the fixed values.
         StateError: If all candidates were evaluated and `repeats` is False; or in another study than before, whose trials have
@@ -130,8 +130,8 @@ class PoolSampler(BaseSampler):
     def after_trial(self, study: Study, trial: FrozenTrial, state: TrialState, values: Sequence[float] | None) -> None:
         """Learn the result, or give up the trial."""
         with self._lock:
-            value = values[0] if state == TrialState.COMPLETE and values else None
-            self._finish(study, trial.number, trial.params, value, state == TrialState.PRUNED)
+            own = values if state == TrialState.COMPLETE and values else None
+            self._finish(study, trial.number, trial.params, own, state == TrialState.PRUNED)
 
     def reseed_rng(self) -> None:
         """Do nothing: threads share the sampler, whose draws differ."""
@@ -159,22 +159,21 @@ class PoolSampler(BaseSampler):
     def _learn(self, study: Study, but: int | None = None) -> None:
         """Learn the trials that other processes and earlier sessions have finished, and count their running trials as pending,
         except for one given trial."""
-        require(len(study.directions) == 1, "PoolSampler maximises or minimises one objective, not several.", UnsupportedError)
         self._check_study(study)
         finished = (TrialState.COMPLETE, TrialState.FAIL, TrialState.PRUNED)
         for trial in study.get_trials(deepcopy=False):
             if trial.number in self._told or trial.number == but:
                 continue
             if trial.state in finished:
-                value = trial.value if trial.state == TrialState.COMPLETE else None
-                self._finish(study, trial.number, trial.params, value, trial.state == TrialState.PRUNED)
+                values = trial.values if trial.state == TrialState.COMPLETE else None
+                self._finish(study, trial.number, trial.params, values, trial.state == TrialState.PRUNED)
             elif trial.state == TrialState.RUNNING and trial.number not in self._open:
                 row = self._pool.row_of(trial.params)
                 if row is not None:
                     self._open[trial.number] = self._pool.wait_for(row)
 
-    def _finish(self, study: Study, number: int, params: dict[str, Any], value: float | None, pruned: bool) -> None:
-        """Learn a finished trial; without a finite value it has failed, unless it was pruned."""
+    def _finish(self, study: Study, number: int, params: dict[str, Any], values: Sequence[float] | None, pruned: bool) -> None:
+        """Learn a finished trial; without finite values it has failed, unless it was pruned."""
         self._check_study(study)
         if number in self._told:
             return
@@ -184,19 +183,18 @@ class PoolSampler(BaseSampler):
             picked = None
         row = self._pool.row_of(params) if picked is None else int(picked.index[0])
         # The square belongs to what is learned.
-        if value is None or not math.isfinite(value * value):
+        if values is None or not all(math.isfinite(value * value) for value in values):
             if row is None or pruned:
                 self._give_up(number)
             else:
-                nothing = torch.full((1,), torch.nan, dtype=torch.float64)
-                self._pool.bandit.tell(torch.tensor([row]) if picked is None else picked, nothing, failures="forget")
+                self._pool.tell(torch.tensor([row]) if picked is None else picked, [math.nan] * len(study.directions))
                 self._open.pop(number, None)
             if row is not None:
                 self._lost[self._pool.same(row)] += 1
         elif row is not None:
-            sign = -1.0 if study.direction == StudyDirection.MINIMIZE else 1.0
-            index = torch.tensor([row]) if picked is None else picked
-            self._pool.bandit.tell(index, torch.tensor([sign * value], dtype=torch.float64))
+            # Of several objectives the policy knows the directions.
+            alone = study.directions == [StudyDirection.MINIMIZE]
+            self._pool.tell(torch.tensor([row]) if picked is None else picked, [-v if alone else v for v in values])
             self._open.pop(number, None)
             self._measured |= self._pool.same(row)
         # Last, so that the next call learns a trial that could not be told.
@@ -207,6 +205,8 @@ class PoolSampler(BaseSampler):
     def _check_study(self, study: Study) -> None:
         """Refuse another study than before."""
         name = study.study_name
+        if self._study is None and len(study.directions) > 1:
+            self._pool.with_objectives([direction == StudyDirection.MINIMIZE for direction in study.directions])
         self._study = name if self._study is None else self._study
         message = f"this PoolSampler has learned the study {self._study!r}: make another one for the study {name!r}."
         require(name == self._study, message, StateError)

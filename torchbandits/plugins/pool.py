@@ -10,8 +10,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from torchbandits import outcomes
 from torchbandits.bandit import Bandit
-from torchbandits.campaigns import Campaign
+from torchbandits.campaigns import Campaign, OutcomeCampaign
 from torchbandits.checks import is_whole
 from torchbandits.errors import ArgumentError, require
 from torchbandits.policies import Policy, auto
@@ -68,9 +69,31 @@ class Pool:
         chosen = auto() if policy is None else policy
         kinds = {} if smiles else dict.fromkeys(texts, "category")
         self.bandit: Bandit = Campaign(plain, _OBJECTIVE, policy=chosen, columns=kinds, generator=generator).bandit
+        self._encoded, self._kinds = plain, kinds
         self._rows: dict[tuple[Any, ...], int] | None = None
         # For some parameters, a number for each value, and the number of the value of each candidate.
         self._codes: dict[str, tuple[dict[Any, int], Tensor]] = {}
+
+    def with_objectives(self, small: Sequence[bool]) -> None:
+        """Look for trade-offs between several objectives, each with the policy as its model, in place of one objective.
+
+        Args:
+            small: Whether each objective is minimised. Its values are told as they are.
+
+        Raises:
+            UnsupportedError: For a policy that is no model of one of several outcomes.
+        """
+        names = [f"{_OBJECTIVE}, objective {number}" for number in range(len(small))]
+        few = [name for name, own in zip(names, small, strict=True) if own]
+        policy = outcomes.pareto(dict.fromkeys(names, self.bandit.policy), minimize=few)
+        (generator,) = self.bandit.generators
+        options: dict[str, Any] = {"minimize": few, "policy": policy, "columns": self._kinds, "generator": generator}
+        self.bandit = OutcomeCampaign(self._encoded, names, **options).bandit
+
+    def tell(self, picked: Selection | Tensor, values: Sequence[float]) -> None:
+        """Tell the values of a pick, NaN for a failed evaluation."""
+        told = torch.tensor(values, dtype=torch.float64)
+        self.bandit.tell(picked, told.unsqueeze(0) if len(values) > 1 else told, failures="forget")
 
     def __len__(self) -> int:
         """Number of candidates."""
@@ -136,8 +159,8 @@ class Pool:
 
     def ask(self, count: int, offered: Tensor) -> Selection:
         """Select up to `count` further candidates of those on offer, none of them twice, with all open picks as pending."""
-        opened = self.bandit.loop.open
-        before = 0 if opened is None else int(opened.mask.sum())
+        opened, loop = self.bandit.loop.open, self.bandit.loop
+        before = 0 if opened is None else int(opened.mask.reshape(-1, opened.mask.shape[-1])[0].sum())
         left, rows = offered.clone(), list[int]()
         while len(rows) < count and bool(left.any()):
             selection = self.bandit.ask(more=1, available=left)
@@ -147,7 +170,10 @@ class Pool:
             rows.append(int(picked[-1]))
             left &= ~self.same(rows[-1])
         index = torch.tensor(rows, dtype=torch.int64)
-        return Selection(self.bandit.loop.points(index), index, index >= 0)
+        points = loop.points(index.expand(*loop.batch_shape, len(index)))
+        # Several objectives share the picks.
+        points = points[0] if loop.batch_shape else points
+        return Selection(points, index, index >= 0)
 
     def wait_for(self, row: int) -> Selection:
         """Count a candidate as pending that is evaluated elsewhere."""

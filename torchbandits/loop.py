@@ -637,6 +637,7 @@ def known_for(policy: Policy, rows: ArmRows, known: Any) -> Tensor | None:
     each = ", ".join(f"{name!r}: …" for name in names)
     message = f"the policy needs values that are known for all arms: OutcomeBandit(policy, arms, known={{{each}}})."
     require(known is not None, message)
-    first = None if rows.first is None or rows.first.dim() == 1 else rows.first[..., 0, :]
-    first = rows.first if first is None else first
+    first = rows.first
+    if first is not None and first.dim() > 1:
+        first = first[..., 0, :]
     return check_known(names, known, rows.batch_shape[:-1], rows.num_arms, rows.source.device, first)

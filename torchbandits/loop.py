@@ -217,7 +217,9 @@ class Loop:
         The loop is unchanged. The arguments are those of `Policy.select`. A policy returns the first of arms with equal
         features; if that one is not available, it is replaced by one that is.
         """
-        self._sync()
+        # Every call counts in a small step.
+        if self.open is not None or self.state.has_pending:
+            self._sync()
         given = available
         if self.failures is not None:
             available = self.likely(given, exactly or 1)
@@ -366,7 +368,7 @@ class Loop:
         if bool(heard.counts if heard.counts.numel() == 1 else heard.counts.any()):
             self.state.__dict__["unsettled"] = remaining
             self.state = self.policy.update(self.state, pulls)
-            self.state.add_told_(heard.num_rewards)
+            self.state.add_told_(heard.counts if heard.numbers is None else heard.numbers)
         self.open, self._synced = remaining, False
         return report_of(self.policy, self.state, pulls, unasked, selected)
 

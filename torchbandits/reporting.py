@@ -55,7 +55,7 @@ def report_of(policy: Policy, state: State, pulls: Pulls, unasked: Tensor, selec
     Warns (`DiagnosticWarning`): If `selected`, and some pulls were not open.
     """
     gap, heard = certificate(policy, state), pulls.host or pulls
-    told = heard.num_rewards.sum(dim=-1)
+    told = (heard.counts if heard.numbers is None else heard.numbers).sum(dim=-1)  # in place of a call
     device, distinct, sums = pulls.counts.device, state.statistics.num_rows, cast(Any, state._buffers)
     size = state.process.dictionary_size if state.tabulated else torch.zeros_like(distinct)
     gained = 0.5 * sums["log_det"] if state.tabulated else torch.full_like(gap, torch.nan)

@@ -179,7 +179,8 @@ class FromColumns(TableStrategy):
         if K_mk is None and packed is not None:
             K_mk = self._to_packed(fit.nystrom, x, packed)
         if K_mk is not None and isinstance(fit.embedding, Nystrom):
-            z = fit.embedding.root.embed(fit.unpadded(K_mk))
+            # Every call counts in a small step.
+            z = fit.embedding.root.embed(K_mk if fit.whole else fit.unpadded(K_mk))
         else:
             z = fit.embedding(x)
         if fit.effects is None:

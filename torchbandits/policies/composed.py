@@ -337,7 +337,7 @@ class Composed(Policy[TableState | BoxState]):
     @without_gradients
     def update(self, state: TableState | BoxState, pulls: Pulls) -> TableState | BoxState:
         """Add the pulls, choose a new dictionary, and update means and leverages; see `learn` for the cost."""
-        reweighting = self.reweighting
+        reweighting = self.memory if isinstance(self.memory, Reweighting) else None
         if isinstance(state, BoxState) and self.refit_every is None and reweighting is None:
             near = state.beside
             if near is not None:

@@ -16,7 +16,7 @@ from torchbandits.errors import ArgumentError, NumericalError, ShapeError
 from torchbandits.gradients import without_gradients
 from torchbandits.policies.state import BoxState, PosteriorState, State, TableState
 from torchbandits.posteriors import Pending
-from torchbandits.scores import UCB, MostProbable, PerCost, PosteriorDraw, Score, base_of, scores_of_points
+from torchbandits.scores import UCB, MostProbable, PerCost, PosteriorDraw, Score, scores_of_points
 from torchbandits.starts import Opening, Start
 from torchbandits.transfers import to_device
 from torchbandits.types import Generators
@@ -156,7 +156,7 @@ class Picker:
     def __init__(self, state: TableState, score: Score | PosteriorDraw, rule: BatchRule, width: Tensor) -> None:
         self._state, self._score, self._rule, self._width = state, score, rule, width
         self._table: ArmTable = state.table
-        self._base = base_of(score)
+        self._base = score.base if isinstance(score, PerCost) else score
         self._pending = (state.pending_index, state.pending_counts)
 
     def pick(self, offered: Tensor | None, remaining: Tensor, twins: Generators) -> tuple[Tensor, Tensor | None]:

@@ -343,8 +343,13 @@ def known_values(table: Table, names: Sequence[str]) -> dict[str, NDArray[np.flo
     for name in names:
         rows, values[name] = history(table, name)
         empty = np.setdiff1d(np.arange(table.count), rows)
-        message = "column {!r}, is empty: every row needs a value, because the column is known beforehand, and not measured."
-        require(not len(empty), f"{table.name}, {table.where(int(empty[0]) if len(empty) else 0)}, {message.format(name)}")
+        place = table.where(int(empty[0])) if len(empty) else ""
+        require(
+            not len(empty),
+            f"{table.name}, {place}, column {name!r}, is empty: every row needs a value, because the campaign began with one in "
+            f"every row, so that it is not measured. If it is, begin another campaign with columns={{{name!r}: 'measured'}} "
+            f"(--column {name}=measured), and tell it the results of this one.",
+        )
     return values
 
 

@@ -346,7 +346,7 @@ def known_values(table: Table, names: Sequence[str]) -> dict[str, NDArray[np.flo
         place = table.where(int(empty[0])) if len(empty) else ""
         require(
             not len(empty),
-            f"{table.name}, {place}, column {name!r}, is empty: every row needs a value, because the campaign began with one in "
+            f"{table.name}, {place}, column {name!r}, is empty: every row needs a value, since the campaign began with one in "
             f"every row, so that it is not measured. If it is, begin another campaign with columns={{{name!r}: 'measured'}} "
             f"(--column {name}=measured), and tell it the results of this one.",
         )

@@ -223,6 +223,25 @@ def test_of_equal_rows_the_best_by_what_is_known_is_selected(tmp_path: Path):
         campaign(heavy, ["yield", "cost", "weight"], minimize=["cost", "weight"], at_most=None)
 
 
+def test_of_equal_rows_the_best_of_those_on_offer_is_selected():
+    """The order of the table does not count, and a condition on the supplier may leave the dear ones only."""
+    table = priced(12)
+    suppliers = (("dear", 3.0), ("cheap", -3.0), ("usual", 0.0))
+    each = [table.assign(id=[f"{s}{i}" for i in range(12)], cost=table["cost"] + by, supplier=s) for s, by in suppliers]
+    whole, ignored = pd.concat(each, ignore_index=True), {"supplier": "ignore"}
+    some = campaign(whole, at_most=None, columns=ignored, candidates="supplier != 'cheap'")
+    rows = some.ask(4)
+    assert set(rows["supplier"]) == {"usual"}
+    some.tell(measured(rows))
+    assert set(some.front()["supplier"]) == {"usual"}
+    some.exclude(where="supplier == 'usual'")
+    assert set(some.ask(4, repeats=False)["supplier"]) == {"dear"}
+    every = campaign(whole, at_most=None, columns=ignored)
+    assert set(every.ask(2)["supplier"]) == {"cheap"}
+    assert set(every.ask(12, more=True, where="supplier != 'cheap'")["supplier"][2:]) == {"usual"}
+    assert set(every.ask(1, more=True, where={"supplier": ["dear"]})["supplier"][14:]) == {"dear"}
+
+
 def test_a_policy_of_ones_own_names_what_is_known():
     own = outcomes.pareto({"yield": model()}, known=["cost"], minimize=["cost"])
     assert campaign(priced(), at_most=None, policy=own).ask(2).shape[0] == 2

@@ -425,9 +425,7 @@ class Campaign(Readable):
         check_flag("more", more)
         check_flag("repeats", bool(repeats) if repeats is None else repeats)
         constraints = check_within(within, self._labels)
-        offer = self._on_offer()
-        if where is not None:
-            offer = self._pool.fulfil(where) & (True if offer is None else offer)
+        offer = self._on_offer(where)
         before = waiting = len(self._arms.open)
         n += before if more else 0
         left = unseen(offer, self._arms, self._rows_failed()) if repeats is False else offer
@@ -460,9 +458,10 @@ class Campaign(Readable):
             waiting = len(rows)
         return self._plate(self._arms.open[:n])
 
-    def _on_offer(self) -> Tensor | None:
-        """The mask of the rows that may be selected, None for all."""
-        return self._offer.mask
+    def _on_offer(self, where: Any = None) -> Tensor | None:
+        """The mask of the rows that may be selected, under a further condition if one is given, None for all."""
+        offer = self._offer.mask
+        return offer if where is None else self._pool.fulfil(where) & (True if offer is None else offer)
 
     def _plate(self, rows: NDArray[np.int64]) -> pd.DataFrame:
         """Open rows as `ask` returns them."""

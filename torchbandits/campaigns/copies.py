@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,10 +24,31 @@ def first_equal(arms: Tensor | ArmSource) -> NDArray[np.int64] | None:
     return None if first is None else first.cpu().numpy()
 
 
-def best_equal(
-    first: NDArray[np.int64] | None, known: Values, directions: Mapping[str, float], pool: Candidates
-) -> NDArray[np.int64] | None:
-    """For each row the row of the same features whose known values are best; None if rows of the same features have the same.
+@dataclass(frozen=True)
+class Equals:
+    """Rows of the same features, of which some have better known values than others.
+
+    Attributes:
+        first: The lowest row with the features of each row.
+        order: All rows, those of the same features one after the other, the best of them last.
+    """
+
+    first: NDArray[np.int64]
+    order: NDArray[np.int64]
+
+    def best(self, offered: NDArray[np.bool_] | None = None) -> NDArray[np.int64]:
+        """For each row the best row of the same features, of those on offer (a mask of the rows; None for all). −1 where none
+        is. Cost: O(A)."""
+        order = self.order if offered is None else self.order[offered[self.order]]
+        group = self.first[order]
+        last = np.append(group[1:] != group[:-1], True)[: len(order)]
+        best = np.full(len(self.first), -1)
+        best[group[last]] = order[last]
+        return best[self.first]
+
+
+def equals(first: NDArray[np.int64] | None, known: Values, directions: Mapping[str, float], pool: Candidates) -> Equals | None:
+    """The rows of the same features by their known values; None if rows of the same features have the same.
 
     Args:
         first: The lowest row with the features of each row; None if all rows differ.
@@ -44,11 +66,8 @@ def best_equal(
     rows = np.arange(len(first))
     signed = np.array([(directions[name] or 1.0) * own for name, own in known.items()])
     # The last row of a group is the best by the first outcome, by the second among equal ones, and so on; then the first row.
-    order = np.lexsort((-rows, *signed[::-1], first))
-    ends = np.append(np.flatnonzero(np.diff(first[order])), len(rows) - 1)
-    best = rows.copy()
-    best[first[order[ends]]] = order[ends]
-    best = best[first]
+    found = Equals(first, np.lexsort((-rows, *signed[::-1], first)))
+    best = found.best()
     if (signed == signed[:, best]).all():
         return None
     either = np.array([[directions[name] == 0] for name in known])
@@ -63,4 +82,4 @@ def best_equal(
             "candidate, and neither row is the better one. Keep one of such rows, or make a column in which they differ a "
             "feature."
         )
-    return best
+    return found

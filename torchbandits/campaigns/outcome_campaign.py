@@ -33,7 +33,7 @@ from torchbandits.campaigns.campaign import (
     overruled_by,
 )
 from torchbandits.campaigns.candidates import Candidates
-from torchbandits.campaigns.copies import best_equal, first_equal
+from torchbandits.campaigns.copies import Equals, equals, first_equal
 from torchbandits.campaigns.corrections import Corrected, Wanted, check_result, versions_of
 from torchbandits.campaigns.known_noise import known_noise
 from torchbandits.campaigns.results import (
@@ -125,7 +125,7 @@ class OutcomeCampaign(Campaign):
         ArgumentError, DataError, StateError: As for `Campaign`.
     """
 
-    _known: tuple[NDArray[np.bool_], NDArray[np.int64] | None] | None = None
+    _known: tuple[NDArray[np.bool_], Equals | None] | None = None
 
     @explains_keywords
     def __init__(
@@ -207,28 +207,28 @@ class OutcomeCampaign(Campaign):
 
     def _known_of(
         self, pool: Candidates, arms: Tensor | ArmSource
-    ) -> tuple[dict[str, NDArray[np.float64]] | None, NDArray[np.int64] | None]:
-        """The known values of rows, those of the best of equal rows, and this row (see `best_equal`)."""
+    ) -> tuple[dict[str, NDArray[np.float64]] | None, Equals | None]:
+        """The known values of rows, those of the best of equal rows, and the rows that are equal (see `equals`)."""
         settings = self._settings
         if not settings.known:
             return None, None
         known = known_values(pool.table, settings.known)
-        best = best_equal(first_equal(arms), known, settings.directions, pool)
-        return known if best is None else {name: own[best] for name, own in known.items()}, best
+        found = equals(first_equal(arms), known, settings.directions, pool)
+        return known if found is None else {name: own[found.best()] for name, own in known.items()}, found
 
-    def _on_offer(self) -> Tensor | None:
-        offer = super()._on_offer()
+    def _on_offer(self, where: Any = None) -> Tensor | None:
+        offer = super()._on_offer(where)
         if not self._settings.known:
             return offer
-        kept, best = self._by_known()
+        kept, same = self._by_known()
         found = kept if offer is None else kept & offer.numpy()
-        if best is not None:
-            found = found & (~found[best] | (best == np.arange(len(best))))
+        if same is not None:
+            found = found & (same.best(found) == np.arange(len(found)))
         return torch.from_numpy(found)
 
-    def _by_known(self) -> tuple[NDArray[np.bool_], NDArray[np.int64] | None]:
-        """Whether each row keeps the limits on known outcomes, and the best of the rows with its features (see `best_equal`);
-        computed anew where rows were added."""
+    def _by_known(self) -> tuple[NDArray[np.bool_], Equals | None]:
+        """Whether each row keeps the limits on known outcomes, and the rows that are equal (see `equals`); computed anew where
+        rows were added."""
         if self._known is None or len(self._known[0]) != self._pool.count:
             settings, pool = self._settings, self._pool
             limited = known_values(pool.table, sorted(settings.limited & {*settings.known}))
@@ -238,8 +238,12 @@ class OutcomeCampaign(Campaign):
 
     def _fulfilling(self, rows: Tensor, told: list[int], where: Any) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
         found, kept = super()._fulfilling(rows, told, where)
-        best = self._by_known()[1] if self._settings.known else None
-        return found if best is None else np.where(np.isin(found, told), found, best[found]), kept
+        if not self._settings.known or where is not None or (same := self._by_known()[1]) is None:
+            return found, kept
+        offer = self._on_offer()
+        assert offer is not None
+        best = same.best(offer.numpy())[found]
+        return np.where(np.isin(found, told) | (best < 0), found, best), kept
 
     def _remember(self) -> None:
         self._results = OutcomeRecord.of(self._journal, len(self._settings.outcomes))

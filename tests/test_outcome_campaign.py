@@ -242,6 +242,31 @@ def test_of_equal_rows_the_best_of_those_on_offer_is_selected():
     assert set(every.ask(1, more=True, where={"supplier": ["dear"]})["supplier"][14:]) == {"dear"}
 
 
+@pytest.mark.parametrize("kind", ["date", "text"])
+def test_known_dates_and_texts_are_sorted_and_drawn_as_numbers(kind: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    days = pd.Timestamp("2026-01-01") + pd.to_timedelta(np.arange(12) % 5, unit="D")
+    cost = days if kind == "date" else np.where(np.arange(12) % 3 == 0, "no", "Yes")
+    c, drawn = campaign(priced(12).assign(cost=cost), ["cost", "yield"], minimize=["cost"], at_most=None), []
+    rows = c.ask(6)
+    c.tell(rows.assign(**{"yield": np.arange(6.0)}))
+    front = c.front()["cost"].tolist()
+    assert front == sorted(front, key=str.casefold if kind == "text" else None)
+
+    draw = outcome_page.trade_offs
+
+    def record(*args: Any, **options: Any) -> Any:
+        drawn.append((options["expected"][:, 0], options["deviation"][:, 0]))
+        return draw(*args, **options)
+
+    monkeypatch.setattr(outcome_page, "trade_offs", record)
+    c.report(tmp_path / "page.html")
+    first = (pd.Timestamp("2026-01-01") - pd.Timestamp(0)).days if kind == "date" else 0
+    ((expected, deviation),) = drawn
+    assert expected[0] == first
+    assert set(expected - first) <= {*range(5)}
+    assert (deviation == 0).all()
+
+
 def test_a_policy_of_ones_own_names_what_is_known():
     own = outcomes.pareto({"yield": model()}, known=["cost"], minimize=["cost"])
     assert campaign(priced(), at_most=None, policy=own).ask(2).shape[0] == 2

@@ -501,8 +501,12 @@ class OutcomeCampaign(Campaign):
         rows, kept = self._fulfilling(index, told, where)
         frame = self._with_results(rows[kept])
         frame[self._pool.own(OPTIMAL)] = found.probability[found.index >= 0].cpu().numpy()[kept]
-        order = names[0] if names[0] in self._settings.known else self._pool.own(f"{names[0]} {EXPECTED}")
-        return frame.sort_values(order, ascending=names[0] in small, kind="stable", ignore_index=True)
+        if names[0] in self._settings.known:
+            order = known_values(self._pool.table, names[:1])[names[0]][rows[kept]]
+        else:
+            order = frame[self._pool.own(f"{names[0]} {EXPECTED}")].to_numpy(float)
+        order = order if names[0] in small else -order
+        return frame.iloc[np.argsort(order, kind="stable")].reset_index(drop=True)
 
     @one_at_a_time
     def doubt(self) -> str:
@@ -602,8 +606,11 @@ class OutcomeCampaign(Campaign):
         limits = [f"{name} ≥ {value:g}" for name, value in settings.at_least.items()]
         limits += [f"{name} ≤ {value:g}" for name, value in settings.at_most.items()]
         explained, own, rows = self.explain(), self._pool.own, np.array(self._results.rows, np.int64)
-        shown: dict[str, tuple[str, str | None]] = {
-            name: (own(f"{name} {EXPECTED}"), own(f"{name} {DEVIATION}")) for name in settings.outcomes
+        front = self.best(10) if one else self.front()
+        at, known = self._pool.rows(front[self._pool.ids.name]), known_values(self._pool.table, settings.known)
+        expected = {
+            name: (front[own(f"{name} {EXPECTED}")].to_numpy(float), front[own(f"{name} {DEVIATION}")].to_numpy(float))
+            for name in settings.outcomes
         }
         failed, counts = int(np.isnan(values).all(axis=1).sum()), (~np.isnan(values)).sum(axis=0)
         measured = ", ".join(f"{count:,} of {name}" for count, name in zip(counts.tolist(), settings.outcomes, strict=True))
@@ -618,9 +625,9 @@ class OutcomeCampaign(Campaign):
             at_most=dict(settings.at_most),
             outcomes=settings.outcomes + settings.known,
             rows=rows,
-            values=np.column_stack([values, *(own[rows] for own in known_values(self._pool.table, settings.known).values())]),
-            front=self.best(10) if one else self.front(),
-            shown=shown | {name: (name, None) for name in settings.known},
+            values=np.column_stack([values, *(given[rows] for given in known.values())]),
+            front=front,
+            expected=expected | {name: (given[at], np.zeros(len(at))) for name, given in known.items()},
             opened=self._described(self._arms.open),
             columns=self.columns.to_pandas().reset_index(),
             doubt=self.doubt(),

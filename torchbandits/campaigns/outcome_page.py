@@ -33,8 +33,7 @@ class OutcomePage:
         rows: The row of the table of each result, in the order told.
         values: The results in this order, `n x k`, NaN where not measured.
         front: Table of the front, or of the best rows under limits.
-        shown: The columns of this table with the expected value and the deviation of each outcome; None for the deviation of a
-            known one.
+        expected: The expected value and the deviation of each outcome in the rows of this table; a known one has no deviation.
         opened, columns: Tables of open rows and decisions.
         doubt: A warning that is shown above the front.
         explained: What was learned of each outcome, in one sentence or two.
@@ -50,7 +49,7 @@ class OutcomePage:
     rows: NDArray[np.int64]
     values: NDArray[np.float64]
     front: pd.DataFrame
-    shown: dict[str, tuple[str, str | None]]
+    expected: dict[str, tuple[NDArray[np.float64], NDArray[np.float64]]]
     opened: pd.DataFrame
     columns: pd.DataFrame
     doubt: str = ""
@@ -135,7 +134,8 @@ def pictures(page: OutcomePage) -> dict[str, Figure]:
 
 def traded(page: OutcomePage, x: str, y: str) -> Figure:
     """Two outcomes of each measured row, the measured front, and the expected one."""
-    averages, deviations = page.averages(), [page.shown[name][1] for name in (x, y)]
+    averages = page.averages()
+    expected, deviation = (np.column_stack(pair) for pair in zip(page.expected[x], page.expected[y], strict=True))
     limits = [tuple(part[name] for part in (page.at_least, page.at_most) if name in part) for name in (x, y)]
     return trade_offs(
         (x, y),
@@ -143,10 +143,8 @@ def traded(page: OutcomePage, x: str, y: str) -> Figure:
         beaten_by_none(page.signed(averages)),
         small=page.objectives.get(x) == "minimize",
         steps=set(page.objectives) == {x, y},
-        expected=page.front[[page.shown[name][0] for name in (x, y)]].to_numpy(float),
-        deviation=np.column_stack(
-            [np.zeros(len(page.front)) if d is None else page.front[d].to_numpy(float) for d in deviations]
-        ),
+        expected=expected,
+        deviation=deviation,
         limits=(limits[0], limits[1]),
     )
 

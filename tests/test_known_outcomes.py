@@ -246,6 +246,8 @@ def test_models_that_rank_rewards_rank_known_values_and_limits_stay_exact():
     price = torch.tensor(PRICE)
     ranks = stats.rankdata(PRICE)
     assert np.allclose(normal_scores(price).numpy(), stats.norm.ppf((ranks - 0.5) / 40))
+    many = np.arange(100_000)
+    assert np.allclose(normal_scores(torch.tensor(many)).numpy(), stats.norm.ppf((many + 0.5) / len(many)), atol=1e-9)
     limit = float(np.sort(PRICE)[12])
     policy = outcomes.pareto(
         {"yield": tb.auto()}, known=["price"], minimize=["price"], objectives=["yield", "price"], at_most={"price": limit}

@@ -31,5 +31,5 @@ def normal_score_among(values: Tensor, value: float) -> Tensor:
 
 
 def _score(below: Tensor, equal: Tensor, count: int) -> Tensor:
-    share = (below + equal / 2) / count
-    return torch.special.ndtri(share.double().clamp(0.25 / count, 1 - 0.25 / count))
+    share = (below + equal.double() / 2) / count
+    return torch.special.ndtri(share.clamp(0.25 / count, 1 - 0.25 / count))

@@ -242,6 +242,24 @@ def test_of_equal_rows_the_best_of_those_on_offer_is_selected():
     assert set(every.ask(1, more=True, where={"supplier": ["dear"]})["supplier"][14:]) == {"dear"}
 
 
+def test_a_row_that_breaks_a_known_limit_does_not_keep_it_by_an_equal_row():
+    table = priced(12)
+    whole = pd.concat([table.assign(id=[f"dear{i}" for i in range(12)], cost=table["cost"] + 500), table], ignore_index=True)
+    for objectives in (["yield"], ["yield", "cost"]):
+        c = campaign(whole, objectives, minimize=objectives[1:], at_most={"cost": 500.0})
+        c.tell(measured(whole.iloc[:6]))
+        assert (c.predict(["dear0", "dear7"])["keeps limits"] == 0).all()
+        assert (c.predict(["000", "007"])["keeps limits"] == 1).all()
+        c.tell(measured(whole.iloc[18:20]))
+        first = c.best(2)["id"]
+        assert not first.str.startswith("dear").any()
+        if len(objectives) > 1:
+            c.exclude([f"{i:03d}" for i in range(8, 12)])
+            for front in (c.front(), c.front(measured=True)):
+                assert not front["id"].str.startswith("dear").any()
+                assert not {*front["id"]} & {f"{i:03d}" for i in range(8, 12)}
+
+
 @pytest.mark.parametrize("kind", ["date", "text"])
 def test_known_dates_and_texts_are_sorted_and_drawn_as_numbers(kind: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     days = pd.Timestamp("2026-01-01") + pd.to_timedelta(np.arange(12) % 5, unit="D")

@@ -236,6 +236,10 @@ class OutcomeCampaign(Campaign):
             self._known = kept, self._known_of(pool, self._bandit.loop.state.rows.source)[1]
         return self._known
 
+    def _broken(self) -> NDArray[np.bool_]:
+        """Whether each row breaks a limit on a known outcome."""
+        return ~self._by_known()[0] if self._settings.known else np.zeros(self._pool.count, bool)
+
     def _fulfilling(self, rows: Tensor, told: list[int], where: Any) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
         found, kept = super()._fulfilling(rows, told, where)
         if not self._settings.known or where is not None or (same := self._by_known()[1]) is None:
@@ -455,10 +459,12 @@ class OutcomeCampaign(Campaign):
         if len(self.objectives) > 1:
             front = self._front(measured=True, where=where)
             return front.sort_values(self._pool.own(OPTIMAL), ascending=False, kind="stable", ignore_index=True).head(k)
-        told = self._results.measured_rows()
-        index = self._bandit.best(max(1, len(told) if where is not None else min(k, len(told)))).index.reshape(-1)
+        told, broken = self._results.measured_rows(), self._broken()
+        every = where is not None or bool(broken[told].any())
+        index = self._bandit.best(max(1, len(told) if every else min(k, len(told)))).index.reshape(-1)
         rows, kept = self._fulfilling(index[index >= 0], told, where)
-        return self._with_results(rows[kept][:k])
+        rows = rows[kept]
+        return self._with_results(rows[np.argsort(broken[rows], kind="stable")][:k])
 
     @one_at_a_time
     def front(self, *, measured: bool = False) -> pd.DataFrame:
@@ -491,14 +497,15 @@ class OutcomeCampaign(Campaign):
         assert isinstance(bandit, OutcomeBandit)
         names = list(self.objectives)
         small = [name for name in names if self.objectives[name] == "minimize"]
-        told, left = self._results.measured_rows(), None
-        if self._offer.mask is not None:
-            left = self._offer.mask.clone()
+        told, left = self._results.measured_rows(), self._on_offer()
+        if left is not None:
+            left = left.clone()
             left[told] = True
         with self._among(left):
             found = bandit.front(minimize=small, pulled=measured)
         index = found.index[found.index >= 0]
         rows, kept = self._fulfilling(index, told, where)
+        kept &= ~self._broken()[rows]
         frame = self._with_results(rows[kept])
         frame[self._pool.own(OPTIMAL)] = found.probability[found.index >= 0].cpu().numpy()[kept]
         if names[0] in self._settings.known:
@@ -662,7 +669,9 @@ class OutcomeCampaign(Campaign):
         if limits := self._limits():
             chance = log_probability(*all_outcomes(state, mean, std), limits, state.table).exp().gather(-1, at[0])
             sure = bool(known[[limit.outcome for limit in limits if limit.outcome < k]].all())
-            frame[self._pool.own(KEEPS)] = chance.cpu().numpy() if sure else np.full(len(rows), np.nan)
+            # An equal row with better known values may keep a limit that this row breaks.
+            own = np.where(self._broken()[rows], 0.0, chance.cpu().numpy())
+            frame[self._pool.own(KEEPS)] = own if sure else np.full(len(rows), np.nan)
         return frame
 
     def _aims(self) -> str:

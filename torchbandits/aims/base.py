@@ -237,8 +237,9 @@ def log_probability(mean: Tensor, std: Tensor, limits: Sequence[Limit], table: A
     for limit in limits:
         level = in_model_units(table, limit.outcome, limit.value).unsqueeze(-1)
         if limit.outcome >= table.rows.batch_shape[-1]:
-            broken = limit.sign * mean[..., limit.outcome, :] < limit.sign * level
-            total = total.masked_fill(broken, _NEVER)
+            lacking = (limit.sign * (level - mean[..., limit.outcome, :])).clamp(0, 1e100)
+            # Where all arms break the limit, those that break it least come first.
+            total = torch.where(lacking > 0, total + _NEVER * (1 + lacking / (1 + lacking)), total)
             continue
         spread = std[..., limit.outcome, :].clamp_min(torch.finfo(std.dtype).tiny)
         z = limit.sign * (mean[..., limit.outcome, :] - level) / spread

@@ -72,7 +72,6 @@ from torchbandits.policies.from_data import REPEATS
 from torchbandits.policies.joint import Joint, all_outcomes
 from torchbandits.policies.picking import marginals
 from torchbandits.sets import table_of
-from torchbandits.sources import ArmSource
 from torchbandits.stopping import Decision, ImprovementPerCost, ProbableRegret, Rule
 from torchbandits.tabular.encoding import feature_names
 from torchbandits.tabular.tables import Table
@@ -194,26 +193,22 @@ class OutcomeCampaign(Campaign):
             ("outcomes", policy.outcomes, settings.outcomes),
             ("known outcomes (known=)", policy.known, settings.known),
         ):
-            message = (
-                f"policy: its {what} are {_listed(its)}, and those of the campaign are {_listed(own)}: make the policy for "
-            )
-            require(its == own, message + "the latter.")
-        known, _ = self._known_of(self._pool, arms)
+            message = f"policy: its {what} are {_listed(its)}, and those of the campaign are {_listed(own)}: make it for these."
+            require(its == own, message)
+        known = None if not settings.known else self._known_of(self._pool, first_equal(arms))[0]
         return OutcomeBandit(policy, arms, generator=generator, costs=priced, journal=self._journal, known=known)
 
     def _set_arms(self, arms: Tensor, priced: Tensor | None, pool: Candidates) -> None:
         assert isinstance(self._bandit, OutcomeBandit)
-        self._bandit.set_arms_(arms, costs=priced, known=self._known_of(pool, arms)[0])
+        known = None if not self._settings.known else self._known_of(pool, first_equal(arms))[0]
+        self._bandit.set_arms_(arms, costs=priced, known=known)
 
     def _known_of(
-        self, pool: Candidates, arms: Tensor | ArmSource
-    ) -> tuple[dict[str, NDArray[np.float64]] | None, Equals | None]:
+        self, pool: Candidates, first: NDArray[np.int64] | None
+    ) -> tuple[dict[str, NDArray[np.float64]], Equals | None]:
         """The known values of rows, those of the best of equal rows, and the rows that are equal (see `equals`)."""
-        settings = self._settings
-        if not settings.known:
-            return None, None
-        known = known_values(pool.table, settings.known)
-        found = equals(first_equal(arms), known, settings.directions, pool)
+        known = known_values(pool.table, self._settings.known)
+        found = equals(first, known, self._settings.directions, pool)
         return known if found is None else {name: own[found.best()] for name, own in known.items()}, found
 
     def _on_offer(self, where: Any = None) -> Tensor | None:
@@ -233,7 +228,8 @@ class OutcomeCampaign(Campaign):
             settings, pool = self._settings, self._pool
             limited = known_values(pool.table, sorted(settings.limited & {*settings.known}))
             kept = keeping(settings, limited) if limited else np.ones(pool.count, bool)
-            self._known = kept, self._known_of(pool, self._bandit.loop.state.rows.source)[1]
+            first = self._bandit.loop.state.rows.first
+            self._known = kept, self._known_of(pool, None if first is None else first.cpu().numpy())[1]
         return self._known
 
     def _broken(self) -> NDArray[np.bool_]:
@@ -330,8 +326,11 @@ class OutcomeCampaign(Campaign):
 
     def _known_in(self, results: Results, rows: NDArray[np.int64]) -> list[str]:
         """A sentence for each column of results with other values than the candidates have of a known outcome."""
-        truth, notes = self._pool.table.take(rows).to_pandas(), []
-        for name in self._settings.known:
+        known, notes = self._settings.known, list[str]()
+        if not known:
+            return notes
+        truth = self._pool.table.take(rows).to_pandas()
+        for name in known:
             if other := differing(results, truth, {name: 0.0}):
                 notes.append(
                     f"{name!r} has a value in every row of the candidates, so that it is not learned from results, and "

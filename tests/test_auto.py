@@ -379,6 +379,18 @@ def test_a_large_batch_has_several_replicates_and_holds_an_arm_once():
     assert not set(pending) & set(picks), "picks that wait for their rewards are not replicated"
 
 
+@pytest.mark.parametrize("waiting", [0, 1, 3])
+def test_workers_that_ask_one_by_one_evaluate_the_recommended_arm_again_every_eighth_time(waiting: int):
+    x, f = table()
+    bandit = tb.Bandit(tb.auto(), x, generator=generator(3))
+    play(bandit, f, 15 - waiting, noise_std=float(f.std()))
+    mean = bandit.loop.state.arm_mean().clone()
+    for _ in range(waiting):
+        bandit.ask(more=1)
+    again = bandit.ask(more=1).index.tolist()[-1]
+    assert (again == mean.argmax()) == (waiting > 0)
+
+
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("noise_std", [0.0, 0.05])
 def test_replicates_end_when_the_noise_is_known(noise_std: float):

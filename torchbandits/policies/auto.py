@@ -39,10 +39,11 @@ def auto(
 
     .. math:: x_{t+1} = \arg\max_x \mu_t(x) + w\,\sigma_t(x)
 
-    in these units, conditioned on the earlier picks of the batch and all other pending picks. In batches, one pick in eight is
-    the arm with the highest posterior mean instead, which has usually been pulled before, until repeated pulls tell the noise:
-    three of them if the noise is small, ten if it is not. Without repeats a model cannot tell noise from a function that varies
-    over short distances. The posterior, `best` and the bounds are reported in reward units.
+    in these units, conditioned on the earlier picks of the batch and all other pending picks. In batches, and while other picks
+    are pending, one pick in eight is the arm with the highest posterior mean instead, which has usually been pulled before,
+    until repeated pulls tell the noise: three of them if the noise is small, ten if it is not. Without repeats a model cannot
+    tell noise from a function that varies over short distances. The posterior, `best` and the bounds are reported in reward
+    units.
 
     After the first evaluation that fails, arms are left out whose predicted success is below one half, or below the fraction of
     successes so far if that is less. Success is modelled in the same way as the reward.
@@ -52,9 +53,9 @@ def auto(
         width: w, a number or a `Width`; by default 2.5, which grows from four repeats per arm on (`widths.Growing`), or 1 on
             fingerprints.
         initial: Rule for the first picks; by default six arms that represent all others, see `starts.Spread`.
-        replicate_every: In batches, one pick in this many is the recommended arm, until repeated pulls tell the noise; 8 by
-            default, 0 for never. Not used on fingerprints. For several outcomes (`torchbandits.outcomes`) also where picks are
-            made one by one.
+        replicate_every: In batches, and while other picks are pending, one pick in this many is the recommended arm, until
+            repeated pulls tell the noise; 8 by default, 0 for never. Not used on fingerprints. For several outcomes
+            (`torchbandits.outcomes`) also where picks are made one by one and none is pending.
         memory_budget: Maximum memory in bytes of the exact posterior, or of cached kernel columns once there is a dictionary.
             After the first failure, the model of success may take as much again.
 

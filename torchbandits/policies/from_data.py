@@ -53,8 +53,8 @@ class FromData:
         exact_bytes: Maximum bytes that an exact posterior may store for all arms; beyond it, a dictionary is used.
         own_width: Whether the policy's width is used as it is; by default (None or False) a constant width grows with the
             repeats (`widths.Growing`), and is 1 for fingerprints.
-        replicate_every: In batches, and for several outcomes also one by one, one pick in this many evaluates the recommended
-            arm again until the noise is known; 0 for never, 8 by default (None).
+        replicate_every: In batches and while other picks are pending, and for several outcomes always, one pick in this many
+            evaluates the recommended arm again until the noise is known; 0 for never, 8 by default (None).
         effects: Whether arms have random effects, which features do not explain and repeated pulls tell from noise (by default,
             None or True). There are none among fingerprints.
         two_values: Whether rewards of two values, such as yes and no, are taken to have the largest noise that they can have,
@@ -102,14 +102,15 @@ class FromData:
         none does, and if no pulled arm is on offer (`offered`, `batch_shape x A`; None for all arms).
 
         Without repeated pulls, a model cannot tell noise from a function that varies over short distances, and tends to explain
-        one as the other. There are no replicates once repeated pulls tell the noise; none if picks are made one by one, because
-        the policy then returns to arms by itself; and none among fingerprints, whose similarity has no lengthscale to fit.
+        one as the other. There are no replicates once repeated pulls tell the noise; none if picks are made one by one and none
+        of them is pending, because the policy then returns to arms by itself; and none among fingerprints, whose similarity has
+        no lengthscale to fit.
         """
         if not (every := self._replicates_every(state)):
             return None
         made = _made(state)
         due = ((made + remaining) // every - made // every).long()
-        due = due.masked_fill(remaining <= 1, 0)
+        due = due.masked_fill(made - state.sum_on_host("told") + remaining <= 1, 0)
         if not bool(due.any()):
             return None
         due = due.masked_fill(self.knows_noise(state), 0)

@@ -47,7 +47,13 @@ from torchbandits.experiments.measures import (
 )
 from torchbandits.experiments.records import Record, load_records
 from torchbandits.experiments.reproducing import draw_reproduction, published_table, reproduce
-from torchbandits.experiments.reproduction import ReproductionConfig, catalogue, find_reproduction, load_reproduction
+from torchbandits.experiments.reproduction import (
+    CoveredConfig,
+    ReproductionConfig,
+    catalogue,
+    find_reproduction,
+    load_reproduction,
+)
 from torchbandits.experiments.results import aggregate, draw_labels
 from torchbandits.experiments.runner import Environments, jobs, run_experiment, stack
 from torchbandits.history import History
@@ -497,6 +503,17 @@ def test_the_page_shows_every_figure_and_says_what_was_not_run() -> None:
     for words in ("![A small figure](results/a.png)", "**held**", "`other`", "- Something.", "full form", "BBKB wins"):
         assert words in text
     assert len(draw_reproduction(reproduction, summary).axes) == 3
+
+
+def test_the_page_begins_with_the_claims_of_each_paper_and_links_to_its_sections() -> None:
+    covers = (CoveredConfig(figure="TS (Nobody 2020), figure 1", why="because"),)
+    reproduction = claim(below=["TS"]).model_copy(update={"name": "small", "covers": covers})
+    summary = summary_of(BBKB=[(1.0, 3.0, 0.1)], TS=[(1.0, 2.0, 0.1)])
+    text = page([Entry(reproduction, summary, "results/a.png")], "")
+    short = text.partition("## In short\n")[2].partition("\n## ")[0]
+    assert "| TS (Nobody 2020) | [`small`][small] | 0 | 1 | 0 |" in short
+    assert "- [`small`][small]: so." in short
+    assert text.endswith("[small]: #small-a-small-figure\n")
 
 
 @pytest.mark.exhaustive

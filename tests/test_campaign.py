@@ -1111,10 +1111,10 @@ def test_a_value_after_a_failure_may_mean_that_nothing_had_failed(tmp_path: Path
     said = str(c.tell(plate.assign(**{"yield": [1.5, 2.0, 3.0]})))
     assert f"Told as failed before, with a value now: {ids[1]!r}, {ids[2]!r}. Both count." in said
     assert "Told as failed" not in str(c.tell({"id": ids, "yield": [1.2, 2.2, 3.2]}))
-    assert len(c._rows_failed()) == 2
+    assert len(c._records.failed_rows()) == 2
     for name in ids[1:]:
         c.correct(name, None, was=math.nan)
-    assert c._rows_failed() == []
+    assert c._records.failed_rows() == []
     assert c.best(3)["measured"].tolist() == pytest.approx([3.1, 2.1, 3.7 / 3])
 
 

@@ -403,7 +403,7 @@ def test_values_in_the_table_are_history_of_each_outcome():
 def test_a_campaign_goes_on_where_it_was(tmp_path: Path, closed: bool):
     c = played(campaign(journal=tmp_path / "lab"))
     rows, front = c.ask(3), c.front()
-    values = c._results.values
+    values = c._records.values
     if closed:
         c.close()
     else:
@@ -411,7 +411,7 @@ def test_a_campaign_goes_on_where_it_was(tmp_path: Path, closed: bool):
     again = tb.OutcomeCampaign(frame(), journal=tmp_path / "lab")
     pd.testing.assert_frame_equal(again.ask(3), rows)
     pd.testing.assert_frame_equal(again.front(), front)
-    np.testing.assert_array_equal(again._results.values, values)
+    np.testing.assert_array_equal(again._records.values, values)
     again.close()
     with pytest.raises(StateError, match=r"the objectives was .* is"):
         campaign(journal=tmp_path / "lab", minimize=[])
@@ -436,7 +436,7 @@ def test_failed_rows_conditions_and_constraints():
     c.tell(truth(rows[2:]))
     fresh = c.ask(8, repeats=False)
     assert not set(fresh["id"]) & set(rows["id"][2:])
-    with pytest.raises(ArgumentError, match="no row of measured has a value in 'yield', 'cost', 'toxicity'"):
+    with pytest.raises(ArgumentError, match="no row of measured has a value in column 'yield', 'cost', 'toxicity'"):
         c.tell(truth(fresh).assign(**dict.fromkeys(NAMES, np.nan)))
     assert len(c.open) == 8
     one = truth(fresh.head(1)).assign(**dict.fromkeys(NAMES, np.nan))
@@ -469,12 +469,12 @@ def test_costs_are_heeded_and_held(tmp_path: Path):
     c = campaign(priced, cost="price", journal=tmp_path / "lab")
     assert c.columns["price"].kind == "cost"
     for one in (played(c), played(bare)):
-        rows = [int(row) for row in one._results.rows]
+        rows = [int(row) for row in one._records.rows]
         cheap = np.mean([row % 2 for row in rows[10:]])
         assert (cheap > 0.9) == (one is c)
     own = tb.OutcomeBandit(c.bandit.policy, c.bandit.arms, costs=torch.tensor(price))
-    values = torch.tensor(c._results.values)
-    rows = torch.tensor(c._results.rows)
+    values = torch.tensor(c._records.values)
+    rows = torch.tensor(c._records.rows)
     for start in range(0, len(rows), 5):
         own.tell(rows[start : start + 5], values[start : start + 5])
     own.generators[0].set_state(c.bandit.generators[0].get_state())
@@ -724,8 +724,9 @@ def test_mistakes_are_named_and_nothing_is_learned(tmp_path: Path):
         with pytest.raises(TorchBanditsError, match=message):
             wrong()
     assert c.bandit.pulls.tolist() == [0, 0, 0]
-    told = c.tell(truth(frame()[:3]).assign(cost=1.0))
-    assert "All 3 values of 'cost' so far are 1. Is it the right column?" in str(told)
+    assert c.tell(truth(frame()[:3]).assign(cost=1.0)).notes == ()
+    told = c.tell(truth(frame()[3:4]).assign(cost=1.0))
+    assert "All 4 values of 'cost' so far are 1: nothing can be learned from a constant. Is it the right column?" in str(told)
 
 
 def test_a_missing_outcome_is_looked_for_under_a_similar_name():
@@ -808,9 +809,20 @@ def test_a_value_after_a_failure_may_mean_that_nothing_had_failed(tmp_path: Path
     assert "torchbandits campaign correct ID yield=none 'total cost=none' --was yield=none --was 'total cost=none'." in said
     # What the sentence says of Python is as good as what it says of the command.
     exec(re.search(r"correct\(id, .*?\}\)", said)[0], {"correct": c.correct, "id": "001", "math": math})
-    assert c._rows_failed() == []
-    assert c._results.measured_rows() == [0, 1]
+    assert c._records.failed_rows() == []
+    assert c._records.measured_rows() == [0, 1]
     assert "Told as failed" not in str(c.tell({"id": ["001"], "yield": [1.2]}))
+
+
+def test_a_row_that_fails_again_beside_new_values_answers_the_ask(tmp_path: Path):
+    c, path = campaign(), tmp_path / "results.csv"
+    for value in (1.0, 2.0):
+        plate = c.plan(["000", "001"])
+        plate[["id"]].assign(**{name: [value, np.nan] for name in NAMES}).to_csv(path, index=False)
+        told = c.tell(path)
+        assert (told.measured, told.failed, told.known, c.open) == (3, 1, 0, [])
+    told = c.tell(path)
+    assert (told.measured, told.failed, told.known) == (0, 0, 2)
 
 
 def test_copied_rows_of_a_file_count_and_are_named(tmp_path: Path):

@@ -30,7 +30,7 @@ from torchbandits.campaigns.known_noise import FIRST, known_noise
 from torchbandits.campaigns.offer import EXCLUDED, Offer, failing, unless_too_few, unseen
 from torchbandits.campaigns.predicted import predicted
 from torchbandits.campaigns.results import (
-    Record,
+    Records,
     Results,
     Told,
     changed,
@@ -38,9 +38,7 @@ from torchbandits.campaigns.results import (
     check_same_rows,
     copied,
     far_off,
-    keys_of,
     read_results,
-    record_of,
 )
 from torchbandits.campaigns.rows_as_arms import RowsAsArms
 from torchbandits.campaigns.settings import ADDED, Settings, begin, check_pair, history, known_values
@@ -285,13 +283,18 @@ class Campaign(Readable):
         self._arms.give_up(opened[np.isin(opened, self._offer.excluded)])
 
     def _remember(self) -> None:
-        """Read the record of the journal."""
-        self._record = Record() if self._journal is None else record_of(self._journal, self._sign)
+        """Read the records of the journal."""
+        self._records = Records.of(self._journal, self._names, self._sign)
+
+    @property
+    def _names(self) -> tuple[str, ...]:
+        """The names of the outcomes in records and in sentences; a single objective has none."""
+        return ("",)
 
     @contextmanager
     def _remembered(self) -> Iterator[None]:
-        """Read the record again if results were not told to the end: an interrupt may come after they are in the journal, while
-        a checkpoint is written."""
+        """Read the records again if results were not told to the end: an interrupt may come after they are in the journal,
+        while a checkpoint is written."""
         try:
             yield
         except BaseException:
@@ -300,17 +303,21 @@ class Campaign(Readable):
             raise
 
     def _tell_history(self, table: Table, rows: NDArray[np.int64]) -> None:
-        """Tell the bandit the results of a table that are not in the record.
+        """Tell the bandit the results of a table that are not in the records.
 
         Args:
             rows: The row of the campaign for each row of the table.
         """
-        places, values = history(table, self._settings.objective)
-        rows = rows[places]
-        new = self._record.new(rows.tolist(), values)
-        if new.any():
-            issue(changed(self._record, rows, values, new, self._pool.ids.of(rows)))
-            self._learn(rows[new], values[new])
+        found = [history(table, name) for name in self._settings.outcomes]
+        filled = np.unique(np.concatenate([places for places, _ in found]))
+        rows, values = rows[filled], np.full((len(filled), len(found)), np.nan)
+        for j, (places, told) in enumerate(found):
+            values[np.searchsorted(filled, places), j] = told
+        new = self._records.new(rows.tolist(), values)
+        some = np.any(new, axis=1)
+        if some.any():
+            issue(self._changed(rows, values, new))
+            self._learn(rows[some], np.where(new, values, np.nan)[some])
 
     def _default(self, priced: bool) -> Policy:
         """The default policy."""
@@ -428,7 +435,7 @@ class Campaign(Readable):
         offer = self._on_offer(where)
         before = waiting = len(self._arms.open)
         n += before if more else 0
-        left = unseen(offer, self._arms, self._rows_failed()) if repeats is False else offer
+        left = unseen(offer, self._arms, self._records.failed_rows()) if repeats is False else offer
         count = self._pool.count if left is None else int(left.sum())
         limited = where is not None or self._settings.candidates is not None
         ways = [
@@ -438,7 +445,7 @@ class Campaign(Readable):
         ]
         said = f"{count:,} of {self._pool.table.name} can be selected: {', or '.join(ways)}."
         require(n - before <= count, f"n: {n - before:,} more rows are asked for, and {said}")
-        left = unless_too_few(left, failing(self._arms, self._rows_failed()), n - before)
+        left = unless_too_few(left, failing(self._arms, self._records.failed_rows()), n - before)
         if repeats is None and not constraints:
             known = self._bandit.policy.known_arms(self._bandit.loop.state)
             left = unless_too_few(left, None if known is None else known.cpu(), n - before)
@@ -514,7 +521,6 @@ class Campaign(Readable):
             self._bandit.plan(self._arms.there(torch.tensor(rows)))
         return self._plate(self._arms.open)
 
-    @one_at_a_time
     def tell(self, measured: Any, *, again: bool | None = None, noise_var: str | Mapping[str, str] | None = None) -> Told:
         """Learn from results.
 
@@ -538,65 +544,87 @@ class Campaign(Readable):
             ArgumentError: If a column is missing, an id unknown, a value no number, or all of several evaluations failed: names
                 row and column. Nothing was told then.
         """
-        self._check_not_closed()
-        check_flag("again", bool(again) if again is None else again)
         one = noise_var is None or isinstance(noise_var, str)
         require(one, "noise_var must be the name of one column: columns by outcome are for an OutcomeCampaign.")
-        assert noise_var is None or isinstance(noise_var, str)
-        usual = None if noise_var is None else self._usual_noise()
+        return self._tell(measured, again, {self.objective: noise_var} if isinstance(noise_var, str) else {})
+
+    @one_at_a_time
+    def _tell(self, measured: Any, again: bool | None, noise_var: Mapping[str, str]) -> Told:
+        """Learn from results, with the columns of their noise variances by outcome."""
+        self._check_not_closed()
+        check_flag("again", bool(again) if again is None else again)
+        usual = self._usual_noise() if noise_var else None
         results, rows, notes = self._read(measured, noise_var)
-        count, given = not results.file if again is None else again, results.values[:, 0]
-        opened = self._arms.awaited(rows)
-        new = np.ones(len(rows), bool) if count else self._record.new(rows.tolist(), given, opened)
-        known = len(rows) - int(new.sum())
+        values, lost = results.values, np.all(np.isnan(results.values), axis=1)
+        count, opened = not results.file if again is None else again, self._arms.awaited(rows)
+        new = ~np.isnan(values) | lost[:, None] if count else self._records.new(rows.tolist(), values, opened)
+        some = np.any(new, axis=1)
+        known = len(rows) - int(some.sum())
         if not count:
-            notes += copied(keys_of(rows.tolist(), given[:, None]), new, opened)
-            texts = self._pool.ids.of(rows)
-            notes += changed(self._record, rows, given, new & ~np.isin(rows, opened), texts)
-        rows, values = rows[new], given[new]
-        own = None
-        if results.noise_var is not None and usual is not None:
-            own = np.where(np.isnan(results.noise_var), usual, results.noise_var)[new]
-        if not len(rows):
+            notes += copied(rows, values, some, opened)
+            notes += self._changed(rows, values, new & ~np.isin(rows, opened)[:, None])
+        if not some.any():
             return Told(0, 0, known, notes=tuple(notes))
         # A single empty row is an evaluation that failed, as among workers that tell one result each.
         require(
-            known > 0 or len(values) == 1 or not np.isnan(values).all(),
-            f"no row of {results.name} has a value in column {self._settings.objective!r}: nothing was told. Fill it in; or, "
-            "if all evaluations failed, tell them one by one, or forget() their ids (torchbandits campaign forget).",
+            known > 0 or int(some.sum()) == 1 or not lost[some].all(),
+            f"no row of {results.name} has a value in column {', '.join(map(repr, self.outcomes))}: nothing was told. Fill in "
+            "what was measured; or, if all evaluations failed, tell them one by one, or forget() their ids (torchbandits "
+            "campaign forget).",
         )
-        before, earlier = most_repeated(self._record.rows), self._record.values_measured()
-        succeeded = self._succeeded(rows[~np.isnan(values)])
-        told = self._learn(rows, values, own)
+        noise = None if usual is None else np.where(np.isnan(results.noise_var), usual, results.noise_var)[some]
+        rows, values, lost = rows[some], np.where(new, values, np.nan)[some], lost[some]
+        repeated = most_repeated(self._records.rows)
+        earlier = [record.values_measured() for record in self._records.outcomes]
+        succeeded = self._succeeded(rows[~lost])
+        unasked = self._unasked(rows[~lost])
+        self._learn(rows, values, noise)
         notes += succeeded
-        notes += far_off(earlier, values, self._pool.ids.of(rows))
-        notes += self._failing(rows[np.isnan(values)])
-        if before is None and most_repeated(self._record.rows) is not None:
-            believed = self._believed()
-            notes += [] if believed is None else [believed.repetition()]
-        every = self._record.values_measured()
-        if len(every) >= _CONSTANT and min(every) == max(every):
-            notes.append(
-                f"All {len(every):,} values of {self._settings.objective!r} so far are {every[0]:g}: nothing can be learned "
-                "from a constant. Is it the right column?"
-            )
-        return Told(told.measured, told.failed, known, told.unasked, tuple(notes))
+        for record, before, told in zip(self._records.outcomes, earlier, values.T, strict=True):
+            notes += far_off(before, told, self._pool.ids.of(rows), record.name)
+        notes += self._failing(rows[lost])
+        if repeated is None and most_repeated(self._records.rows) is not None:
+            notes += self._repetition()
+        for name, record in zip(self.outcomes, self._records.outcomes, strict=True):
+            every = record.values_measured()
+            if len(every) >= _CONSTANT and min(every) == max(every):
+                notes.append(
+                    f"All {len(every):,} values of {name!r} so far are {every[0]:g}: nothing can be learned from a constant. "
+                    "Is it the right column?"
+                )
+        return Told(int((~np.isnan(values)).sum()), int(lost.sum()), known, unasked, tuple(notes))
 
-    def _usual_noise(self) -> float:
-        """Noise variance of a measurement, for one whose own variance is told.
+    def _changed(self, rows: NDArray[np.int64], values: NDArray[np.float64], new: NDArray[np.bool_]) -> list[str]:
+        """A sentence for each outcome with other values than those that were told before; `new` as for `changed`."""
+        notes, ids = list[str](), self._pool.ids.of(rows)
+        for record, told, own in zip(self._records.outcomes, values.T, new.T, strict=True):
+            notes += changed(record, rows, told, own, ids)
+        return notes
+
+    def _usual_noise(self) -> NDArray[np.float64]:
+        """Noise variance of a measurement of each outcome, for one whose own variance is not told.
 
         Raises:
             UnsupportedError: For a policy that does not weight rewards.
         """
         try:
-            return self._bandit.loop.noise_variance()
+            return np.array([self._bandit.loop.noise_variance()])
         except UnsupportedError as error:
             raise UnsupportedError(
                 "noise_var= (--noise-var) needs a campaign that knows the usual noise of a measurement: begin one with "
                 f"noise_std= (--noise-std) and tell it the results. With a policy of your own: {error}"
             ) from error
 
-    def _read(self, measured: Any, noise_var: str | None) -> tuple[Results, NDArray[np.int64], list[str]]:
+    def _unasked(self, rows: NDArray[np.int64]) -> int:
+        """Number of results in these rows that had not been asked for."""
+        return len(rows) - len(self._arms.awaited(rows))
+
+    def _repetition(self) -> list[str]:
+        """A sentence on the row that takes most of the evaluations."""
+        believed = self._believed()
+        return [] if believed is None else [believed.repetition()]
+
+    def _read(self, measured: Any, noise_var: Mapping[str, str]) -> tuple[Results, NDArray[np.int64], list[str]]:
         """Results, the row of each, and sentences on cells that contradict the candidates."""
         results = read_results(measured, self._pool.ids, self._settings.outcomes, noise_var)
         found = self._pool.ids.find(results.ids)
@@ -872,7 +900,7 @@ class Campaign(Readable):
         row, decision = int(decision.arm), of_measurements(decision)
         if row < 0:
             return decision
-        rows = self._arms.as_told(decision.arm.reshape(1), list(self._record.measured()))
+        rows = self._arms.as_told(decision.arm.reshape(1), self._records.measured_rows())
         (name,) = self._pool.ids.of(rows)
         reasons = tuple(reason.replace(f"row {row} ", f"row {name!r} ") for reason in decision.reasons)
         for rule, turned in zip(rules, signed, strict=True):
@@ -934,12 +962,12 @@ class Campaign(Readable):
         """
         check_whole("k", k)
         self._check_measured("no best row")
-        values = self._record.measured()
-        state, most = self._bandit.loop.state, min(k, len(values))
+        told = self._records.measured_rows()
+        state, most = self._bandit.loop.state, min(k, len(told))
         # Points that are no rows of the table, such as a history told to `bandit`, are left out.
         every = state.rows.outside or where is not None
         index = self._bandit.best(max(1, state.statistics.size if every else most)).index
-        rows, kept = self._fulfilling(index[index >= 0], list(values), where)
+        rows, kept = self._fulfilling(index[index >= 0], told, where)
         rows = rows[kept][:k]
         return self._with_results(rows)
 
@@ -952,15 +980,10 @@ class Campaign(Readable):
             not measured. `tell` of another campaign reads them. Individual noise variances are not part of it.
         """
         self._check_not_closed()
-        rows, values = self._told_so_far()
-        frame = self._pool.cells(np.array(rows, np.int64))
-        for name, own in zip(self.outcomes, values.T, strict=True):
+        frame = self._pool.cells(np.array(self._records.rows, np.int64))
+        for name, own in zip(self.outcomes, self._records.values.T, strict=True):
             frame[name] = own
         return frame
-
-    def _told_so_far(self) -> tuple[list[int], NDArray[np.float64]]:
-        """The row of each result in the order told, and its values, `n x k`."""
-        return self._record.rows, np.array(self._record.values, np.float64).reshape(-1, 1)
 
     @one_at_a_time
     def explain(self, *, where: Any = None) -> Explanation:
@@ -995,7 +1018,7 @@ class Campaign(Readable):
                 found = self._explained(features, where)
         except UnsupportedError as error:
             raise UnsupportedError(self._unexplained) from error
-        row, _ = self._fulfilling(found.best.index, list(self._record.measured()), where)
+        row, _ = self._fulfilling(found.best.index, self._records.measured_rows(), where)
         repeated = self._repeated(found) if where is None else None
         named = np.unique(np.array([*row[row >= 0], *([] if repeated is None else [repeated[0]])], np.int64))
         best = replace(found.best, index=torch.from_numpy(row).to(found.best.index), mean=self._sign * found.best.mean)
@@ -1012,7 +1035,7 @@ class Campaign(Readable):
         offer, loop = self._pool.fulfil(where), self._bandit.loop
         every = self._bandit.best(max(1, loop.state.statistics.size))
         known = (every.index >= 0).nonzero().squeeze(-1)
-        _, kept = self._fulfilling(every.index[known], list(self._record.measured()), where)
+        _, kept = self._fulfilling(every.index[known], self._records.measured_rows(), where)
         place = known[torch.from_numpy(kept).to(known.device)][:1]
         require(len(place) > 0, "no row that fulfils the condition was measured, so that there is no best one.", StateError)
         best = Recommendation(every.points[place], every.index[place], every.mean[place], every.variance[place])
@@ -1046,7 +1069,7 @@ class Campaign(Readable):
             StateError: If nothing was measured yet.
             DataError: If the file cannot be written.
         """
-        values = np.array(self._record.values)
+        values = self._records.values[:, 0]
         require(
             bool(np.isfinite(values).any()),
             "nothing was measured yet, so that there is nothing to show: tell() results first (torchbandits campaign tell).",
@@ -1089,17 +1112,9 @@ class Campaign(Readable):
         except UnsupportedError:
             return False
 
-    def _rows_measured(self) -> list[int]:
-        """The rows with a value."""
-        return list(self._record.measured())
-
-    def _rows_failed(self) -> list[int]:
-        """The row of each failed evaluation."""
-        return self._record.failed()
-
     def _failing(self, rows: NDArray[np.int64]) -> list[str]:
         """A sentence if some of these rows, whose evaluation has failed, failed before and were never measured."""
-        times = Counter(self._rows_failed())
+        times = Counter(self._records.failed_rows())
         again = np.array([row for row in dict.fromkeys(rows.tolist()) if times[row] > 1], np.int64)
         again = again[self._arms.counts[again].numpy() == 0]
         if not len(again):
@@ -1116,7 +1131,7 @@ class Campaign(Readable):
     def _succeeded(self, rows: NDArray[np.int64]) -> list[str]:
         """A sentence if some of these rows, which have a value now, failed before and were never measured: their cells may have
         been empty because they were not measured yet."""
-        known, failed = set(self._rows_measured()), set(self._rows_failed())
+        known, failed = set(self._records.measured_rows()), set(self._records.failed_rows())
         now = np.array([row for row in dict.fromkeys(rows.tolist()) if row in failed and row not in known], np.int64)
         if not len(now):
             return []
@@ -1133,7 +1148,7 @@ class Campaign(Readable):
         opened = self.open
         journal = [] if self._journal is None else [("journal", str(self._journal.path))]
         values = [
-            ("measured", count(len(self._rows_measured()), "row")),
+            ("measured", count(len(self._records.measured_rows()), "row")),
             ("waited for", f"{count(len(opened), 'row')}{': ' if opened else ''}{few(opened)}"),
             *([("excluded", count(len(self._offer.excluded), "row"))] if len(self._offer.excluded) else []),
             *journal,
@@ -1212,18 +1227,18 @@ class Campaign(Readable):
 
     def _learn(
         self, rows: NDArray[np.int64], values: NDArray[np.float64], noise_var: NDArray[np.float64] | None = None
-    ) -> Told:
-        """Tell the bandit, and add to the record."""
+    ) -> None:
+        """Tell the bandit values `n x k`, NaN where not measured, and add them to the records."""
+        # A bandit of one outcome has rewards without a dimension of outcomes.
+        shape = (len(rows), *self._bandit.loop.batch_shape)
         with self._remembered():
-            report = self._bandit.tell(
+            self._bandit.tell(
                 self._arms.there(torch.from_numpy(rows)),
-                self._arms.there(torch.from_numpy(self._sign * values)),
+                self._arms.there(torch.from_numpy(self._sign * values).reshape(shape)),
                 failures="forget",
-                noise_var=self._arms.there(None if noise_var is None else torch.from_numpy(noise_var)),
+                noise_var=self._arms.there(None if noise_var is None else torch.from_numpy(noise_var).reshape(shape)),
             )
-            self._record.add(rows.tolist(), values)
-        failed = int(np.isnan(values).sum())
-        return Told(len(rows) - failed, failed, unasked=round(float(report.unasked)))
+            self._records.add(rows.tolist(), values)
 
     def _labels(self, column: str, numbers: bool = False) -> Tensor:
         """The labels of all rows in a column, or its numbers, for constraints."""
@@ -1253,7 +1268,7 @@ class Campaign(Readable):
 
     def _predicted(self) -> page.Predicted | None:
         """Each measured row, predicted from all others."""
-        values = self._record.measured()
+        values = self._records.outcomes[0].measured()
         measured: dict[int, list[float]] = {}
         for entry, told in zip(self._arms.entries(list(values)).tolist(), values.values(), strict=True):
             measured.setdefault(entry, []).extend(told)
@@ -1262,7 +1277,7 @@ class Campaign(Readable):
     def _repeated(self, found: Explanation) -> tuple[int, int, str] | None:
         """The row that took most of the last evaluations by the record, which outlives the process, the number of these
         evaluations, and the reason in words."""
-        repeated = most_repeated(self._record.rows)
+        repeated = most_repeated(self._records.rows)
         if repeated is None:
             return None
         sure = found.rivals == 0 and int(found.best.index[0]) == int(self._arms.entries([repeated[0]])[0])
@@ -1288,10 +1303,13 @@ class Campaign(Readable):
         return taken
 
     def _with_results(self, rows: NDArray[np.int64]) -> pd.DataFrame:
-        """Rows as `_described`, with the average of the values told, and their number."""
-        frame, values = self._described(rows), self._record.measured()
-        frame[self._pool.own(MEASURED)] = averages(rows, values)
-        frame[self._pool.own(TIMES)] = [len(values.get(row, [])) for row in rows.tolist()]
+        """Rows as `_described`, with the average of the values told of each outcome, and the number of evaluations."""
+        frame, times = self._described(rows), np.zeros(len(rows), np.int64)
+        for record in self._records.outcomes:
+            values = record.measured()
+            frame[self._pool.own(f"{record.name} {MEASURED}" if record.name else MEASURED)] = averages(rows, values)
+            times = np.maximum(times, [len(values.get(row, [])) for row in rows.tolist()])
+        frame[self._pool.own(TIMES)] = times
         return frame
 
     def _marginals(self, rows: NDArray[np.int64]) -> Marginals:

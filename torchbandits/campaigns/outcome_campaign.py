@@ -6,9 +6,8 @@ import difflib
 import math
 import os
 import shlex
-from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,27 +27,19 @@ from torchbandits.campaigns.campaign import (
     RANK,
     TIMES,
     Campaign,
-    averages,
     of_measurements,
     overruled_by,
 )
 from torchbandits.campaigns.candidates import Candidates
 from torchbandits.campaigns.copies import Equals, equals, first_equal
-from torchbandits.campaigns.corrections import Corrected, Wanted, check_result, versions_of
+from torchbandits.campaigns.corrections import Corrected, Wanted, check_result
 from torchbandits.campaigns.known_noise import known_noise
 from torchbandits.campaigns.results import (
-    Call,
-    Record,
     Results,
     Told,
-    changed,
-    copied,
     differing,
-    far_off,
-    keys_of,
-    noise_variances,
 )
-from torchbandits.campaigns.settings import Settings, history, keeping, known_values
+from torchbandits.campaigns.settings import Settings, keeping, known_values
 from torchbandits.checks import (
     as_device,
     as_path,
@@ -62,7 +53,7 @@ from torchbandits.checks import (
     positive,
 )
 from torchbandits.display import count
-from torchbandits.errors import ArgumentError, StateError, UnsupportedError, issue, require
+from torchbandits.errors import ArgumentError, StateError, UnsupportedError, require
 from torchbandits.explanation import Words
 from torchbandits.journal import Journal
 from torchbandits.outcome_bandit import OutcomeBandit
@@ -74,7 +65,6 @@ from torchbandits.policies.picking import marginals
 from torchbandits.sets import table_of
 from torchbandits.stopping import Decision, ImprovementPerCost, ProbableRegret, Rule
 from torchbandits.tabular.encoding import feature_names
-from torchbandits.tabular.tables import Table
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -245,27 +235,12 @@ class OutcomeCampaign(Campaign):
         best = same.best(offer.numpy())[found]
         return np.where(np.isin(found, told) | (best < 0), found, best), kept
 
-    def _remember(self) -> None:
-        self._results = OutcomeRecord.of(self._journal, len(self._settings.outcomes))
-
-    def _tell_history(self, table: Table, rows: NDArray[np.int64]) -> None:
-        k = len(self._settings.outcomes)
-        found = [history(table, name) for name in self._settings.outcomes]
-        filled = np.unique(np.concatenate([places for places, _ in found]))
-        rows, values = rows[filled], np.full((len(filled), k), np.nan)
-        for j, (places, told) in enumerate(found):
-            values[np.searchsorted(filled, places), j] = told
-        new = self._results.new(rows.tolist(), values)
-        some = _some(new)
-        if some.any():
-            texts = self._pool.ids.of(rows)
-            for j, (name, own) in enumerate(zip(self._settings.outcomes, self._results.outcomes, strict=True)):
-                issue(changed(own, rows, values[:, j], new[:, j], texts, name))
-            self._learn_outcomes(rows[some], np.where(new, values, np.nan)[some])
+    @property
+    def _names(self) -> tuple[str, ...]:
+        return self._settings.outcomes
 
     # ------------------------------------------------------------------ tell
 
-    @one_at_a_time
     def tell(self, measured: Any, *, again: bool | None = None, noise_var: str | Mapping[str, str] | None = None) -> Told:
         """Learn from results.
 
@@ -273,8 +248,8 @@ class OutcomeCampaign(Campaign):
             measured: As for `Campaign.tell`, with a column per outcome. An outcome that was not measured is an empty cell or a
                 missing column. A row without any measured outcome is a failed evaluation.
             again: As for `Campaign.tell`, but for each cell, so that a file in which further cells were filled may be told
-                again. A file that holds all values of an earlier call counts as the extended file of that call, even if its
-                rows are open.
+                again. If several outcomes are measured, a file that holds all values of an earlier call counts as the extended
+                file of that call, even if its rows are open.
             noise_var: By outcome, the column of `measured` with the variance of the noise of each of its values, as for
                 `Campaign.tell`; outcomes without such a column, and empty cells, have the noise of the policy.
 
@@ -286,43 +261,20 @@ class OutcomeCampaign(Campaign):
             ArgumentError: As for `Campaign.tell`, or if the column of an outcome is missing and one that the candidates do not
                 have has almost its name. Nothing was told then.
         """
-        self._check_not_closed()
-        check_flag("again", bool(again) if again is None else again)
-        columns = self._noise_columns(noise_var)
-        results, rows, notes = self._read(measured, None)
-        notes += self._known_in(results, rows)
-        notes += self._misnamed(results, list(columns.values()))
-        noise = None if not columns else self._noise_of(results, columns)
-        values, lost = results.values, ~_some(~np.isnan(results.values))
-        count = not results.file if again is None else again
-        opened = self._arms.awaited(rows)
-        new = ~np.isnan(values) | lost[:, None] if count else self._results.new(rows.tolist(), values, opened)
-        some = _some(new)
-        known = len(rows) - int(some.sum())
-        if not count:
-            notes += copied(keys_of(rows.tolist(), values), some, opened, "values")
-            texts, unasked = self._pool.ids.of(rows), ~np.isin(rows, opened)
-            for j, (name, own) in enumerate(zip(self._settings.outcomes, self._results.outcomes, strict=True)):
-                notes += changed(own, rows, values[:, j], new[:, j] & unasked, texts, name)
-        if not some.any():
-            return Told(0, 0, known, notes=tuple(notes))
-        named = ", ".join(map(repr, self._settings.outcomes))
-        require(
-            known > 0 or int(some.sum()) == 1 or not lost[some].all(),
-            f"no row of {results.name} has a value in {named}: nothing was told. Fill one in; or, if all evaluations failed, "
-            "tell them one by one, or forget() their ids (torchbandits campaign forget).",
-        )
-        earlier = [own.values_measured() for own in self._results.outcomes]
-        notes += self._succeeded(rows[some & ~lost])
-        told = self._learn_outcomes(rows[some], np.where(new, values, np.nan)[some], None if noise is None else noise[some])
-        notes += self._failing(rows[some & lost])
-        texts = self._pool.ids.of(rows[some])
-        for j, (name, own) in enumerate(zip(self._settings.outcomes, self._results.outcomes, strict=True)):
-            notes += far_off(earlier[j], np.where(new, values, np.nan)[some, j], texts, name)
-            every = own.values_measured()
-            if len(every) > 1 and min(every) == max(every):
-                notes.append(f"All {len(every):,} values of {name!r} so far are {every[0]:g}. Is it the right column?")
-        return Told(told.measured, told.failed, known, told.unasked, tuple(notes))
+        if noise_var is None:
+            return self._tell(measured, again, {})
+        names = self._settings.outcomes
+        example = f"{{{names[0]!r}: '{names[0]}_var'}} (--noise-var {names[0]}={names[0]}_var)"
+        require(isinstance(noise_var, Mapping), f"noise_var names a column for each outcome, such as {example}.")
+        assert not isinstance(noise_var, str)
+        check_named("noise_var", noise_var, names)
+        for name, column in noise_var.items():
+            check_text(f"noise_var[{name!r}]", column)
+        return self._tell(measured, again, noise_var)
+
+    def _read(self, measured: Any, noise_var: Mapping[str, str]) -> tuple[Results, NDArray[np.int64], list[str]]:
+        results, rows, notes = super()._read(measured, noise_var)
+        return results, rows, [*notes, *self._known_in(results, rows), *self._misnamed(results, list(noise_var.values()))]
 
     def _known_in(self, results: Results, rows: NDArray[np.int64]) -> list[str]:
         """A sentence for each column of results with other values than the candidates have of a known outcome."""
@@ -363,45 +315,21 @@ class OutcomeCampaign(Campaign):
                 )
         return notes
 
-    def _noise_columns(self, noise_var: Any) -> dict[str, str]:
-        """The columns of noise variances by outcome."""
-        if noise_var is None:
-            return {}
-        names = self._settings.outcomes
-        example = f"{{{names[0]!r}: '{names[0]}_var'}} (--noise-var {names[0]}={names[0]}_var)"
-        require(isinstance(noise_var, Mapping), f"noise_var names a column for each outcome, such as {example}.")
-        check_named("noise_var", noise_var, names)
-        for name, column in noise_var.items():
-            check_text(f"noise_var[{name!r}]", column)
-        return dict(noise_var)
-
-    def _noise_of(self, results: Results, columns: dict[str, str]) -> NDArray[np.float64]:
-        """Noise variances of results, `n x k`, the usual ones where nothing is given."""
+    def _usual_noise(self) -> NDArray[np.float64]:
         policy = self._bandit.policy
         assert isinstance(policy, Joint)
         # Refuses policies that do not weight rewards.
-        self._usual_noise()
-        noise = np.tile(np.square(policy.noise_stds), (len(results), 1))
-        for name, column in columns.items():
-            given = noise_variances(results, column)
-            place = self._settings.outcomes.index(name)
-            noise[:, place] = np.where(np.isnan(given), noise[:, place], given)
-        return noise
+        super()._usual_noise()
+        return np.square(policy.noise_stds)
 
-    def _learn_outcomes(
-        self, rows: NDArray[np.int64], values: NDArray[np.float64], noise_var: NDArray[np.float64] | None = None
-    ) -> Told:
-        """Tell the bandit values `n x k`, NaN where not measured, and add them to the record."""
-        asked, before = self._arms.open_entries.tolist(), self._arms.counts > 0
-        entries = self._arms.entries(rows.tolist()).tolist()
-        lost = ~_some(~np.isnan(values))
-        unasked = sum(not (gone or row in asked or bool(before[row])) for row, gone in zip(entries, lost, strict=True))
-        at = self._arms.there(torch.from_numpy(rows))
-        noise = self._arms.there(None if noise_var is None else torch.from_numpy(noise_var))
-        with self._remembered():
-            self._bandit.tell(at, self._arms.there(torch.from_numpy(values)), failures="forget", noise_var=noise)
-            self._results.add(rows.tolist(), values)
-        return Told(int((~np.isnan(values)).sum()), int(lost.sum()), unasked=unasked)
+    def _unasked(self, rows: NDArray[np.int64]) -> int:
+        # What is measured later of a row that was asked for is not unasked.
+        entries = self._arms.entries(rows.tolist())
+        return int((~torch.isin(entries, self._arms.open_entries) & (self._arms.counts[entries] == 0)).sum())
+
+    def _repetition(self) -> list[str]:
+        # The explanation of several outcomes names no row.
+        return []
 
     def correct(  # type: ignore[override]
         self, id: Any, values: Mapping[str, float | None], *, was: Mapping[str, float] | None = None
@@ -458,7 +386,7 @@ class OutcomeCampaign(Campaign):
         if len(self.objectives) > 1:
             front = self._front(measured=True, where=where)
             return front.sort_values(self._pool.own(OPTIMAL), ascending=False, kind="stable", ignore_index=True).head(k)
-        told, broken = self._results.measured_rows(), self._broken()
+        told, broken = self._records.measured_rows(), self._broken()
         every = where is not None or bool(broken[told].any())
         index = self._bandit.best(max(1, len(told) if every else min(k, len(told)))).index.reshape(-1)
         rows, kept = self._fulfilling(index[index >= 0], told, where)
@@ -496,7 +424,7 @@ class OutcomeCampaign(Campaign):
         assert isinstance(bandit, OutcomeBandit)
         names = list(self.objectives)
         small = [name for name in names if self.objectives[name] == "minimize"]
-        told, left = self._results.measured_rows(), self._on_offer()
+        told, left = self._records.measured_rows(), self._on_offer()
         if left is not None:
             left = left.clone()
             left[told] = True
@@ -531,7 +459,7 @@ class OutcomeCampaign(Campaign):
         rule = policy.engine.from_data if isinstance(policy, Joint) else None
         if rule is None or self.columns.molecules is not None:
             return ""
-        told = zip(self.outcomes, rule.knows_noise(state).tolist(), self._results.outcomes, strict=True)
+        told = zip(self.outcomes, rule.knows_noise(state).tolist(), self._records.outcomes, strict=True)
         unsure = [name for name, known, own in told if not known and len(own.measured()) >= _FEW]
         if not unsure:
             return ""
@@ -576,12 +504,6 @@ class OutcomeCampaign(Campaign):
                 "stop by Budget (--measurements)."
             ) from error
 
-    def _rows_measured(self) -> list[int]:
-        return self._results.measured_rows()
-
-    def _rows_failed(self) -> list[int]:
-        return self._results.failures.rows
-
     def _take_back(self) -> str:
         names = self._settings.outcomes
         none = ["{" + ", ".join(f"{name!r}: {value}" for name in names) + "}" for value in ("None", "math.nan")]
@@ -600,9 +522,9 @@ class OutcomeCampaign(Campaign):
             StateError: If nothing was measured yet.
             DataError: If the file cannot be written.
         """
-        values, settings = self._results.values, self._settings
+        values, settings = self._records.values, self._settings
         require(
-            len(values) > 0 and bool(np.isfinite(values).any()),
+            bool(np.isfinite(values).any()),
             "nothing was measured yet, so that there is nothing to show: tell() results first (torchbandits campaign tell).",
             StateError,
         )
@@ -611,7 +533,7 @@ class OutcomeCampaign(Campaign):
         names = f"{', '.join(others)} and {last}" if others else last
         limits = [f"{name} ≥ {value:g}" for name, value in settings.at_least.items()]
         limits += [f"{name} ≤ {value:g}" for name, value in settings.at_most.items()]
-        explained, own, rows = self.explain(), self._pool.own, np.array(self._results.rows, np.int64)
+        explained, own, rows = self.explain(), self._pool.own, np.array(self._records.rows, np.int64)
         front = self.best(10) if one else self.front()
         at, known = self._pool.rows(front[self._pool.ids.name]), known_values(self._pool.table, settings.known)
         expected = {
@@ -677,107 +599,9 @@ class OutcomeCampaign(Campaign):
         known = ", ".join(self._settings.known)
         return f"{self.objective} (measured) and {known} (known)" if known else self.objective
 
-    def _told_so_far(self) -> tuple[list[int], NDArray[np.float64]]:
-        return self._results.rows, self._results.values
-
     def _limits(self) -> tuple[Limit, ...]:
         aim = self._bandit.policy.aim if isinstance(self._bandit, OutcomeBandit) else None
         return aim.limits if isinstance(aim, Constrained | Scalarized) else ()
-
-    def _with_results(self, rows: NDArray[np.int64]) -> pd.DataFrame:
-        """Rows as `_described`, with the average measurement of each outcome, and the number of evaluations."""
-        frame, times = self._described(rows), np.zeros(len(rows), np.int64)
-        for name, own in zip(self._settings.outcomes, self._results.outcomes, strict=True):
-            values = own.measured()
-            frame[self._pool.own(f"{name} {MEASURED}")] = averages(rows, values)
-            times = np.maximum(times, [len(values.get(row, [])) for row in rows.tolist()])
-        frame[self._pool.own(TIMES)] = times
-        return frame
-
-
-@dataclass
-class OutcomeRecord:
-    """All results of a campaign of k outcomes.
-
-    Attributes:
-        outcomes: A record of the measured values of each outcome.
-        failures: The failed evaluations, without any measured outcome.
-        rows: One row of the table per result, in the order told.
-        told: Results in the same order, `k` numbers each, NaN where not measured.
-        calls: The values of each call, with the number of times that each was told for each row and outcome.
-    """
-
-    outcomes: tuple[Record, ...]
-    failures: Record = field(default_factory=Record)
-    rows: list[int] = field(default_factory=list)
-    told: list[NDArray[np.float64]] = field(default_factory=list)
-    calls: list[Counter[tuple[int, int, float]]] = field(default_factory=list)
-
-    @classmethod
-    def of(cls, journal: Journal | None, k: int) -> OutcomeRecord:
-        """The record of a journal; an empty one without. Cost: a pass over it."""
-        record = cls(tuple(Record() for _ in range(k)))
-        for line in () if journal is None else journal.records():
-            if line["kind"] == "tell":
-                now, *earlier = ((rows.tolist(), values) for rows, values in versions_of(line, k))
-                record.add(*now, earlier)
-        return record
-
-    @property
-    def values(self) -> NDArray[np.float64]:
-        """Results `n x k` in the order told."""
-        return np.array(self.told).reshape(-1, len(self.outcomes))
-
-    def add(self, rows: Sequence[int], values: NDArray[np.float64], earlier: Sequence[Call] = ()) -> None:
-        """Add the results of one call, `n x k`, and what they were before each correction."""
-        parts = [(given, self._parts(told)) for given, told in ((rows, values), *earlier)]
-        for j, record in enumerate((*self.outcomes, self.failures)):
-            now, *before = [([given[place] for place in own[j][1]], own[j][2]) for given, own in parts]
-            if any(len(told) for _, told in (now, *before)):
-                record.add(*now, before)
-        self.rows += rows
-        self.told += list(values)
-        self.calls += [cells for version in ((rows, values), *earlier) if (cells := _cells(*version))]
-
-    def new(self, rows: Sequence[int], values: NDArray[np.float64], opened: Sequence[int] = ()) -> NDArray[np.bool_]:
-        """Mask of the values that were not told before, `n x k`, by the rules of `Record.new` for each outcome; a whole row
-        where an evaluation failed anew. Results that hold all values of an earlier call are its file with further cells filled,
-        and no answer to another ask."""
-        cells = _cells(rows, values)
-        if any(call <= cells for call in self.calls):
-            opened = ()
-        found = np.zeros(values.shape, bool)
-        for j, (record, places, told) in enumerate(self._parts(values)):
-            mask = record.new([rows[place] for place in places], told, opened) if len(places) else np.zeros(0, bool)
-            found[places[mask], slice(None) if j == len(self.outcomes) else j] = True
-        return found
-
-    def _parts(self, values: NDArray[np.float64]) -> list[tuple[Record, NDArray[np.int64], NDArray[np.float64]]]:
-        """Each record, failures last, with the places of its results and the results."""
-        measured = ~np.isnan(values)
-        masks = [*measured.T, ~measured.any(axis=1)]
-        columns = [*values.T, np.full(len(values), np.nan)]
-        places = [np.flatnonzero(mask) for mask in masks]
-        records = (*self.outcomes, self.failures)
-        return [(record, own, told[own]) for record, own, told in zip(records, places, columns, strict=True)]
-
-    def measured_rows(self) -> list[int]:
-        """The rows with any measured outcome, in the order told."""
-        some = (row for row, told in zip(self.rows, self.told, strict=True) if not np.isnan(told).all())
-        return list(dict.fromkeys(some))
-
-
-def _cells(rows: Sequence[int], values: NDArray[np.float64]) -> Counter[tuple[int, int, float]]:
-    """Number of times that each value was measured for each row and outcome."""
-    places, outcomes = np.nonzero(~np.isnan(values))
-    told = values[places, outcomes].tolist()
-    return Counter(zip(np.asarray(rows, np.int64)[places].tolist(), outcomes.tolist(), told, strict=True))
-
-
-def _some(mask: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Whether each row has any True, `n`."""
-    found: NDArray[np.bool_] = np.logical_or.reduce(mask, axis=1)
-    return found
 
 
 def aims_of(

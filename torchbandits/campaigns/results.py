@@ -10,7 +10,7 @@ import re
 import shlex
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -57,7 +57,7 @@ class Results:
         values: `n x k`, the results of each column of `objectives`, NaN where the cell is empty.
         rows: The name of each row in messages.
         file: Whether they were read from a file.
-        noise_var: Variance of the noise of each value, NaN where the cell is empty; None without such a column.
+        noise_var: `n x k`, variance of the noise of each value, NaN where the cell is empty or there is no such column.
         decimal: The decimal mark of numbers that are texts.
     """
 
@@ -67,7 +67,7 @@ class Results:
     values: NDArray[np.float64]
     rows: list[str]
     file: bool
-    noise_var: NDArray[np.float64] | None = None
+    noise_var: NDArray[np.float64]
     decimal: str = "."
 
     def __len__(self) -> int:
@@ -75,7 +75,7 @@ class Results:
         return len(self.ids)
 
 
-def read_results(measured: Any, ids: Ids, objectives: Sequence[str], noise_var: str | None = None) -> Results:
+def read_results(measured: Any, ids: Ids, objectives: Sequence[str], noise_var: Mapping[str, str]) -> Results:
     """Read results from a file or a table.
 
     Args:
@@ -84,7 +84,7 @@ def read_results(measured: Any, ids: Ids, objectives: Sequence[str], noise_var: 
         ids: The ids of the candidates.
         objectives: The columns of the results: a number, or empty where nothing was measured. If there are several, missing
             columns were not measured; at least one must exist.
-        noise_var: The column of the noise variances: a number above 0, or empty for the usual noise; None for no such column.
+        noise_var: By objective, the column of the noise variances: a number above 0, or empty for the usual noise.
 
     Raises:
         DataError: If a file cannot be read.
@@ -109,8 +109,10 @@ def read_results(measured: Any, ids: Ids, objectives: Sequence[str], noise_var: 
     for column in told:
         own_cells = _values(name, frame[column], empty[column].to_numpy(), rows, column, decimal)
         values[:, objectives.index(column)] = own_cells
-    read = Results(name, frame, ids.texts(frame[id_name]), values, rows, path is not None, decimal=decimal)
-    return read if noise_var is None else replace(read, noise_var=noise_variances(read, noise_var))
+    noise = np.full(values.shape, np.nan)
+    for objective, column in noise_var.items():
+        noise[:, objectives.index(objective)] = _noise_variances(name, frame, rows, column, decimal)
+    return Results(name, frame, ids.texts(frame[id_name]), values, rows, path is not None, noise, decimal)
 
 
 def _opened(measured: Any, path: Path | None, ids: Ids) -> tuple[pd.DataFrame, list[str], str]:
@@ -142,21 +144,16 @@ def _check_columns(name: str, names: Sequence[str], ids: Ids, objectives: Sequen
         require(column in names, message)
 
 
-def noise_variances(results: Results, column: str) -> NDArray[np.float64]:
-    """A column of results with the variance of the noise of each value, NaN where the cell is empty.
-
-    Raises:
-        ArgumentError: If there is no such column, or a cell is no number above 0: names row and column.
-    """
-    names = list(results.frame.columns)
-    lacks = f"{results.name} has no column {column!r} for the variance of the noise; it has {', '.join(names[:30])}."
+def _noise_variances(name: str, frame: pd.DataFrame, rows: Sequence[str], column: str, decimal: str) -> NDArray[np.float64]:
+    """A column of results with the variance of the noise of each value, NaN where the cell is empty."""
+    names = list(frame.columns)
+    lacks = f"{name} has no column {column!r} for the variance of the noise; it has {', '.join(names[:30])}."
     require(column in names, f"{lacks}{nearest(column, names)} Nothing was told.")
-    cells = results.frame[column]
-    empty = _empty(cells.to_frame())[column].to_numpy()
-    own = _values(results.name, cells, empty, results.rows, column, results.decimal)
-    odd = [f"{results.rows[i]}: {own[i]:g}" for i in np.flatnonzero(own <= 0).tolist()]
+    empty = _empty(frame[[column]])[column].to_numpy()
+    own = _values(name, frame[column], empty, rows, column, decimal)
+    odd = [f"{rows[i]}: {own[i]:g}" for i in np.flatnonzero(own <= 0).tolist()]
     said = "a variance must be above 0, or empty for the usual noise. Nothing was told."
-    require(not odd, f"{results.name}, column {column!r}, {_few(odd)}: {said}")
+    require(not odd, f"{name}, column {column!r}, {_few(odd)}: {said}")
     return own
 
 
@@ -327,39 +324,28 @@ class Told:
         return " ".join([*said, *self.notes])
 
 
-def keys_of(rows: Sequence[int], values: NDArray[np.float64]) -> list[tuple[int, tuple[float | None, ...]]]:
-    """The row and the values of each result, `n x k`, None where nothing was measured."""
-    told = (tuple(None if math.isnan(value) else value for value in own) for own in values.tolist())
-    return list(zip(rows, told, strict=True))
-
-
-def copied(
-    keys: Sequence[tuple[int, tuple[float | None, ...]]], new: NDArray[np.bool_], opened: Sequence[int], what: str = "value"
-) -> list[str]:
+def copied(rows: NDArray[np.int64], values: NDArray[np.float64], new: NDArray[np.bool_], opened: Sequence[int]) -> list[str]:
     """A sentence if results that count have the row and the values of another one in the same file, which may be a copy.
 
     Args:
-        keys: The row and the values of each result of the file.
+        rows, values: The results of the file, `n` and `n x k`, NaN where nothing was measured.
         new: Whether each of them counts.
         opened: The rows that wait for results, which are not copies.
-        what: The values in words.
     """
+    told = (tuple(None if math.isnan(value) else value for value in own) for own in values.tolist())
+    keys = list(zip(rows.tolist(), told, strict=True))
     held, counted = Counter(keys), Counter(key for key, counts in zip(keys, new.tolist(), strict=True) if counts)
     waiting = Counter(opened)
     number = sum(max(0, times - max(waiting[key[0]], times == held[key])) for key, times in counted.items())
     if not number:
         return []
     has, counts = ("has", "counts as a repeated evaluation") if number == 1 else ("have", "count as repeated evaluations")
+    what = "value" if values.shape[1] == 1 else "values"
     return [f"{count(number, 'result')} {has} the id and the {what} of another one in the file, and {counts}."]
 
 
 def changed(
-    record: Record,
-    rows: NDArray[np.int64],
-    values: NDArray[np.float64],
-    new: NDArray[np.bool_],
-    ids: Sequence[str],
-    outcome: str = "",
+    record: Record, rows: NDArray[np.int64], values: NDArray[np.float64], new: NDArray[np.bool_], ids: Sequence[str]
 ) -> list[str]:
     """A sentence if rows have other values than those that were told before, as in a file in which a value was corrected.
 
@@ -368,8 +354,8 @@ def changed(
         rows, values: The results that are given now, NaN where the evaluation failed.
         new: Those that count, and that no open row waits for.
         ids: The id of each.
-        outcome: The outcome, if there are several.
     """
+    outcome = record.name
     before, pairs = record.measured(), list(zip(rows.tolist(), values.tolist(), strict=True))
     given, other = set(pairs), []
     for place in np.flatnonzero(new & ~np.isnan(values)).tolist():
@@ -433,14 +419,16 @@ def _beyond(low: float, high: float, value: float) -> float:
 
 @dataclass
 class Record:
-    """All results of a campaign.
+    """All results of one outcome, failed evaluations included.
 
     Attributes:
+        name: The outcome, if there are several.
         counts: Number of times that each value of each row was told, also of values that were corrected later.
         rows, values: One entry per result in the order told; user's units, NaN where the evaluation failed.
         calls: The content of each call, and its content before each correction.
     """
 
+    name: str = ""
     counts: Counter[Key] = field(default_factory=Counter)
     rows: list[int] = field(default_factory=list)
     values: list[float] = field(default_factory=list)
@@ -491,11 +479,83 @@ def _keys(rows: Sequence[int], values: NDArray[np.float64]) -> list[Key]:
     return [(row, None if math.isnan(value) else value) for row, value in zip(rows, values.tolist(), strict=True)]
 
 
-def record_of(journal: Journal, sign: float) -> Record:
-    """Read the record of a journal. Cost: a pass over it."""
-    record = Record()
-    for line in journal.records():
-        if line["kind"] == "tell":
-            now, *earlier = ((rows.tolist(), sign * told[:, 0]) for rows, told in versions_of(line, 1))
-            record.add(*now, earlier)
-    return record
+@dataclass
+class Records:
+    """All results of a campaign with k outcomes.
+
+    Attributes:
+        outcomes: The record of each outcome; all hold the failed evaluations, in which no outcome was measured.
+        rows: One row of the table per result, in the order told.
+        told: Results in the same order, `k` numbers each, NaN where not measured.
+        calls: The values of each call, with the number of times that each was told for each row and outcome; empty for one
+            outcome.
+    """
+
+    outcomes: tuple[Record, ...]
+    rows: list[int] = field(default_factory=list)
+    told: list[NDArray[np.float64]] = field(default_factory=list)
+    calls: list[Counter[tuple[int, int, float]]] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, journal: Journal | None, names: Sequence[str], sign: float) -> Records:
+        """The records of a journal, whose rewards have this sign; empty ones without. Cost: a pass over it."""
+        records = cls(tuple(map(Record, names)))
+        for line in () if journal is None else journal.records():
+            if line["kind"] == "tell":
+                now, *earlier = ((rows.tolist(), sign * told) for rows, told in versions_of(line, len(names)))
+                records.add(*now, earlier)
+        return records
+
+    @property
+    def values(self) -> NDArray[np.float64]:
+        """Results `n x k` in the order told."""
+        return np.array(self.told).reshape(-1, len(self.outcomes))
+
+    def add(self, rows: Sequence[int], values: NDArray[np.float64], earlier: Sequence[Call] = ()) -> None:
+        """Add the results of one call, `n x k`, and what they were before each correction."""
+        calls = ((rows, values), *earlier)
+        for j, record in enumerate(self.outcomes):
+            now, *before = (_of_outcome(j, *call)[1:] for call in calls)
+            record.add(*now, before)
+        self.rows += rows
+        self.told += list(values)
+        if len(self.outcomes) > 1:
+            self.calls += [cells for call in calls if (cells := _cells(*call))]
+
+    def new(self, rows: Sequence[int], values: NDArray[np.float64], opened: Sequence[int] = ()) -> NDArray[np.bool_]:
+        """Mask of the values that were not told before, `n x k`, by the rules of `Record.new` for each outcome; a failed
+        evaluation is new if it is so for any outcome. Results of several outcomes that hold all values of an earlier call are
+        its file with further cells filled, and no answer to another ask."""
+        cells = _cells(rows, values)
+        if any(call <= cells for call in self.calls):
+            opened = ()
+        found = np.zeros(values.shape, bool)
+        for j, record in enumerate(self.outcomes):
+            places, own, told = _of_outcome(j, rows, values)
+            found[places, j] = record.new(own, told, opened)
+        return found
+
+    def measured_rows(self) -> list[int]:
+        """The rows with any measured outcome, in the order told."""
+        some = (row for row, told in zip(self.rows, self.told, strict=True) if not np.isnan(told).all())
+        return list(dict.fromkeys(some))
+
+    def failed_rows(self) -> list[int]:
+        """The row of each failed evaluation."""
+        return self.outcomes[0].failed()
+
+
+def _of_outcome(
+    j: int, rows: Sequence[int], values: NDArray[np.float64]
+) -> tuple[NDArray[np.int64], list[int], NDArray[np.float64]]:
+    """The results of one outcome, failed evaluations included: their places, rows and values."""
+    measured = ~np.isnan(values)
+    places = np.flatnonzero(measured[:, j] | ~measured.any(axis=1))
+    return places, [rows[place] for place in places.tolist()], values[places, j]
+
+
+def _cells(rows: Sequence[int], values: NDArray[np.float64]) -> Counter[tuple[int, int, float]]:
+    """Number of times that each value was measured for each row and outcome."""
+    places, outcomes = np.nonzero(~np.isnan(values))
+    told = values[places, outcomes].tolist()
+    return Counter(zip(np.asarray(rows, np.int64)[places].tolist(), outcomes.tolist(), told, strict=True))

@@ -79,20 +79,23 @@ def check_memory_budget(memory_budget: Any) -> None:
     )
 
 
-def check_kernel_on(point: Tensor, kernel: gpytorch.kernels.Kernel, batch_shape: torch.Size, diagonal: Diagonal) -> None:
-    """Refuse a kernel that does not fit the arms: its batch shape is compared, and one kernel value is computed.
+def check_kernel_on(points: Tensor, kernel: gpytorch.kernels.Kernel, batch_shape: torch.Size, diagonal: Diagonal) -> Tensor:
+    """Refuse a kernel that does not fit the arms: its batch shape is compared, and k(x, x) of some of them is computed.
 
     Args:
-        point: One arm, `... x 1 x d`.
+        points: The first arm, `... x 1 x d`, or the first n.
         kernel: Kernel of the policy; it is not changed.
         batch_shape: Batch shape of the run.
         diagonal: Computes k(x, x) of points.
+
+    Returns:
+        k(x, x) of the points, `... x n`.
 
     Raises:
         ShapeError: If the kernel is made for other batch rows or features, or for several outputs.
         NonFiniteError: If the arm or the kernel's value is NaN or infinite.
     """
-    finite = bool(torch.isfinite(point).all())
+    finite = bool(torch.isfinite(points).all())
     require(finite, "the first arm has a NaN or infinite feature: leave it out, or give it finite ones.", NonFiniteError)
     try:
         broadcast_shapes(batch_shape, kernel.batch_shape)
@@ -102,23 +105,24 @@ def check_kernel_on(point: Tensor, kernel: gpytorch.kernels.Kernel, batch_shape:
             f"{tuple(batch_shape)} of the arms and generators."
         ) from error
     try:
-        value = diagonal(copy.deepcopy(kernel).to(point), point)
+        value = diagonal(copy.deepcopy(kernel).to(points), points)
     except (RuntimeError, IndexError) as error:
         expected = getattr(kernel, "ard_num_dims", None)
         raise ShapeError(
             f"the kernel ({type(kernel).__name__}, made for {expected or 'another number of'} features) can't be "
-            f"evaluated on arms with {point.shape[-1]} features: {error}"
+            f"evaluated on arms with {points.shape[-1]} features: {error}"
         ) from error
     message = (
         f"the kernel ({type(kernel).__name__}) has {value.shape[-1]} values for an arm, and a policy has one reward: give the "
         "arms a feature with the task, and take torchbandits.TaskKernel; or an OutcomeBandit, with a kernel for each outcome."
     )
-    require(value.shape[-1] == point.shape[-2], message, ShapeError)
+    require(value.shape[-1] == points.shape[-2], message, ShapeError)
     require(
         bool(torch.isfinite(value).all()),
         "the kernel is NaN or infinite on the arms: check its hyper-parameters.",
         NonFiniteError,
     )
+    return value
 
 
 def check_resolution(point: Tensor, kernel: gpytorch.kernels.Kernel, regularization: float, diagonal: Diagonal) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,9 +12,17 @@ from torch import Tensor
 
 from torchbandits.arms import ArmDivision, ArmRows, BoxDivision, CellTree, FullSweep, GrowingTable, matches
 from torchbandits.arms.cells import Division, padded_indices
-from torchbandits.checks import check_instance, check_memory_budget, check_model, check_whole, is_whole, non_negative
+from torchbandits.checks import (
+    check_instance,
+    check_kernel_on,
+    check_memory_budget,
+    check_model,
+    check_whole,
+    is_whole,
+    non_negative,
+)
 from torchbandits.embeddings import Spectrum
-from torchbandits.errors import NonFiniteError, ShapeError, UnsupportedError, require
+from torchbandits.errors import UnsupportedError, require
 from torchbandits.gradients import without_gradients
 from torchbandits.kernels import kernel_diagonal
 from torchbandits.memory import Memory
@@ -24,7 +31,6 @@ from torchbandits.policies.learning import learn
 from torchbandits.policies.picking import on_offer, room_for
 from torchbandits.policies.state import TreeState
 from torchbandits.posteriors import GaussianProcess, aggregate
-from torchbandits.shapes import broadcast_shapes
 from torchbandits.types import Arms, Evidence, Pulls, Selection
 from torchbandits.widths import Width
 from torchbandits.widths.base import check_norm_bound, check_rows, check_rows_of
@@ -210,17 +216,7 @@ class AdaptiveUCB(Policy[TreeState]):
         """k(x, x) of the points. Raises an error for a kernel with another number of features or batch rows."""
         check_rows_of(self.norm_bound, batch_shape)
         check_rows(self.confidence, batch_shape)
-        try:
-            broadcast_shapes(batch_shape, self.kernel.batch_shape)
-            value = kernel_diagonal(copy.deepcopy(self.kernel).double().to(points.device), points.double())
-        except (RuntimeError, IndexError) as error:
-            raise ShapeError(
-                f"the kernel ({type(self.kernel).__name__}, batch shape {tuple(self.kernel.batch_shape)}) can't be evaluated "
-                f"on points with {points.shape[-1]} features, or not in batch rows {tuple(batch_shape)}: {error}"
-            ) from error
-        finite = bool(torch.isfinite(value).all())
-        require(finite, "the kernel is NaN or infinite on the arms: check its hyper-parameters.", NonFiniteError)
-        return value
+        return check_kernel_on(points.double(), self.kernel, batch_shape, kernel_diagonal)
 
     def _upper(self, state: TreeState) -> Tensor:
         """The upper confidence bound of every evaluated arm, `batch_shape x R`, reward units."""

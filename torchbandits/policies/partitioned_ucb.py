@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,12 +14,13 @@ from torchbandits.arms import TIE, ArmRows, matches
 from torchbandits.checks import (
     check_instance,
     check_kernel,
+    check_kernel_on,
     check_regularization,
     check_whole,
     non_negative,
     positive,
 )
-from torchbandits.errors import NonFiniteError, NumericalError, ShapeError, UnsupportedError, require
+from torchbandits.errors import NumericalError, ShapeError, UnsupportedError, require
 from torchbandits.gradients import without_gradients
 from torchbandits.kernels import kernel_diagonal
 from torchbandits.policies.base import Policy
@@ -275,15 +275,7 @@ class PartitionedUCB(Policy[PartitionedState]):
             got = len(self.box[0])
             require(got == d, f"bounds must be 2 x {d}, one column per feature of the arms, got 2 x {got}.", ShapeError)
         check_rows_of(self.norm_bound, batch_shape)
-        try:
-            value = kernel_diagonal(copy.deepcopy(self.kernel).to(arms), arms[..., :1, :])
-        except (RuntimeError, IndexError) as error:
-            raise ShapeError(
-                f"the kernel ({type(self.kernel).__name__}, batch shape {tuple(self.kernel.batch_shape)}) can't be evaluated "
-                f"on arms with {d} features: {error}"
-            ) from error
-        finite = bool(torch.isfinite(value).all())
-        require(finite, "the kernel is NaN or infinite on the arms: check its hyper-parameters.", NonFiniteError)
+        check_kernel_on(arms[..., :1, :], self.kernel, batch_shape, kernel_diagonal)
 
 
 def _runs(upper: Tensor) -> Tensor:

@@ -129,6 +129,23 @@ class Outlook:
             settled=self.settled[..., index],
         )
 
+    def log_chance(self, limits: Sequence[Limit]) -> Tensor:
+        """`log_probability` of limits, given the rewards told and the pending picks, `batch_shape x A`."""
+        return log_probability(self.mean, self.std, limits, self.table)
+
+    def log_chance_told(self, limits: Sequence[Limit]) -> Tensor:
+        """`log_probability` of limits, given the rewards told alone, `batch_shape x A`."""
+        return log_probability(self.mean, self.known, limits, self.table)
+
+    def log_chance_bound(self, limits: Sequence[Limit]) -> Tensor:
+        """The largest value of `log_chance` for these or smaller standard deviations, `batch_shape x A`: 0 for a limit that the
+        mean keeps."""
+        total = torch.zeros_like(self.mean[..., 0, :])
+        for limit in limits:
+            keeps = limit.sign * (self.mean[..., limit.outcome, :] - self.level(limit).unsqueeze(-1)) >= 0
+            total = total + self.log_chance([limit]).masked_fill(keeps, 0.0)
+        return total
+
     def per_cost(self, gain: Tensor, exponent: float | None) -> Tensor:
         """Gains of arms divided by cost^exponent, `batch_shape x A`; negative gains are multiplied by it. The gains themselves
         if the exponent is None."""
@@ -244,17 +261,6 @@ def log_probability(mean: Tensor, std: Tensor, limits: Sequence[Limit], table: A
         spread = std[..., limit.outcome, :].clamp_min(torch.finfo(std.dtype).tiny)
         z = limit.sign * (mean[..., limit.outcome, :] - level) / spread
         total = total + log_ndtr(z.clamp(-1e100, 1e100))
-    return total
-
-
-def log_probability_bound(mean: Tensor, std: Tensor, limits: Sequence[Limit], table: ArmTable) -> Tensor:
-    """The largest value of `log_probability` for these or smaller standard deviations, `batch_shape x A`: 0 for a limit that
-    the mean keeps."""
-    total = torch.zeros_like(mean[..., 0, :])
-    for limit in limits:
-        level = in_model_units(table, limit.outcome, limit.value).unsqueeze(-1)
-        keeps = limit.sign * (mean[..., limit.outcome, :] - level) >= 0
-        total = total + log_probability(mean, std, [limit], table).masked_fill(keeps, 0.0)
     return total
 
 

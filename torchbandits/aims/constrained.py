@@ -7,15 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from torchbandits.aims.base import (
-    Aim,
-    Limit,
-    Outlook,
-    certain,
-    if_feasible,
-    log_probability,
-    log_probability_bound,
-)
+from torchbandits.aims.base import Aim, Limit, Outlook, certain, if_feasible, log_probability
 from torchbandits.arms import ArmTable
 from torchbandits.scores import LogEI, Score
 
@@ -69,15 +61,15 @@ class Constrained(Aim):
         """The scores, with the largest probability of feasibility: improvements and upper bounds fall with the standard
         deviations, and arms that can't keep the limits never can again. None where no arm may keep them by its bounds."""
         if isinstance(score, LogEI):
-            now = log_probability(outlook.mean, outlook.std, self.limits, outlook.table)
-            return value - now + log_probability_bound(outlook.mean, outlook.std, self.limits, outlook.table)
+            now = outlook.log_chance(self.limits)
+            return value - now + outlook.log_chance_bound(self.limits)
         feasible = outlook.violation(self.limits, self.optimism) == 0
         return value.masked_fill(~feasible, -torch.inf) if bool(outlook.open(feasible.double()).amax() > 0) else None
 
     def anchors(self, outlook: Outlook) -> Tensor:
         """The arm of the incumbent, and the arm of the lowest mean."""
         mean = self.objective.sign * outlook.mean[self.objective.outcome]
-        sure = certain(log_probability(outlook.mean, outlook.known, self.limits, outlook.table), self.certainty)
+        sure = certain(outlook.log_chance_told(self.limits), self.certainty)
         return torch.stack([mean.masked_fill(~sure, -torch.inf).argmax(), mean.argmin()])
 
     def contenders(self, outlook: Outlook) -> Tensor:
@@ -90,13 +82,13 @@ class Constrained(Aim):
         """The highest of the means among the arms that are feasible with the probability `certainty`, and whether there is no
         such arm, `batch_shape` each."""
         # Feasibility of the incumbent is judged by the rewards told, without pending picks.
-        sure = certain(log_probability(outlook.mean, outlook.known, self.limits, outlook.table), self.certainty)
+        sure = certain(outlook.log_chance_told(self.limits), self.certainty)
         best = mean.masked_fill(~sure, -torch.inf).amax(dim=-1)
         return best, best == -torch.inf
 
     def _improvement(self, outlook: Outlook, score: LogEI) -> Tensor:
         j, sign = self.objective.outcome, self.objective.sign
-        chance = log_probability(outlook.mean, outlook.std, self.limits, outlook.table)
+        chance = outlook.log_chance(self.limits)
         mean = sign * outlook.mean[..., j, :]
         best, none = self._incumbent(outlook, mean)
         gain = score(mean, outlook.std[..., j, :], outlook.width[..., j], best.masked_fill(none, 0.0))

@@ -9,16 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from torchbandits.aims.base import (
-    Aim,
-    Limit,
-    Outlook,
-    certain,
-    if_feasible,
-    in_model_units,
-    log_probability,
-    log_probability_bound,
-)
+from torchbandits.aims.base import Aim, Limit, Outlook, certain, if_feasible, in_model_units, log_probability
 from torchbandits.aims.dominance import non_dominated
 from torchbandits.aims.improvement import log_hypervolume_improvement
 from torchbandits.arms import ArmTable
@@ -88,7 +79,7 @@ class Scalarized(Aim):
         total = self._total(outlook, weights, hopes)
         if self.exponent is not None:
             means = self._total(outlook, weights, self._means(outlook))
-            if (kept := self.kept(outlook.mean, outlook.known, outlook.table)) is not None:
+            if (kept := self._kept(outlook)) is not None:
                 # Where no arm keeps the limits with the probability `certainty`, gains are measured over the worst arm.
                 least = means.amin(dim=-1, keepdim=True).expand_as(means)
                 means = torch.where(kept, means, least)
@@ -102,9 +93,9 @@ class Scalarized(Aim):
         deviations, and it falls as the front grows. None for random weights, which are drawn anew for each pick."""
         if self.kind != "improvement":
             return None
-        kept = self.kept(outlook.mean, outlook.known, outlook.table)
+        kept = self._kept(outlook)
         if kept is not None:
-            value = value - log_probability(outlook.mean, outlook.std, self.limits, outlook.table)
+            value = value - outlook.log_chance(self.limits)
         if kept is None or bool(kept.any()):
             price = 0.0 if self.exponent is None or outlook.costs is None else self.exponent * outlook.costs.log()
             # A growth below this share of the units is made of rounding.
@@ -112,19 +103,19 @@ class Scalarized(Aim):
             value = torch.maximum(value + price, floor) - price
         if kept is None:
             return value
-        return value + log_probability_bound(outlook.mean, outlook.std, self.limits, outlook.table)
+        return value + outlook.log_chance_bound(self.limits)
 
     def anchors(self, outlook: Outlook) -> Tensor:
         """The worst arm of each objective, and the arm that most probably keeps the limits."""
         found = [(sign * outlook.mean[j]).argmin() for j, sign in self.objectives]
         if self.limits:
-            found.append(log_probability(outlook.mean, outlook.known, self.limits, outlook.table).argmax())
+            found.append(outlook.log_chance_told(self.limits).argmax())
         return torch.stack(found)
 
     def contenders(self, outlook: Outlook) -> Tensor:
         """The front of the posterior means at the told arms, of those that keep the limits if any do."""
         mean = torch.stack(self._means(outlook), dim=-1)
-        kept = self.kept(outlook.mean, outlook.known, outlook.table)
+        kept = self._kept(outlook)
         own = outlook.seen if kept is None else outlook.seen & kept
         own = torch.where(own.any(dim=-1, keepdim=True), own, outlook.seen)
         found, (A, m) = torch.zeros_like(own).reshape(-1, mean.shape[-2]), mean.shape[-2:]
@@ -141,7 +132,7 @@ class Scalarized(Aim):
         mean = torch.stack(self._means(outlook), dim=-1)
         std = torch.stack([outlook.std[..., j, :] for j, _ in self.objectives], dim=-1)
         shape, (A, m) = outlook.told.shape, mean.shape[-2:]
-        kept = self.kept(outlook.mean, outlook.known, outlook.table)
+        kept = self._kept(outlook)
         # A pending pick counts with its mean, so that the picks of a batch do not seek the same part of the front.
         members = outlook.seen | outlook.pending
         members = members if kept is None else members & kept
@@ -154,7 +145,7 @@ class Scalarized(Aim):
             rows.append(log_hypervolume_improvement(mu, sigma, front, base))
         gain = torch.stack(rows).reshape(*shape, A)
         if kept is not None:
-            chance = log_probability(outlook.mean, outlook.std, self.limits, outlook.table)
+            chance = outlook.log_chance(self.limits)
             gain = torch.where(kept.any(dim=-1, keepdim=True), gain + chance, chance)
         if self.exponent is not None and outlook.costs is not None:
             gain = gain - self.exponent * outlook.costs.log()
@@ -178,7 +169,7 @@ class Scalarized(Aim):
         means at the arms that were told (of those that keep the limits, if any do)."""
         objectives, signed = self.objectives, torch.stack(self._means(outlook), dim=-1)
         reach = torch.stack([outlook.reach[..., j] for j, _ in objectives], dim=-1)
-        kept = self.kept(outlook.mean, outlook.known, outlook.table)
+        kept = self._kept(outlook)
         shape, A, m = outlook.told.shape, signed.shape[-2], len(objectives)
         seen, flat_reach = outlook.seen.reshape(-1, A), reach.reshape(-1, m)
         good = seen if kept is None else seen & kept.reshape(-1, A)
@@ -219,6 +210,10 @@ class Scalarized(Aim):
     def kept(self, mean: Tensor, std: Tensor, table: ArmTable) -> Tensor | None:
         """The arms that keep the limits with the probability `certainty`, `batch_shape x A` booleans; None without limits."""
         return certain(log_probability(mean, std, self.limits, table), self.certainty) if self.limits else None
+
+    def _kept(self, outlook: Outlook) -> Tensor | None:
+        """`kept` by the rewards told."""
+        return self.kept(outlook.mean, outlook.known, outlook.table)
 
     def _weights(self, outlook: Outlook) -> Tensor:
         """Weights of the objectives, `batch_shape x k`, drawn from the generator of each batch row."""

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import bisect
 import json
 from abc import ABC, abstractmethod
-from collections import OrderedDict
 from collections.abc import Sequence
-from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +20,6 @@ pyarrow, pc, pq = (Later(name, "Parquet files") for name in ("pyarrow", "pyarrow
 
 # Key of the description of the fingerprints in a Parquet file.
 _KEY = b"torchbandits.fingerprints"
-# Number of decoded row groups that are cached.
-_GROUPS_KEPT = 4
 # Names of the columns of a Parquet file.
 BITS, ID, SMILES = "fingerprint", "id", "smiles"
 
@@ -91,18 +86,15 @@ class ColumnRows(ByteRows):
 
     def __init__(self, path: Path) -> None:
         pyarrow.need()
-        self._stamp = Stamp(path)
-        self._reader = opened(path)
-        schema = self._reader.schema
+        self._groups = opened(path)
+        schema = self._groups.schema
         require(BITS in schema.names, f"{path} has no column {BITS!r}; it has {', '.join(schema.names)}.")
-        self._ends = list(accumulate(self._reader.sizes))
-        self.count = self._ends[-1] if self._ends else 0
+        self.count = self._groups.ends[-1] if self._groups.ends else 0
         require(self.count > 0, f"{path} holds no fingerprints.", ShapeError)
         kind = schema.field(BITS).type
         fixed = pyarrow.types.is_fixed_size_binary(kind)
         good = fixed or pyarrow.types.is_binary(kind) or pyarrow.types.is_large_binary(kind)
         require(good, f"column {BITS!r} of {path} must hold bytes, got {kind}.", ShapeError)
-        self._kept: OrderedDict[int, np.ndarray] = OrderedDict()
         self.width = kind.byte_width if fixed else len(self._first(path))
         require(self.width > 0, f"the fingerprints of {path} have no bytes.", ShapeError)
         self.description = described(schema)
@@ -111,87 +103,70 @@ class ColumnRows(ByteRows):
     def _first(self, path: Path) -> bytes:
         """The fingerprint of row 0; row groups before it may be empty."""
         try:
-            first = self._reader.read(bisect.bisect_right(self._ends, 0), [BITS]).column(0)[0].as_py()
+            first = self._groups.read(self._groups.with_row(0), [BITS]).column(0)[0].as_py()
         except (OSError, pyarrow.ArrowException) as error:
             raise DataError(f"can't read fingerprints from {path}: {error}") from error
         require(first is not None, f"{path} lacks the fingerprint of row 0.", DataError)
         return bytes(first)
 
-    def _group(self, group: int) -> np.ndarray:
-        array = self._kept.pop(group, None)
-        if array is None:
-            self._stamp.check()
-            start = self._ends[group] - self._reader.sizes[group]
-            try:
-                column = self._reader.read(group, [BITS]).column(0).combine_chunks()
-                lengths = np.unique(pc.binary_length(column).to_numpy(zero_copy_only=False))
-                same = not column.null_count and lengths.tolist() == [self.width]
-                where = f"rows {start} to {self._ends[group] - 1} of {self._stamp.path}"
-                lacks = f", {column.null_count} lack one" if column.null_count else ""
-                shown = ", ".join(f"{length:g}" for length in lengths if length == length)
-                require(same, f"fingerprints must have {self.width} bytes, {where} have {shown}{lacks}.", ShapeError)
-                joined = b"".join(column.to_pylist())
-            except (OSError, pyarrow.ArrowException) as error:
-                raise DataError(f"can't read fingerprints from {self._stamp.path}: {error}") from error
-            array = np.frombuffer(joined, np.uint8).reshape(-1, self.width)
-        self._kept[group] = array
-        while len(self._kept) > _GROUPS_KEPT:
-            self._kept.popitem(last=False)
-        return array
+    def _decoded(self, group: int) -> np.ndarray:
+        self._groups.stamp.check()
+        path, start, end = self._groups.stamp.path, self._groups.start(group), self._groups.ends[group]
+        try:
+            column = self._groups.read(group, [BITS]).column(0).combine_chunks()
+            lengths = np.unique(pc.binary_length(column).to_numpy(zero_copy_only=False))
+            same = not column.null_count and lengths.tolist() == [self.width]
+            lacks = f", {column.null_count} lack one" if column.null_count else ""
+            shown = ", ".join(f"{length:g}" for length in lengths if length == length)
+            message = f"fingerprints must have {self.width} bytes, rows {start} to {end - 1} of {path} have {shown}{lacks}."
+            require(same, message, ShapeError)
+            joined = b"".join(column.to_pylist())
+        except (OSError, pyarrow.ArrowException) as error:
+            raise DataError(f"can't read fingerprints from {path}: {error}") from error
+        return np.frombuffer(joined, np.uint8).reshape(-1, self.width)
 
     def read(self, part: slice) -> np.ndarray:
         """A copy of consecutive rows, from the row groups that hold them."""
         found, at = [], part.start
         while at < part.stop:
-            group = bisect.bisect_right(self._ends, at)
-            start = self._ends[group] - self._reader.sizes[group]
-            found.append(self._group(group)[at - start : part.stop - start])
-            at = min(part.stop, self._ends[group])
+            group = self._groups.with_row(at)
+            start = self._groups.start(group)
+            found.append(self._groups.cached(group, self._decoded)[at - start : part.stop - start])
+            at = min(part.stop, self._groups.ends[group])
         return np.concatenate(found) if found else np.empty((0, self.width), np.uint8)
 
     def take(self, index: np.ndarray) -> np.ndarray:
         """A copy of rows. Cost: decoding each row group that is not cached."""
         out = np.empty((len(index), self.width), np.uint8)
-        group = np.searchsorted(self._ends, index, side="right")
-        for g in np.unique(group):
+        group = np.searchsorted(self._groups.ends, index, side="right")
+        for g in np.unique(group).tolist():
             mine = group == g
-            out[mine] = self._group(int(g))[index[mine] - (self._ends[g] - self._reader.sizes[g])]
+            out[mine] = self._groups.cached(g, self._decoded)[index[mine] - self._groups.start(g)]
         return out
 
     def texts(self, name: str, index: Sequence[int]) -> list[Any]:
         """Entries of a column by row."""
-        self._stamp.check()
-        groups: dict[int, Any] = {}
-        found = []
+        self._groups.stamp.check()
+        columns, found = dict[int, Any](), []
         for row in index:
-            g = bisect.bisect_right(self._ends, row)
-            groups[g] = self._reader.read(g, [name]).column(0) if g not in groups else groups[g]
-            found.append(groups[g][row - (self._ends[g] - self._reader.sizes[g])].as_py())
+            g = self._groups.with_row(row)
+            columns[g] = self._groups.read(g, [name]).column(0) if g not in columns else columns[g]
+            found.append(columns[g][row - self._groups.start(g)].as_py())
         return found
 
     def repeated(self, name: str) -> Any:
         """A value that stands in several rows of a column; None if all differ."""
-        kind = self._reader.schema.field(name).type
+        kind = self._groups.schema.field(name).type
         # Categories of pandas.
         kind = kind.value_type if pyarrow.types.is_dictionary(kind) else kind
-        message = f"column {name!r} of {self._stamp.path} must hold one text or number a row, got {kind}."
+        message = f"column {name!r} of {self._groups.stamp.path} must hold one text or number a row, got {kind}."
         require(not pyarrow.types.is_nested(kind), message, ShapeError)
-        columns = [self._reader.read(g, [name]).column(0).cast(kind) for g in range(len(self._ends))]
+        columns = [self._groups.read(g, [name]).column(0).cast(kind) for g in range(len(self._groups.ends))]
         column = pyarrow.chunked_array([chunk for column in columns for chunk in column.chunks], kind)
         if pc.count_distinct(column, mode="all").as_py() == len(column):
             return None
         counted = pc.value_counts(column)
         return counted.filter(pc.greater(counted.field("counts"), 1)).field("values")[0].as_py()
-
-    def __getstate__(self) -> dict[str, Any]:
-        """State without the open file, which another process opens itself."""
-        return {**self.__dict__, "_reader": None, "_kept": OrderedDict()}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        """Open the file again; raise `DataError` if it has changed."""
-        self.__dict__.update(state)
-        self._stamp.check()
-        self._reader = opened(self._stamp.path)
 
 
 def schema(packing: Packing, left_out: Sequence[tuple[int, str]], names: Sequence[str]) -> Any:

@@ -7,10 +7,10 @@ import os
 import re
 from abc import ABC, abstractmethod
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -35,38 +35,83 @@ _COMPARED = 64
 # Arms that are compared at once where all of them are.
 _TOGETHER = 1 << 16
 
+_T = TypeVar("_T")
 
-class _Reader(ABC):
-    """The row groups of a file."""
 
-    schema: Any
-    sizes: list[int]
+class RowGroups(ABC):
+    """The row groups of a file, of which a few are cached for random access. A copy in another process opens the file itself.
+
+    Attributes:
+        stamp: Detects a change of the file.
+        schema: Names and types of the columns.
+        ends: Number of rows up to the end of each group.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.stamp, self._kept = Stamp(path), OrderedDict[int, Any]()
+        self._open()
+
+    def _open(self) -> None:
+        path = self.stamp.path
+        try:
+            self._file, self.schema, sizes = self._opened(path)
+        except (OSError, pyarrow.ArrowException) as error:
+            raise DataError(f"can't read arms from {path}: {error}") from error
+        self.ends = list(accumulate(sizes))
+
+    @abstractmethod
+    def _opened(self, path: Path) -> tuple[Any, Any, list[int]]:
+        """The open file, its schema, and the number of rows of each group."""
 
     @abstractmethod
     def read(self, group: int, columns: Sequence[str]) -> Any:
-        """Some columns of one row group, as a table."""
+        """Some columns of one group, as a table."""
+
+    def start(self, group: int) -> int:
+        """The first row of a group."""
+        return self.ends[group - 1] if group else 0
+
+    def with_row(self, row: int) -> int:
+        """The group that holds a row."""
+        return bisect.bisect_right(self.ends, row)
+
+    def cached(self, group: int, decode: Callable[[int], _T]) -> _T:
+        """The result of `decode` for a group, which is kept until results for a few others were asked for."""
+        kept = self._kept.pop(group, None)
+        self._kept[group] = found = decode(group) if kept is None else kept
+        while len(self._kept) > _GROUPS_KEPT:
+            self._kept.popitem(last=False)
+        return found
+
+    def __getstate__(self) -> dict[str, Any]:
+        """State without the open file."""
+        return {**self.__dict__, "_file": None, "_kept": OrderedDict()}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Open the file again; raise `DataError` if it has changed."""
+        self.__dict__.update(state)
+        self.stamp.check()
+        self._open()
 
 
-class _Parquet(_Reader):
+class _Parquet(RowGroups):
     """Row groups of a Parquet file."""
 
-    def __init__(self, path: Path) -> None:
-        self._file = pq.ParquetFile(path)
-        self.schema = self._file.schema_arrow
-        self.sizes = [self._file.metadata.row_group(g).num_rows for g in range(self._file.metadata.num_row_groups)]
+    def _opened(self, path: Path) -> tuple[Any, Any, list[int]]:
+        file = pq.ParquetFile(path)
+        return file, file.schema_arrow, [file.metadata.row_group(g).num_rows for g in range(file.metadata.num_row_groups)]
 
     def read(self, group: int, columns: Sequence[str]) -> Any:
         """Some columns of one row group."""
         return self._file.read_row_group(group, columns=list(columns))
 
 
-class _Arrow(_Reader):
+class _Arrow(RowGroups):
     """Record batches of an Arrow (Feather) file, mapped into memory."""
 
-    def __init__(self, path: Path) -> None:
-        self._file = ipc.open_file(pyarrow.memory_map(str(path)))
-        self.schema = self._file.schema
-        self.sizes = [self._file.get_batch(g).num_rows for g in range(self._file.num_record_batches)]
+    def _opened(self, path: Path) -> tuple[Any, Any, list[int]]:
+        file = ipc.open_file(pyarrow.memory_map(str(path)))
+        return file, file.schema, [file.get_batch(g).num_rows for g in range(file.num_record_batches)]
 
     def read(self, group: int, columns: Sequence[str]) -> Any:
         """Some columns of one record batch."""
@@ -101,21 +146,19 @@ class ColumnFile(ArmSource):
         named = columns is None or (isinstance(columns, Sequence) and not isinstance(columns, str) and len(columns) > 0)
         require(named, f"columns must be a list of names, or None for all, got {columns!r}.")
         pyarrow.need()
-        self._stamp, self._dtype, self._device, self.distinct = Stamp(path), dtype, device, distinct
-        self._reader = opened(path)
-        known = self._reader.schema.names
+        self._groups, self._dtype, self._device, self.distinct = opened(path), dtype, device, distinct
+        known = self._groups.schema.names
         for name in columns or ():
             require(name in known, f"{path} has no column {name!r}; it has {', '.join(known)}.{nearest(name, known)}")
         # A row number would count as a feature.
         self._columns = list(columns or [name for name in known if not _INDEX_OF_PANDAS.fullmatch(name)])
         require(len(set(self._columns)) == len(self._columns), f"columns names one twice: {', '.join(self._columns)}.")
         self._dim = self._width(path)
-        self._ends = list(accumulate(self._reader.sizes))
-        require(bool(self._ends) and self._ends[-1] > 0 and self._dim > 0, f"{path} holds no arms.", ShapeError)
-        self._kept: OrderedDict[int, Tensor] = OrderedDict()
+        ends = self._groups.ends
+        require(bool(ends) and ends[-1] > 0 and self._dim > 0, f"{path} holds no arms.", ShapeError)
 
     def _width(self, path: Path) -> int:
-        kinds = [self._reader.schema.field(name).type for name in self._columns]
+        kinds = [self._groups.schema.field(name).type for name in self._columns]
         if len(kinds) == 1 and pyarrow.types.is_fixed_size_list(kinds[0]):
             width, kinds = int(kinds[0].list_size), [kinds[0].value_type]
         else:
@@ -131,7 +174,7 @@ class ColumnFile(ArmSource):
     @property
     def shape(self) -> torch.Size:
         """`A x d`."""
-        return torch.Size([self._ends[-1], self._dim])
+        return torch.Size([self._groups.ends[-1], self._dim])
 
     @property
     def dtype(self) -> torch.dtype:
@@ -152,12 +195,12 @@ class ColumnFile(ArmSource):
         """All arms in order, where each row group is decoded once; see `sent_ahead`."""
         stop = self.num_arms if stop is None else stop
         check_span(start, stop, step)
-        first = bisect.bisect_right(self._ends, start)
+        first = self._groups.with_row(start)
 
         def groups() -> Iterator[Tensor]:
-            for group in range(first, len(self._ends)):
-                arms = self._group(group)
-                yield arms[start - (self._ends[group] - len(arms)) :] if group == first else arms
+            for group in range(first, len(self._groups.ends)):
+                arms = self._decoded(group)
+                yield arms[start - self._groups.start(group) :] if group == first else arms
 
         yield from sent_ahead(recut(groups(), start, stop, step), self._device)
 
@@ -166,44 +209,30 @@ class ColumnFile(ArmSource):
         check_index(index)
         flat = index.reshape(-1).cpu()
         out = torch.empty(len(flat), self._dim, dtype=self._dtype)
-        group = torch.bucketize(flat, torch.tensor(self._ends), right=True)
+        group = torch.bucketize(flat, torch.tensor(self._groups.ends), right=True)
         for g in group.unique().tolist():
-            arms = self._kept.pop(g, None)
-            arms = self._group(g) if arms is None else arms
             mine = group == g
-            out[mine] = arms[flat[mine] - (self._ends[g] - len(arms))]
-            self._kept[g] = arms
-            while len(self._kept) > _GROUPS_KEPT:
-                self._kept.popitem(last=False)
+            out[mine] = self._groups.cached(g, self._decoded)[flat[mine] - self._groups.start(g)]
         return out.reshape(*index.shape, self._dim).to(self._device)
 
-    def _group(self, group: int) -> Tensor:
+    def _decoded(self, group: int) -> Tensor:
         """One row group, `n x d`; missing values are NaN."""
-        self._stamp.check()
+        self._groups.stamp.check()
+        path = self._groups.stamp.path
         kind = np.float64 if self._dtype == torch.float64 else np.float32
         try:
-            table = self._reader.read(group, self._columns)
+            table = self._groups.read(group, self._columns)
             if len(self._columns) == 1 and pyarrow.types.is_fixed_size_list(table.schema.field(0).type):
                 column = table.column(0).combine_chunks()
                 values = column.flatten().to_numpy(zero_copy_only=False)
-                require(not column.null_count, f"{self._stamp.path} has empty lists among its arms: leave them out.", DataError)
+                require(not column.null_count, f"{path} has empty lists among its arms: leave them out.", DataError)
                 array = values.astype(kind).reshape(table.num_rows, self._dim)
             else:
                 columns = [table.column(j).to_numpy() for j in range(len(self._columns))]
                 array = np.stack([c.astype(kind, copy=False) for c in columns], axis=-1)
         except (OSError, pyarrow.ArrowException) as error:
-            raise DataError(f"can't read arms from {self._stamp.path}: {error}") from error
+            raise DataError(f"can't read arms from {path}: {error}") from error
         return torch.from_numpy(np.ascontiguousarray(array))
-
-    def __getstate__(self) -> dict[str, Any]:
-        """State without the open file, which another process opens itself."""
-        return {**self.__dict__, "_reader": None, "_kept": OrderedDict()}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        """Open the file again; raise `DataError` if it has changed."""
-        self.__dict__.update(state)
-        self._stamp.check()
-        self._reader = opened(self._stamp.path)
 
 
 def parquet(
@@ -265,9 +294,6 @@ def _alike(held: NpyFile, source: ColumnFile, *, everything: bool) -> bool:
     return all(torch.equal(held.chunk(part), source.chunk(part)) for part in ends)
 
 
-def opened(path: Path) -> _Reader:
+def opened(path: Path) -> RowGroups:
     """The row groups of a Parquet or Arrow file. Raises `DataError` if it cannot be read."""
-    try:
-        return _Arrow(path) if path.suffix in (".arrow", ".feather", ".ipc") else _Parquet(path)
-    except (OSError, pyarrow.ArrowException) as error:
-        raise DataError(f"can't read arms from {path}: {error}") from error
+    return _Arrow(path) if path.suffix in (".arrow", ".feather", ".ipc") else _Parquet(path)

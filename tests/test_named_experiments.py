@@ -521,6 +521,17 @@ def test_a_policy_may_be_made_by_a_function(lab: Path):
         assert arms[:2] == arms[2:]
 
 
+def test_a_function_is_given_the_number_that_it_declares(lab: Path):
+    code = (
+        "\n\ndef bold(kernel: gpytorch.kernels.Kernel, width: float, initial: int | None = None) -> tb.policies.Policy:\n"
+        "    return tb.gp_ucb(kernel, width=tb.widths.Constant(2 * width), initial=tb.starts.uniform(2 * initial))\n"
+    )
+    (lab / "my_laboratory.py").write_text((lab / "my_laboratory.py").read_text() + code)
+    config = parse_config(values(policies=[{"name": "my_laboratory:bold", "options": {"width": 1, "initial": 3}}]), "a test")
+    policy = build_policy(config, [0], build_environment(config, 0))
+    assert (policy.confidence, policy.initial) == (tb.widths.Constant(2.0), tb.starts.uniform(6))
+
+
 @pytest.mark.sweep(5)
 @pytest.mark.parametrize(
     ("policy", "said"),

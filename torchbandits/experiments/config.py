@@ -732,8 +732,9 @@ def build_policy(config: ExperimentConfig, places: Sequence[int], environment: E
     require(own or section.options.get("refit_every") is None, message, ConfigError)
     factory = imported(section.name, f"{where}.name") if own else find_factory(section.name, policies, f"{where}.name", YOURS)
     scale = _width_scale(section.options.get("width"), where)
+    hints = typing.get_type_hints(factory)
     given = {
-        name: _resolve(name, value, config, environment, where)
+        name: _resolve(name, value, hints.get(name), config, environment, where)
         for name, value in section.options.items()
         if name != "width" or scale is None
     }
@@ -797,7 +798,7 @@ def _convert(value: Any, annotation: Any, where: str) -> Any:
         raise ConfigError(f"{where}: {error.errors()[0]['msg']}, got {value!r}.") from error
 
 
-def _resolve(name: str, value: Any, config: ExperimentConfig, environment: Environment, where: str) -> Any:
+def _resolve(name: str, value: Any, annotation: Any, config: ExperimentConfig, environment: Environment, where: str) -> Any:
     if value in ("horizon", "1/horizon"):
         return config.horizon if value == "horizon" else 1 / config.horizon
     if value == "environment":
@@ -806,6 +807,8 @@ def _resolve(name: str, value: Any, config: ExperimentConfig, environment: Envir
         require(known is not None, message, ConfigError)
         return known
     if isinstance(value, bool):  # also an int
+        return value
+    if {int, float} & {annotation, *typing.get_args(annotation)}:  # a user's function that takes the number itself
         return value
     if name == "initial" and isinstance(value, int):  # number of uniform first picks
         return _call(uniform, (value,), {}, f"{where}.options.initial")

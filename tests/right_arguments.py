@@ -384,6 +384,7 @@ BY_FUNCTION: dict[str, dict[str, Make]] = {  # includes optional arguments that 
         "report": given(_REPORT),
     },
     "botorch.PolicyAcquisition.forward": {"X": given(ARMS[:3, None])},
+    "experiments.aggregate": {"versus": given("uniform")},
     "experiments.draw_figures": {"folder": lambda folder: folder},
     "experiments.find_reproduction": {"name": given("pi-fig2")},
     "experiments.load_config": {"path": a_file},

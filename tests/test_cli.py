@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import inspect
+import math
 import warnings
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
+import scipy.stats
 import torch
 import yaml
 from rich.cells import cell_len
@@ -15,8 +18,11 @@ from typer.testing import CliRunner
 
 import torchbandits as tb
 from torchbandits.cli import app
-from torchbandits.errors import ConfigError, DiagnosticWarning
+from torchbandits.errors import ArgumentError, ConfigError, DiagnosticWarning
 from torchbandits.experiments.config import build_environment, build_policy, parse_config
+from torchbandits.experiments.judging import digits
+from torchbandits.experiments.records import Record, load_records
+from torchbandits.experiments.results import aggregate, printed
 from torchbandits.experiments.runner import run_experiment
 from torchbandits.history import History
 from torchbandits.policies import CATALOGUE, Entry, markdown_table
@@ -99,6 +105,60 @@ def test_run_writes_records_table_and_figures_and_plot_draws_them_again(tmp_path
     again = RUNNER.invoke(app, ["plot", str(out / "records")])
     assert again.exit_code == 0, again.output
     assert (out / "time.png").stat().st_size > 5_000
+
+
+def test_policies_are_compared_in_pairs(tmp_path: Path) -> None:
+    values = {"output": str(tmp_path / "out"), "repetitions": 4, "horizon": 12}
+    policies = [*SMALL["policies"][:2], {"name": "epsilon_greedy", "label": "greedy", "repetitions": 3}]
+    result = RUNNER.invoke(app, ["run", str(write(tmp_path, policies=policies, **values))])
+    assert result.exit_code == 0, result.output
+    said = " ".join(result.stdout.split())
+    assert "difference to GP-UCB in the same repetition, reward units: below 0, less regret than GP-UCB" in said
+    config, records = load_records(tmp_path / "out")
+    ends = {(r.label, r.seed): r.history.summary() for r in records}
+    for versus in (None, "greedy"):
+        table = aggregate(config, records, versus=versus)
+        other = versus or "GP-UCB"  # the first policy other than uniform
+        assert set(table["versus"]) == {other}
+        line = table.set_index("policy").loc["uniform"]
+        seeds = (3, 4, 5) if versus else (3, 4, 5, 6)
+        assert line["pairs"] == len(seeds)
+        for name in ("regret", "simple_regret"):
+            pairs = [[ends[label, seed][name] for seed in seeds] for label in ("uniform", other)]
+            expected = scipy.stats.ttest_rel(*pairs).confidence_interval(0.95)
+            found = [line[f"{name}_difference{end}"] for end in ("_low", "", "_high")]
+            assert found == pytest.approx([expected.low, np.mean(pairs[0]) - np.mean(pairs[1]), expected.high])
+            interval = f"{digits(found[0])} … {digits(found[2])}"
+            assert versus or interval in (tmp_path / "out" / "table.md").read_text(encoding="utf-8")
+        assert table.set_index("policy").loc[other, "pairs"] == 0
+        assert np.isnan(table.set_index("policy").loc[other, "regret_difference"])
+    with pytest.raises(ArgumentError, match=r"versus: no policy .* is labelled 'greedi'; .* Did you mean 'greedy'"):
+        aggregate(config, records, versus="greedi")
+    assert RUNNER.invoke(app, ["report", str(tmp_path / "out")]).exit_code == 0
+    assert "difference to GP-UCB" in (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
+
+
+def test_what_can_not_be_compared_has_no_interval(tmp_path: Path) -> None:
+    """Equal runs, a single repetition, and an environment whose optimum is unknown."""
+    config = parse_config(SMALL | {"horizon": 3, "repetitions": 3, "policies": SMALL["policies"][:2]}, "a test")
+
+    def run_of(place: int, seed: int, reward: float, regret: float) -> Record:
+        bandit, history = tb.Bandit(tb.uniform(), torch.zeros(1, 1, dtype=torch.float64)), History()
+        rewards, lost = (torch.tensor([number], dtype=torch.float64) for number in (reward, regret))
+        report = bandit.tell(bandit.ask(), rewards)
+        pulled = {"index": torch.tensor([[0]]), "rewards": rewards[None], "regret": lost[None], "report": report}
+        history.record(**pulled, recommended=torch.tensor([0]), simple_regret=lost, seconds=0.1)
+        return Record(place, config.policies[place].label, seed, history)
+
+    same = [run_of(place, seed, 1.0, 2.0) for place in (0, 1) for seed in (3, 4, 5)]
+    _, compared = printed(config, aggregate(config, same))
+    assert compared.lines == (("uniform", "0", "–", "0", "–", "3"),)
+    assert len(printed(config, aggregate(config, [same[0], same[3]]))) == 1
+    unknown = [run_of(place, seed, 2.0 * seed if place == 0 else seed, math.nan) for place in (0, 1) for seed in (3, 4, 5)]
+    _, compared = printed(config, aggregate(config, unknown))
+    assert compared.headers == ("policy", "largest reward", "95 % interval", "pairs")
+    assert compared.lines == (("uniform", "4.00", "1.52 … 6.48", "3"),)  # 4 ± 4.303 / √3
+    assert "above 0, a larger reward than GP-UCB" in compared.caption
 
 
 @pytest.mark.exhaustive

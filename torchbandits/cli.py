@@ -366,9 +366,9 @@ def _console() -> Console:
 
 
 def _show(experiment: ExperimentConfig, result: Result) -> None:
-    from torchbandits.experiments.results import to_rich  # noqa: PLC0415
+    from torchbandits.experiments.results import printed, to_rich  # noqa: PLC0415
 
-    _console().print(to_rich(experiment, result.table))
+    _console().print(*map(to_rich, printed(experiment, result.table)))
     say(f"Table: {', '.join(map(str, result.tables))}")
     say(f"Figures: {', '.join(map(str, result.figures))}")
     say(f"Records: {result.records}  Configuration: {result.config}")

@@ -24,7 +24,7 @@ from torchbandits.errors import DataError, require
 from torchbandits.experiments.measures import Measure, Times, Values, baseline_regret, measures
 from torchbandits.experiments.printable import literal, printable
 from torchbandits.experiments.records import CONFIG, Record, load_records, output_folder
-from torchbandits.experiments.results import aggregate, caption, cells, draw_headline, draw_labels, headers_of, headline
+from torchbandits.experiments.results import Printed, aggregate, draw_headline, draw_labels, headline, printed
 from torchbandits.experiments.watching import best_arms, number, outcomes_of
 from torchbandits.figures import COLORS, tidy
 from torchbandits.files import write_atomically, write_text
@@ -202,6 +202,7 @@ class Page:
         fronts: Figures of several objectives, with their descriptions.
         small: The labels of outcomes to be minimised.
         said: The result in one sentence, for readers who do not know regret; empty if there is none.
+        compared: The differences between policies; empty if there are none.
     """
 
     title: str
@@ -217,6 +218,7 @@ class Page:
     fronts: tuple[tuple[str, Figure], ...] = ()
     small: frozenset[str] = frozenset()
     said: str = ""
+    compared: tuple[Printed, ...] = ()
 
 
 def write_page(source: Path, output: Path | None = None) -> Path:
@@ -276,12 +278,12 @@ def write_fronts(source: Path) -> list[Path]:
 def page_of_experiment(folder: Path) -> Page:
     """Page of an experiment, from its records."""
     config, records = load_records(folder)
-    summary = aggregate(config, records)
-    facts = f"{config.environment.name}; {caption(config, summary)}"
+    whole, *compared = printed(config, aggregate(config, records))
+    facts = f"{config.environment.name}; {whole.caption}"
     labels = tuple(policy.label for policy in config.policies)
-    lines = tuple(tuple(line) for line in cells(summary))
     baseline = baseline_regret(config, records)
-    page = Page(config.name, facts, labels, tuple(records), headers_of(summary), lines, baseline, config.dump())
+    page = Page(config.name, facts, labels, tuple(records), whole.headers, whole.lines, baseline, config.dump())
+    page = replace(page, compared=tuple(compared))
     said = headline(config, records) if config.headline else None
     return page if said is None else replace(page, said=said, fronts=((said, draw_headline(config, records)),))
 
@@ -349,6 +351,7 @@ def html(page: Page) -> str:
         f'<h1>{escape(page.title)}</h1><p class="facts">{escape(page.facts)}</p>',
         f"<p>{escape(page.said)}</p>" if page.said else "",
         f'<div class="wide">{table(page.headers, page.lines)}</div>',
+        *(f'<p>{escape(one.caption)}</p><div class="wide">{table(one.headers, one.lines)}</div>' for one in page.compared),
         f'<h2>Over time</h2><div class="figures">{figures}</div>',
         f"<h2>Best arms</h2><p>Of the first repetition{since}, the {BEST} arms with the highest mean reward less its standard "
         f"error σ/√n{less}; σ is the standard deviation of all rewards about the means of their arms.</p>",

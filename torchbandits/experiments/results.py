@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -23,7 +23,9 @@ from rich.box import SIMPLE
 from rich.table import Table as RichTable
 
 from torchbandits.checks import as_path
-from torchbandits.experiments.config import ExperimentConfig
+from torchbandits.errors import nearest, require
+from torchbandits.experiments.config import BASELINE, ExperimentConfig
+from torchbandits.experiments.judging import digits
 from torchbandits.experiments.measures import (
     Measure,
     Values,
@@ -62,6 +64,10 @@ HEADERS = (
     "runs",
 )
 HEADERS_WITHOUT_REGRET = ("policy", "largest reward", *HEADERS[4:])
+INTERVAL = HEADERS[2]
+COMPARED = ("regret", "simple_regret")
+"""Numbers of a run that are compared in pairs."""
+COMPARED_WITHOUT_REGRET = ("largest_reward",)
 _LEAST_GAP = 0.06  # distance of labels at the ends of curves, as a share of the height
 
 
@@ -77,13 +83,23 @@ class Result:
     headline: str | None = None
 
 
+@dataclass(frozen=True)
+class Printed:
+    """A table as text: its caption, the headers of its columns, and its lines."""
+
+    caption: str
+    headers: tuple[str, ...]
+    lines: tuple[tuple[str, ...], ...]
+
+
 def write_results(config: ExperimentConfig, records: list[Record], folder: Path) -> Result:
     """Write the table and the figures of records into a folder."""
     table = aggregate(config, records)
     csv, markdown = folder / "table.csv", folder / "table.md"
     write_atomically(csv, lambda temporary: table.to_csv(temporary, index=False))
     sentence = headline(config, records) if config.headline else None
-    write_text(markdown, to_markdown(config, table) + (f"\n{printable(sentence)}\n" if sentence else ""))
+    text = "\n".join(to_markdown(one) for one in printed(config, table))
+    write_text(markdown, text + (f"\n{printable(sentence)}\n" if sentence else ""))
     figures = draw_figures(config, records, folder)
     return Result(table, folder / CONFIG, (csv, markdown), tuple(figures), folder / RECORDS, sentence)
 
@@ -91,17 +107,32 @@ def write_results(config: ExperimentConfig, records: list[Record], folder: Path)
 # ---------------------------------------------------------------------- the table
 
 
-def aggregate(config: ExperimentConfig, records: Sequence[Record]) -> pd.DataFrame:
+def aggregate(config: ExperimentConfig, records: Sequence[Record], versus: str | None = None) -> pd.DataFrame:
     """One line per policy: means over repetitions, and the 95 % t-interval of the regret ratio, which needs a run of `uniform`
-    in the same repetition: those without one do not count for it.
+    in the same repetition: those without one do not count for it. Each policy is compared with one of them, in pairs.
 
     Columns: policy, repetitions, regret_ratio, regret_ratio_low, regret_ratio_high, regret and simple_regret (reward
     units), batches, distinct_arms, dictionary_size, seconds (of the policy, without the environment). If the environment does
     not know its optimum, the columns of the regret are NaN, and largest_reward (reward units) is added.
+
+    The columns versus (a label), pairs (the repetitions that both policies have), regret_difference, regret_difference_low and
+    regret_difference_high, and the same for simple_regret (or for largest_reward alone), hold the mean over the pairs of the
+    policy's number less that of `versus`, and its 95 % t-interval: below 0 the policy has less regret. The intervals are of one
+    comparison each, not of all at once. They are NaN for a single pair, and all is NaN without any, and for `versus` itself.
+
+    Args:
+        config: The experiment.
+        records: At least one.
+        versus: Label of the policy that the others are compared with; by default the first one other than `uniform`.
+
+    Raises:
+        ArgumentError: If no policy with a record has this label.
     """
     check_config(config)
     check_records(records)
     baseline, known = baseline_regret(config, records), regret_is_known(records)
+    numbers = [_numbers(records, place) for place in range(len(config.policies))]
+    reference = _reference(config, [place for place, mine in enumerate(numbers) if mine], versus)
     lines = []
     for place, policy in enumerate(config.policies):
         mine = [record for record in records if record.place == place]
@@ -115,13 +146,61 @@ def aggregate(config: ExperimentConfig, records: Sequence[Record]) -> pd.DataFra
             "regret_ratio_low": float(mean - half),
             "regret_ratio_high": float(mean + half),
         }
-        summaries = [record.history.summary() for record in mine]
         for name in ("regret", "simple_regret", "batches", "distinct_arms", "dictionary_size", "seconds"):
-            line[name] = float(np.mean([summary[name] for summary in summaries]))
+            line[name] = float(np.mean([own[name] for own in numbers[place].values()]))
         if not known:
-            line["largest_reward"] = float(np.mean([record.history.pulls["reward"].max() for record in mine]))
+            line["largest_reward"] = float(np.mean([own["largest_reward"] for own in numbers[place].values()]))
+        theirs = numbers[reference] if place != reference else {}
+        pairs = sorted(set(numbers[place]) & set(theirs))
+        line |= {"versus": config.policies[reference].label, "pairs": len(pairs)}
+        for name in COMPARED if known else COMPARED_WITHOUT_REGRET:
+            differences = np.array([numbers[place][seed][name] - theirs[seed][name] for seed in pairs] or [math.nan])
+            mean, half = mean_interval(differences)
+            line[f"{name}_difference"] = float(mean)
+            line |= {f"{name}_difference_low": float(mean - half), f"{name}_difference_high": float(mean + half)}
         lines.append(line)
     return pd.DataFrame(lines)
+
+
+def _numbers(records: Sequence[Record], place: int) -> dict[int, dict[str, float]]:
+    """The numbers of the runs of a policy, by seed."""
+    mine = [record for record in records if record.place == place]
+    return {r.seed: r.history.summary() | {"largest_reward": float(r.history.pulls["reward"].max())} for r in mine}
+
+
+def _reference(config: ExperimentConfig, places: Sequence[int], versus: str | None) -> int:
+    """Place of the policy that the others are compared with, one of those with records."""
+    if versus is None:
+        return next((place for place in places if config.policies[place].name != BASELINE), places[0])
+    labels = {config.policies[place].label: place for place in places}
+    message = f"versus: no policy with a record is labelled {versus!r}; known: {', '.join(labels)}."
+    require(isinstance(versus, str) and versus in labels, f"{message}{nearest(str(versus), labels)}")
+    return labels[versus]
+
+
+def printed(config: ExperimentConfig, table: pd.DataFrame) -> list[Printed]:
+    """The table for reading, and, where some policy has two pairs, that of the differences between policies."""
+    whole = Printed(caption(config, table), headers_of(table), tuple(map(tuple, cells(table))))
+    return [whole, compared(table)] if (table["pairs"] > 1).any() else [whole]
+
+
+def compared(table: pd.DataFrame) -> Printed:
+    """The differences between policies for reading."""
+    versus, unknown = table["versus"][0], "largest_reward" in table
+    names = COMPARED_WITHOUT_REGRET if unknown else COMPARED
+    sign = f"above 0, a larger reward than {versus}" if unknown else f"below 0, less regret than {versus}"
+    words = f"difference to {versus} in the same repetition, reward units: {sign}; each interval is of one comparison alone"
+    lines = []
+    for line in table[table["pairs"] > 0].to_dict("records"):
+        shown = [str(line["policy"])]
+        for name in (f"{name}_difference" for name in names):
+            low, mean, high = line[f"{name}_low"], line[name], line[f"{name}_high"]
+            # Without noise and chance all pairs are the same, and an interval would say nothing.
+            without = math.isnan(low) or high - low <= 1e-6 * abs(mean)
+            shown += [_number(mean, digits), "–" if without else f"{digits(low)} … {digits(high)}"]
+        lines.append((*shown, str(line["pairs"])))
+    titles = [title for name in names for title in (name.replace("_", " "), INTERVAL)]
+    return Printed(words, ("policy", *titles, "pairs"), tuple(lines))
 
 
 def cells(table: pd.DataFrame) -> list[list[str]]:
@@ -130,8 +209,8 @@ def cells(table: pd.DataFrame) -> list[list[str]]:
         [
             str(line["policy"]),
             *_success(line),
-            *(_number(line[name], "{:.0f}") for name in ("batches", "distinct_arms", "dictionary_size")),
-            _number(line["seconds"], "{:.2f}"),
+            *(_number(line[name], "{:.0f}".format) for name in ("batches", "distinct_arms", "dictionary_size")),
+            _number(line["seconds"], "{:.2f}".format),
             str(line["repetitions"]),
         ]
         for line in table.to_dict("records")
@@ -141,9 +220,9 @@ def cells(table: pd.DataFrame) -> list[list[str]]:
 def _success(line: dict[Any, Any]) -> list[str]:
     """Regret, or where it is unknown the largest reward, as text."""
     if "largest_reward" in line:
-        return [_number(line["largest_reward"], "{:.4g}")]
+        return [_number(line["largest_reward"], "{:.4g}".format)]
     interval = _interval(line["regret_ratio_low"], line["regret_ratio_high"])
-    return [_number(line["regret_ratio"], "{:.3f}"), interval, _number(line["simple_regret"], "{:.3g}")]
+    return [_number(line["regret_ratio"], "{:.3f}".format), interval, _number(line["simple_regret"], "{:.3g}".format)]
 
 
 def headers_of(table: pd.DataFrame) -> tuple[str, ...]:
@@ -151,22 +230,21 @@ def headers_of(table: pd.DataFrame) -> tuple[str, ...]:
     return HEADERS_WITHOUT_REGRET if "largest_reward" in table else HEADERS
 
 
-def to_markdown(config: ExperimentConfig, table: pd.DataFrame) -> str:
-    """The table in Markdown, below its caption."""
-    headers = headers_of(table)
-    rule = "|".join([" --- ", *[" ---: "] * (len(headers) - 1)])
-    lines = [" | ".join(printable(cell).replace("|", "\\|") for cell in row) for row in cells(table)]
-    above = f"{printable(caption(config, table))}\n\n| {' | '.join(headers)} |\n|{rule}|\n"
+def to_markdown(table: Printed) -> str:
+    """A table in Markdown, below its caption."""
+    rule = "|".join([" --- ", *[" ---: "] * (len(table.headers) - 1)])
+    lines = [" | ".join(printable(cell).replace("|", "\\|") for cell in line) for line in table.lines]
+    above = f"{printable(table.caption)}\n\n| {' | '.join(table.headers)} |\n|{rule}|\n"
     return above + "".join(f"| {line} |\n" for line in lines)
 
 
-def to_rich(config: ExperimentConfig, table: pd.DataFrame) -> RichTable:
-    """The table for a terminal."""
-    result = RichTable(title=plain(caption(config, table)), box=SIMPLE, padding=(0, 1), collapse_padding=True)
-    for header in headers_of(table):
-        result.add_column(header, justify="left" if header == "policy" else "right", no_wrap=header == "95 % interval")
-    for row in cells(table):
-        result.add_row(*map(plain, row))
+def to_rich(table: Printed) -> RichTable:
+    """A table for a terminal."""
+    result = RichTable(title=plain(table.caption), box=SIMPLE, padding=(0, 1), collapse_padding=True)
+    for header in table.headers:
+        result.add_column(header, justify="left" if header == "policy" else "right", no_wrap=header == INTERVAL)
+    for line in table.lines:
+        result.add_row(*map(plain, line))
     return result
 
 
@@ -180,8 +258,8 @@ def caption(config: ExperimentConfig, table: pd.DataFrame) -> str:
     return f"{config.name}: {config.horizon:,} evaluations in a run{before}, {repetitions} from seed {config.seed}; {meaning}"
 
 
-def _number(value: float, form: str) -> str:
-    return "–" if math.isnan(value) else form.format(value)
+def _number(value: float, form: Callable[[float], str]) -> str:
+    return "–" if math.isnan(value) else form(value)
 
 
 def _interval(low: float, high: float) -> str:

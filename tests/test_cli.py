@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import math
+import re
 import warnings
 from pathlib import Path
 
@@ -136,6 +137,21 @@ def test_policies_are_compared_in_pairs(tmp_path: Path) -> None:
         aggregate(config, records, versus="greedi")
     assert RUNNER.invoke(app, ["report", str(tmp_path / "out")]).exit_code == 0
     assert "difference to GP-UCB" in (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
+
+
+def test_without_uniform_the_table_has_the_regret_itself(tmp_path: Path) -> None:
+    label = "a_label_of_one_word_" * 4
+    policies = [{"name": "epsilon_greedy"}, {"name": "epsilon_greedy", "label": label, "options": {"epsilon": 0.5}}]
+    result = RUNNER.invoke(app, ["run", str(write(tmp_path, policies=policies))])
+    assert result.exit_code == 0, result.output
+    ends = [record.history.summary()["regret"] for record in load_records(tmp_path / "results")[1] if record.place == 0]
+    interval = scipy.stats.ttest_1samp(ends, 0).confidence_interval(0.95)
+    text = (tmp_path / "results" / "table.md").read_text(encoding="utf-8")
+    said = f"| epsilon_greedy | {digits(np.mean(ends))} | {digits(interval.low)} … {digits(interval.high)} | "
+    assert "| policy | regret | 95 % interval | simple regret |" in text
+    assert "means; regrets in reward units" in text
+    assert said in text
+    assert label in re.sub(r"\s.*\n\s*", "", result.stdout)  # in several lines, and not cut off
 
 
 def test_what_can_not_be_compared_has_no_interval(tmp_path: Path) -> None:

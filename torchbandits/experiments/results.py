@@ -63,6 +63,7 @@ HEADERS = (
     "seconds",
     "runs",
 )
+HEADERS_WITHOUT_BASELINE = ("policy", "regret", *HEADERS[2:])
 HEADERS_WITHOUT_REGRET = ("policy", "largest reward", *HEADERS[4:])
 INTERVAL = HEADERS[2]
 COMPARED = ("regret", "simple_regret")
@@ -112,8 +113,9 @@ def aggregate(config: ExperimentConfig, records: Sequence[Record], versus: str |
     in the same repetition: those without one do not count for it. Each policy is compared with one of them, in pairs.
 
     Columns: policy, repetitions, regret_ratio, regret_ratio_low, regret_ratio_high, regret and simple_regret (reward
-    units), batches, distinct_arms, dictionary_size, seconds (of the policy, without the environment). If the environment does
-    not know its optimum, the columns of the regret are NaN, and largest_reward (reward units) is added.
+    units), batches, distinct_arms, dictionary_size, seconds (of the policy, without the environment), regret_low and
+    regret_high (the 95 % t-interval of regret). If the environment does not know its optimum, the columns of the regret are
+    NaN, and largest_reward (reward units) is added.
 
     The columns versus (a label), pairs (the repetitions that both policies have), regret_difference, regret_difference_low and
     regret_difference_high, and the same for simple_regret (or for largest_reward alone), hold the mean over the pairs of the
@@ -148,6 +150,8 @@ def aggregate(config: ExperimentConfig, records: Sequence[Record], versus: str |
         }
         for name in ("regret", "simple_regret", "batches", "distinct_arms", "dictionary_size", "seconds"):
             line[name] = float(np.mean([own[name] for own in numbers[place].values()]))
+        mean, half = mean_interval(np.array([own["regret"] for own in numbers[place].values()]))
+        line |= {"regret_low": float(mean - half), "regret_high": float(mean + half)}
         if not known:
             line["largest_reward"] = float(np.mean([own["largest_reward"] for own in numbers[place].values()]))
         theirs = numbers[reference] if place != reference else {}
@@ -194,10 +198,8 @@ def compared(table: pd.DataFrame) -> Printed:
     for line in table[table["pairs"] > 0].to_dict("records"):
         shown = [str(line["policy"])]
         for name in (f"{name}_difference" for name in names):
-            low, mean, high = line[f"{name}_low"], line[name], line[f"{name}_high"]
-            # Without noise and chance all pairs are the same, and an interval would say nothing.
-            without = math.isnan(low) or high - low <= 1e-6 * abs(mean)
-            shown += [_number(mean, digits), "–" if without else f"{digits(low)} … {digits(high)}"]
+            interval = _interval(line[f"{name}_low"], line[f"{name}_high"], digits)
+            shown += [_number(line[name], digits), interval]
         lines.append((*shown, str(line["pairs"])))
     titles = [title for name in names for title in (name.replace("_", " "), INTERVAL)]
     return Printed(words, ("policy", *titles, "pairs"), tuple(lines))
@@ -205,10 +207,11 @@ def compared(table: pd.DataFrame) -> Printed:
 
 def cells(table: pd.DataFrame) -> list[list[str]]:
     """The table as text, rounded for reading; – where a number is unknown."""
+    relative = _has_ratio(table)
     return [
         [
             str(line["policy"]),
-            *_success(line),
+            *_success(line, relative),
             *(_number(line[name], "{:.0f}".format) for name in ("batches", "distinct_arms", "dictionary_size")),
             _number(line["seconds"], "{:.2f}".format),
             str(line["repetitions"]),
@@ -217,17 +220,25 @@ def cells(table: pd.DataFrame) -> list[list[str]]:
     ]
 
 
-def _success(line: dict[Any, Any]) -> list[str]:
-    """Regret, or where it is unknown the largest reward, as text."""
+def _has_ratio(table: pd.DataFrame) -> bool:
+    """Whether the regret of some policy is known as a share of that of uniform picks."""
+    return bool(table["regret_ratio"].notna().any())
+
+
+def _success(line: dict[Any, Any], relative: bool) -> list[str]:
+    """Regret, relative to that of uniform picks where these were run, or where it is unknown the largest reward, as text."""
     if "largest_reward" in line:
         return [_number(line["largest_reward"], "{:.4g}".format)]
-    interval = _interval(line["regret_ratio_low"], line["regret_ratio_high"])
-    return [_number(line["regret_ratio"], "{:.3f}".format), interval, _number(line["simple_regret"], "{:.3g}".format)]
+    name, form = ("regret_ratio", "{:.3f}".format) if relative else ("regret", digits)
+    interval = _interval(line[f"{name}_low"], line[f"{name}_high"], form)
+    return [_number(line[name], form), interval, _number(line["simple_regret"], "{:.3g}".format)]
 
 
 def headers_of(table: pd.DataFrame) -> tuple[str, ...]:
     """Column headers of the table for reading."""
-    return HEADERS_WITHOUT_REGRET if "largest_reward" in table else HEADERS
+    if "largest_reward" in table:
+        return HEADERS_WITHOUT_REGRET
+    return HEADERS if _has_ratio(table) else HEADERS_WITHOUT_BASELINE
 
 
 def to_markdown(table: Printed) -> str:
@@ -241,8 +252,11 @@ def to_markdown(table: Printed) -> str:
 def to_rich(table: Printed) -> RichTable:
     """A table for a terminal."""
     result = RichTable(title=plain(table.caption), box=SIMPLE, padding=(0, 1), collapse_padding=True)
-    for header in table.headers:
-        result.add_column(header, justify="left" if header == "policy" else "right", no_wrap=header == INTERVAL)
+    # A label that is too long is continued in the next line: cut off, two could look the same.
+    result.add_column(table.headers[0], overflow="fold")
+    for header in table.headers[1:]:
+        interval = header == INTERVAL
+        result.add_column(header if interval else header.replace(" ", "\n"), justify="right", no_wrap=interval)
     for line in table.lines:
         result.add_row(*map(plain, line))
     return result
@@ -250,9 +264,9 @@ def to_rich(table: Printed) -> RichTable:
 
 def caption(config: ExperimentConfig, table: pd.DataFrame) -> str:
     """Horizon, repetitions and seed of an experiment in one line."""
-    unknown = "means; the regret is unknown"
-    known = "means; the regret ratio is the regret over that of uniformly random picks in the same repetition"
-    meaning = unknown if "largest_reward" in table else known
+    ratio = "the regret ratio is the regret over that of uniformly random picks in the same repetition; "
+    known = f"means; {ratio if _has_ratio(table) else ''}regrets in reward units"
+    meaning = "means; the regret is unknown" if "largest_reward" in table else known
     repetitions = "1 repetition" if config.repetitions == 1 else f"{config.repetitions} repetitions"
     before = f" after {config.history:,} random ones that every policy observes" if config.history else ""
     return f"{config.name}: {config.horizon:,} evaluations in a run{before}, {repetitions} from seed {config.seed}; {meaning}"
@@ -262,9 +276,10 @@ def _number(value: float, form: Callable[[float], str]) -> str:
     return "–" if math.isnan(value) else form(value)
 
 
-def _interval(low: float, high: float) -> str:
-    # The ratio of the baseline to itself is 1 in every repetition: an interval would say nothing.
-    return "–" if math.isnan(low) or low == high else f"{low:.3f} … {high:.3f}"
+def _interval(low: float, high: float, form: Callable[[float], str]) -> str:
+    # Where all repetitions are the same, as the ratio of the baseline to itself, an interval would say nothing.
+    same = math.isnan(low) or high - low <= 1e-6 * max(abs(low), abs(high))
+    return "–" if same else f"{form(low)} … {form(high)}"
 
 
 # ---------------------------------------------------------------------- the figures
@@ -335,7 +350,7 @@ def draw_labels(name: str, labels: Sequence[str], records: Sequence[Record], mea
         axes.set_xscale("linear" if short else "log")
         axes.set_yscale(yscale)
         axes.set_xlim(1, max(horizon, 2))
-        axes.set_xlabel("evaluations")
+        axes.set_xlabel("evaluations t")
         tidy(axes)
         # Below the axes, so that it can't cover a curve.
         axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.13), ncols=3, frameon=False, fontsize="small", handlelength=3.0)

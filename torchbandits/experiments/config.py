@@ -470,6 +470,8 @@ def _yours(config: KernelConfig, like: Tensor, where: str) -> Kernel:
 
 YOURS = ", or module:function for a policy of your own"
 """What else may be the name of a policy, for error messages."""
+IN_A_FILE = {"Width": "expected a number or {scaled: a number > 0}", "Start": "expected a number of uniform first picks"}
+"""What a file gives where a policy takes an instance of a class, for error messages."""
 BASELINE = "uniform"
 """Name in the registry of the policy whose regret is the denominator of the regret ratio."""
 
@@ -795,7 +797,9 @@ def _convert(value: Any, annotation: Any, where: str) -> Any:
     try:
         return adapter.validate_python(value)
     except ValidationError as error:
-        raise ConfigError(f"{where}: {error.errors()[0]['msg']}, got {value!r}.") from error
+        fault = error.errors()[0]
+        said = IN_A_FILE.get(str(fault.get("ctx", {}).get("class")), fault["msg"])
+        raise ConfigError(f"{where}: {said}, got {value!r}.") from error
 
 
 def _resolve(name: str, value: Any, annotation: Any, config: ExperimentConfig, environment: Environment, where: str) -> Any:

@@ -200,6 +200,8 @@ def test_the_same_seed_gives_the_same_records(tmp_path: Path) -> None:
 
 def test_a_config_that_is_not_there(tmp_path: Path) -> None:
     assert "nowhere.yaml" in refused("run", str(tmp_path / "nowhere.yaml"))
+    path = str(write(tmp_path))
+    assert f"Did you mean '{path}'?" in refused("run", path.removesuffix(".yaml"))
 
 
 @pytest.mark.sweep(6)

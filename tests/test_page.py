@@ -134,10 +134,11 @@ def test_rewards_stand_for_a_regret_that_nobody_knows(tmp_path: Path):
 
 
 def test_what_is_no_run_is_one_clear_line(tmp_path: Path):
-    for path in (tmp_path, tmp_path / "nowhere"):
+    for path, words in ((tmp_path, "neither an experiment's output"), (tmp_path / "nowhere", "does not exist")):
         result = RUNNER.invoke(app, ["report", str(path)])
         assert result.exit_code == 2
         assert len(result.stderr.strip().splitlines()) == 1
+        assert words in result.stderr
 
 
 def test_labels_with_markup_are_text(experiment: Path):

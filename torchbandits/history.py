@@ -433,7 +433,8 @@ class History:
             ]
             rows, metadata = headers[0]["batch_size"], headers[0]["metadata"]
         except (OSError, KeyError, TypeError, ValueError, RecursionError, pyarrow.ArrowException) as error:
-            raise DataError(f"{source} does not hold a history ({' and '.join(_FILES)}): {error}.") from error
+            said = str(error).rstrip(".")
+            raise DataError(f"{source} does not hold a history ({' and '.join(_FILES)}): {said}.") from error
         whole = headers[0] == headers[1] and len(pulls["row"]) == int(batches["size"].sum())
         require(whole, f"{source}: {_FILES[0]} and {_FILES[1]} are not of the same run. Write them again.", DataError)
         # The number of rows determines the allocated memory, and a page shows every row.

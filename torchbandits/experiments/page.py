@@ -245,6 +245,8 @@ def write_page(source: Path, output: Path | None = None) -> Path:
         write_text(path, html(page_of_journal(Reading(source))))
         return path
     config = os.path.isfile(output_folder(source) / CONFIG)
+    message = f"{source} holds neither an experiment's output ({CONFIG}) nor what History.to_parquet wrote (pulls.parquet)."
+    require(config or os.path.exists(source / "pulls.parquet"), message, DataError)
     page = page_of_experiment(source) if config else page_of_history(History.from_parquet(source), source.resolve().name)
     path = output if output is not None else source / "report.html"
     write_text(path, html(page))

@@ -235,8 +235,9 @@ def find_config(name: str | os.PathLike[str]) -> Path:
     if path.suffix or os.path.isfile(path):
         return path
     known = {file.stem: file for file in sorted(configs_folder().glob("*.yaml"))}
+    near = [*known, *(f"{name}{suffix}" for suffix in (".yaml", ".yml") if os.path.isfile(f"{name}{suffix}"))]
     message = (
-        f"{name} is neither a file nor a configuration of the package; known: {', '.join(known)}.{nearest(str(name), known)}"
+        f"{name} is neither a file nor a configuration of the package; known: {', '.join(known)}.{nearest(str(name), near)}"
     )
     require(str(name) in known, message, ConfigError)
     return known[str(name)]

@@ -1164,7 +1164,7 @@ def one_marginals(bandit: tb.Bandit) -> tuple[Tensor, Tensor]:
 
 def test_each_outcome_is_watched_in_units_of_its_own_noise(recwarn):
     """Correct scales that differ by orders of magnitude cause no warning, in either order; a wrong scale causes one warning
-    that names the row."""
+    that names the outcome."""
     g = torch.Generator().manual_seed(0)
     index = torch.randperm(40, generator=g)[:20]
     for names, scales in ((("large", "small"), (100.0, 0.01)), (("small", "large"), (0.01, 100.0))):
@@ -1173,11 +1173,14 @@ def test_each_outcome_is_watched_in_units_of_its_own_noise(recwarn):
         values = torch.tensor(PROBLEM.f)[index].unsqueeze(-1) * torch.tensor(scales, dtype=torch.float64)
         for start in range(0, 20, 2):
             bandit.tell(index[start : start + 2], values[start : start + 2])
-    assert [str(one.message) for one in recwarn if "batch row" in str(one.message)] == []
+    assert [str(one.message) for one in recwarn if "outcome" in str(one.message)] == []
     loud = {"a": tb.gp_ucb(kernel(0.4, 1.0), noise_std=0.1), "b": tb.gp_ucb(kernel(0.4, 1.0), noise_std=50.0)}
     bandit = tb.OutcomeBandit(outcomes.pareto(loud), PROBLEM.tensor)
-    with pytest.warns(errors.DiagnosticWarning, match=r"batch row 1: the kernel.s variance 1 is less than .* 2.5e\+03"):
+    with pytest.warns(errors.DiagnosticWarning, match=r"^outcome 'b': the kernel.s variance 1 is less than .* 2.5e\+03"):
         bandit.tell(index, torch.tensor(PROBLEM.f)[index, None].expand(-1, 2))
+    several = tb.OutcomeBandit(outcomes.pareto(loud), PROBLEM.tensor, generator=[torch.Generator() for _ in range(2)])
+    with pytest.warns(errors.DiagnosticWarning, match="^batch row 0, outcome 'b': the kernel"):
+        several.tell(index.expand(2, -1), torch.tensor(PROBLEM.f)[index, None].expand(2, -1, 2))
 
 
 # ------------------------------------------------------------------ indicators, and when to stop

@@ -6,6 +6,8 @@ import html
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from typing import Any
 
@@ -90,9 +92,33 @@ def count(amount: int, noun: str) -> str:
     return f"{amount:,} {noun}{'' if amount == 1 else 's'}"
 
 
+# The outcomes that are the last batch dimension, inside `naming`.
+_outcomes: ContextVar[tuple[str, ...]] = ContextVar("_outcomes", default=())
+
+
+@contextmanager
+def naming(outcomes: tuple[str, ...]) -> Iterator[None]:
+    """Let sentences name these outcomes, which are the last batch dimension, instead of their batch rows."""
+    token = _outcomes.set(outcomes)
+    try:
+        yield
+    finally:
+        _outcomes.reset(token)
+
+
 def in_row(place: tuple[int, ...]) -> str:
-    """`batch row 3: `, the beginning of a sentence on one of several batch rows; an empty text for a single one."""
-    return f"batch row {place[0] if len(place) == 1 else place}: " if place else ""
+    """`batch row 3: ` or `outcome 'yield': `, the beginning of a sentence on one of several batch rows; an empty text for a
+    single one."""
+    names = _outcomes.get()
+    rows, outcome = (place[:-1], f"outcome {names[place[-1]]!r}") if names else (place, "")
+    row = f"batch row {rows[0] if len(rows) == 1 else rows}" if rows else ""
+    said = ", ".join(filter(None, (row, outcome)))
+    return f"{said}: " if said else ""
+
+
+def rows_in_words() -> str:
+    """What the batch rows are: outcomes, or batch rows."""
+    return "outcomes" if _outcomes.get() else "batch rows"
 
 
 def within(mean: float, deviation: float) -> str:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from torchbandits.checks import check_whole, is_finite, positive
-from torchbandits.display import in_row
+from torchbandits.display import in_row, rows_in_words
 from torchbandits.errors import ArgumentError, UnsupportedError, issue, require
 from torchbandits.fitting.climb import Climb
 from torchbandits.kernels import kernel_diagonal, kernel_row, stack_kernels
@@ -117,7 +117,7 @@ def fit_kernel_(
     lam = posterior.regularization
     report = FitReport(**columns, reasons=tuple(reasons), regularization=lam, noise_variance=noise_share * lam)
     if found:
-        others = f" ({len(found)} of {shape.numel()} batch rows have degenerate fits)" if shape else ""
+        others = f" ({len(found)} of {shape.numel()} {rows_in_words()} have degenerate fits)" if shape else ""
         issue([f"{found[0]}{others}"])
     return report
 

@@ -14,6 +14,7 @@ from torchbandits.aims import Aim, Certifying, Constrained, Fidelity, Outlook, S
 from torchbandits.arms import Shard, best_arm
 from torchbandits.batching import FixedSize
 from torchbandits.checks import check_instance, check_text
+from torchbandits.display import naming
 from torchbandits.errors import ArgumentError, UnsupportedError, require
 from torchbandits.gradients import without_gradients
 from torchbandits.kernels import stack_kernels
@@ -175,7 +176,8 @@ class Joint(Policy[TableState]):
 
     def update(self, state: TableState, pulls: Pulls) -> TableState:
         """Learn the rewards, each weighted by the noise of its outcome; see `Composed.update`."""
-        updated = self.engine.update(state, self._weighted(pulls))
+        with naming(self.names):
+            updated = self.engine.update(state, self._weighted(pulls))
         assert isinstance(updated, TableState)
         return updated
 
@@ -188,7 +190,8 @@ class Joint(Policy[TableState]):
         """Learn several tells by one update."""
         if not self.learns_together(state):
             return super().update_together(state, pulls, sizes)
-        updated = self.engine.update_together(state, pulls, sizes)
+        with naming(self.names):
+            updated = self.engine.update_together(state, pulls, sizes)
         assert isinstance(updated, TableState)
         return updated
 
@@ -198,7 +201,8 @@ class Joint(Policy[TableState]):
 
     def refit(self, state: TableState, *, noise: bool = False, rows: Tensor | None = None, **options: Any) -> FitReport:
         """Fit the kernel of each outcome."""
-        return self.engine.refit(state, noise=noise, rows=rows, **options)
+        with naming(self.names):
+            return self.engine.refit(state, noise=noise, rows=rows, **options)
 
     def width(self, state: TableState) -> Tensor:
         """The confidence width of each outcome, `batch_shape x k`."""

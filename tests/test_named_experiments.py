@@ -549,6 +549,11 @@ def test_a_function_is_given_the_number_that_it_declares(lab: Path):
         ({"name": "gp_ucb", "options": {"noise_std": 0.1, "initial": 0}}, "policies[0].options.initial: size must be"),
         ({"name": "gp_ucb", "options": {"noise_std": 0.1, "width": -1}}, "policies[0].options.width: value, the width, must"),
         ({"name": "gp_ucb", "options": {"noise_std": 0.1, "refit_every": 5}}, "leave refit_every out, or use auto, which"),
+        (
+            {"name": "auto", "kernel": {"name": "rbf"}},
+            "policies[0].kernel: auto takes no kernel and fits its own: leave it out",
+        ),
+        ({"name": "uniform", "kernel": {"lengthscale": 2}}, "policies[0].kernel: uniform takes no kernel: leave it out"),
     ],
 )
 def test_a_function_that_makes_no_policy_is_refused(lab: Path, policy: dict[str, Any], said: str):

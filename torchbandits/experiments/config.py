@@ -741,7 +741,12 @@ def build_policy(config: ExperimentConfig, places: Sequence[int], environment: E
         if name != "width" or scale is None
     }
     options = check_options(factory, given, f"{where}.options", reserved=("kernel",))
-    if "kernel" in inspect.signature(factory).parameters:
+    takes_kernel = "kernel" in inspect.signature(factory).parameters
+    message = (
+        f"{where}.kernel: {section.name} takes no kernel{' and fits its own' if section.name == 'auto' else ''}: leave it out."
+    )
+    require(takes_kernel or section.kernel == KernelOverride(), message, ConfigError)
+    if takes_kernel:
         kernels = [merged(config.kernel, config.policies[p].kernel, where) for p in places]
         options["kernel"] = build_kernel(kernels[:1] if len(set(places)) == 1 else kernels, environment.arms)
     policy = _call(factory, (), options, f"{where}.options")

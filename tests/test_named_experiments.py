@@ -608,6 +608,22 @@ def test_a_switch_is_no_number(lab: Path, changes: dict[str, Any]):
     assert f"{next(iter(changes))}: expected a whole number, got {str(next(iter(changes.values()))).lower()}" in result.stderr
 
 
+def test_simulated_workers_wait_for_one_another(lab: Path):
+    hashes = [parse_config(values(asynchronous=workers), "a test").fingerprint for workers in (None, 1, 3)]
+    assert hashes[0] == parse_config(values(), "a test").fingerprint
+    assert len(set(hashes)) == 3
+    assert run(lab, "--quiet", asynchronous=3, repetitions=2).exit_code == 0
+    config, records = load_records(lab / "out")
+    environment = build_environment(config, 0)
+    for record in records:
+        assert record.history.batches["size"].tolist() == [1] * 10, "one by one, uniform picks too"
+        policy, generator = build_policy(config, [record.place], environment), torch.Generator().manual_seed(record.seed)
+        alone = tb.run(policy, environment, 10, generator=generator, workers=3, asynchronous=True)
+        assert alone.pulls["arm"].tolist() == record.history.pulls["arm"].tolist()
+    refused = run(lab, asynchronous=3, repetitions=2, together=True)
+    assert "asynchronous workers are simulated for one run at a time: leave out together" in refused.stderr
+
+
 @pytest.mark.exhaustive
 def test_repetitions_run_together_with_a_named_kernel(lab: Path):
     kernel = {"name": "PeriodicKernel", "options": {"period_length": 3.0}}

@@ -305,6 +305,47 @@ def test_one_asynchronous_worker_is_a_loop_of_single_picks():
     same(plain, tb.run(tb.gp_ucb(rbf(), noise_std=0.1), environment, 25, generator=generator(4), **options))
 
 
+def test_simulated_workers_are_a_loop_that_tells_the_oldest_pick():
+    table = tb.environments.Table(ARMS, torch.tensor([smooth(point) for point in ARMS], dtype=torch.float64), 0.1)
+    for environment in (table, BlackBox(noisy, ARMS, 0.1, seeded=True)):
+        for name, policy in policies().items():
+            options: dict[str, Any] = {"generator": generator(4), "workers": 4, "asynchronous": True}
+            waiting: list[int] = []
+
+            def look(bandit: tb.Bandit, *told: Any, waiting: list[int] = waiting) -> None:
+                waiting.append(0 if bandit.loop.open is None else len(bandit.loop.open))
+
+            history = tb.run(policy, environment, 20, callbacks=[look], **options)
+            assert history.batches["size"].tolist() == [1] * 20, name
+            assert waiting == [3] * 17 + [2, 1, 0]
+            bandit, rewards = tb.Bandit(policy, environment.arms, generator=generator(4)), history.pulls["reward"]
+            picks = history.pulls["arm"].tolist()
+            if bandit.policy.draws_on_select(bandit.loop.state):  # the run has drawn the seeds of the noise before
+                continue
+            asked = bandit.ask(more=4).index.tolist()
+            assert asked == picks[:4], name
+            for t in range(16):
+                bandit.tell(torch.tensor(asked[t : t + 1]), torch.tensor(rewards[t : t + 1]))
+                asked += bandit.ask(more=1).index.tolist()[-1:]
+            assert asked == picks, name
+
+
+@pytest.mark.parametrize("seeded", [False, True])
+def test_simulated_workers_resume_from_a_journal(tmp_path: Path, seeded: bool):
+    means = torch.tensor([smooth(point) for point in ARMS], dtype=torch.float64)
+    environment = BlackBox(noisy, ARMS, 0.1, seeded=True) if seeded else tb.environments.Table(ARMS, means, 0.1)
+
+    def play(**options: Any) -> tb.History:
+        policy = tb.gp_ucb(rbf(), noise_std=0.1)
+        return tb.run(policy, environment, 20, generator=generator(4), workers=4, asynchronous=True, **options)
+
+    whole = play()
+    play(journal=tmp_path / "run.journal", callbacks=[lambda bandit, *told: bool(bandit.pulls == 7)])
+    resumed = play(journal=tmp_path / "run.journal")
+    for name in ("arm", "reward"):
+        assert resumed.pulls[name].tolist() == whole.pulls[name].tolist()
+
+
 def test_asynchronous_within_a_budget():
     costs = 1 + torch.arange(60, dtype=torch.float64) / 10
     environment = BlackBox(noisy, ARMS, 0.1, seeded=True, costs=costs)
@@ -748,6 +789,8 @@ def test_a_journal_of_an_asynchronous_run_keeps_what_was_told_and_evaluates_agai
         ({"failures": "ignore"}, "failures must be one of raise, forget, exclude"),
         ({"repeats": 1}, "repeats must be True or False"),
         ({"workers": 2}, "need an executor"),
+        ({"workers": 2, "asynchronous": True, "timeout": 1.0}, "need an executor"),
+        ({"asynchronous": True}, "needs workers="),
         ({"timeout": 2.0}, "need an executor"),
         ({"executor": Shuffled(0), "asynchronous": True}, "needs workers="),
         ({"executor": Shuffled(0), "workers": 2, "asynchronous": 1}, "True or False"),

@@ -1,4 +1,4 @@
-"""Evaluation of the picks of a run, by the environment in this thread or by any `concurrent.futures.Executor`."""
+"""Evaluation of the picks of a run, in this thread or by any `concurrent.futures.Executor`."""
 
 from __future__ import annotations
 
@@ -87,6 +87,29 @@ class LocalEvaluator(Evaluator):
         got, same = tuple(rewards.shape), rewards.shape == wanted
         require(same, f"the environment's sample must return rewards of the shape {tuple(wanted)}, got {got}.", ShapeError)
         return Answers(selection, rewards)
+
+
+class InTurn(Evaluator):
+    """Simulates workers of equal speed: accepted picks are evaluated by another evaluator one at a time, in the order of
+    asking."""
+
+    def __init__(self, evaluator: Evaluator) -> None:
+        self._evaluator = evaluator
+        self._queue: deque[Selection] = deque()
+
+    @property
+    def waiting(self) -> int:
+        """The number of picks that are not settled."""
+        return len(self._queue)
+
+    def submit(self, selection: Selection) -> None:
+        """Put the picks at the end of the queue."""
+        self._queue += [selection[place : place + 1] for place in range(len(selection))]
+
+    def settle(self) -> Answers:
+        """Evaluate the pick that has waited longest."""
+        self._evaluator.submit(self._queue.popleft())
+        return self._evaluator.settle()
 
 
 class ExecutorEvaluator(Evaluator):
@@ -371,6 +394,7 @@ def check_parallel(
         positive("timeout", timeout)
     check_choice("failures", failures, FAILURES)
     check_flag("asynchronous", asynchronous)
-    here = executor is None and (workers is not None or timeout is not None or asynchronous)
-    require(not here, "workers=, timeout= and asynchronous= need an executor=, such as ThreadPoolExecutor(4).")
+    here = executor is None and (timeout is not None or (workers is not None and not asynchronous))
+    message = "timeout=, and workers= without asynchronous=True, need an executor=, such as ThreadPoolExecutor(4)."
+    require(not here, message)
     require(not asynchronous or workers is not None, "asynchronous=True needs workers=, the number of picks that are pending.")

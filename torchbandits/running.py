@@ -27,6 +27,7 @@ from torchbandits.evaluation import (
     Evaluator,
     ExecutorEvaluator,
     Inline,
+    InTurn,
     LocalEvaluator,
     check_parallel,
 )
@@ -93,7 +94,8 @@ def run(
         workers: Maximum number of evaluations in progress at a time; a whole batch by default.
         asynchronous: Tell every reward as soon as it is received, and ask for another pick in its place, independently of the
             batch rule: all `workers` stay busy, and picks depend on the order in which rewards were received. For one batch
-            row.
+            row. Without an executor, workers of equal speed are simulated: each pick is made while the last `workers` − 1
+            picks wait for their rewards, and the run can be repeated.
         retries: Number of times that a failed evaluation is repeated. An evaluation fails if it raises an error, if its process
             dies, if it exceeds the timeout, or if its result is not a finite number.
         timeout: Seconds after submission (with `workers`, after the start) at which an evaluation has failed.
@@ -204,10 +206,12 @@ def _evaluator(
 ) -> Evaluator:
     """The evaluator of a run; the arguments are those of `run`."""
     if executor is None and not retries and failures == "raise" and not environment.one_by_one:
-        return LocalEvaluator(environment, noise)
-    hands, most = (Inline(), 1) if executor is None else (executor, workers)
-    evaluations = Evaluations(hands, workers=most, retries=retries, timeout=timeout, patient=failures != "raise")
-    return ExecutorEvaluator(environment, noise, evaluations, whole=not asynchronous)
+        own: Evaluator = LocalEvaluator(environment, noise)
+    else:
+        hands, most = (Inline(), 1) if executor is None else (executor, workers)
+        evaluations = Evaluations(hands, workers=most, retries=retries, timeout=timeout, patient=failures != "raise")
+        own = ExecutorEvaluator(environment, noise, evaluations, whole=executor is None or not asynchronous)
+    return InTurn(own) if executor is None and asynchronous else own
 
 
 def _bandit(

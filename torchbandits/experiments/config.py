@@ -499,6 +499,7 @@ Repetitions = Annotated[Whole, Field(gt=0, le=10**6)]
 Observed = Annotated[Whole, Field(ge=0, le=10**7)]
 Seed = Annotated[Whole, Field(ge=0, le=2**62)]
 Rows = Annotated[Whole, Field(gt=1, le=10**6)]
+Workers = Annotated[Whole, Field(gt=0, le=10**6)]
 Threads = Annotated[Whole, Field(gt=0, le=1024)]
 FolderName = Annotated[str, AfterValidator(_check_folder_name)]
 
@@ -562,13 +563,14 @@ class QuickConfig(Section):
 class ExperimentConfig(Section):
     """One experiment: every policy on one environment, `repetitions` times.
 
-    Repetition r gives every policy a generator seeded with `seed + r`, and draws a random environment from r too, so
-    that policies are compared in pairs. `history` uniform pulls, the same for all policies of a repetition, are observed
-    before the first ask and are not in the records. With `together`, the repetitions of a policy, and consecutive policies
-    that differ only in the length-scale, are batch rows of one run, or of runs of at most `together` rows if it is a number:
-    they make the same picks, and each row is charged an equal share of the seconds. `clock` selects wall-clock or processor
-    seconds; the latter are more reliable on a shared machine. With `headline`, one sentence and one picture of what the
-    policies have found replace the figures; `uniform` must be among the policies.
+    Repetition r gives every policy a generator seeded with `seed + r`, and draws a random environment from r too, so that
+    policies are compared in pairs. `history` uniform pulls, the same for all policies of a repetition, are observed before the
+    first ask and are not in the records. With `together`, the repetitions of a policy, and consecutive policies that differ
+    only in the length-scale, are batch rows of one run, or of runs of at most `together` rows if it is a number: they make the
+    same picks, and each row is charged an equal share of the seconds. With `asynchronous`, that many workers of equal speed are
+    simulated: picks are made one by one, each while the picks of the other workers wait for their rewards. `clock` selects
+    wall-clock or processor seconds; the latter are more reliable on a shared machine. With `headline`, one sentence and one
+    picture of what the policies have found replace the figures; `uniform` must be among the policies.
     """
 
     name: FolderName = "experiment"
@@ -580,6 +582,7 @@ class ExperimentConfig(Section):
     seed: Seed = 0
     history: Observed = 0
     together: bool | Rows = False
+    asynchronous: Workers | None = None
     threads: Threads | None = None
     clock: Literal["wall", "processor"] = "wall"
     headline: bool = False
@@ -599,6 +602,8 @@ class ExperimentConfig(Section):
                     f"the records of {other!r} and {policy.label!r} would have the same folder, {policy.slug!r}: give one of "
                     "them a label with other letters from a to z, or digits"
                 )
+        if self.asynchronous is not None and self.together:
+            raise ValueError("asynchronous workers are simulated for one run at a time: leave out together")
         if self.headline and all(policy.name != BASELINE for policy in self.policies):
             raise ValueError(f"a headline compares with {BASELINE}: put it among the policies")
         labels = [policy.label for policy in self.policies]
@@ -641,7 +646,9 @@ class ExperimentConfig(Section):
         left_out: dict[str, Any] = dict.fromkeys(("name", "output", "repetitions", "quick", "headline"), True)
         chosen = self.model_copy(update={"policies": list(policies)})
         deciding = chosen.model_dump(mode="json", exclude=left_out | {"policies": {"__all__": {"repetitions"}}})
-        # Records of versions without this key are found as well.
+        # Records of versions without these keys are found as well.
+        if self.asynchronous is None:
+            del deciding["asynchronous"]
         for kernel in (deciding["kernel"], *(policy["kernel"] for policy in deciding["policies"])):
             if not kernel["options"]:
                 del kernel["options"]

@@ -233,6 +233,8 @@ def play(
                 callbacks=[callback],
                 observed=_observed(config, runs, environment) if config.history else None,
                 clock=time.perf_counter if config.clock == "wall" else time.process_time,
+                workers=config.asynchronous,
+                asynchronous=config.asynchronous is not None,
             )
         except EvaluationError as error:
             raise EvaluationError(_failed(config, runs, error, folder), error.history, error.bandit) from error.__cause__

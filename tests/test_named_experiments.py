@@ -608,6 +608,24 @@ def test_a_switch_is_no_number(lab: Path, changes: dict[str, Any]):
     assert f"{next(iter(changes))}: expected a whole number, got {str(next(iter(changes.values()))).lower()}" in result.stderr
 
 
+def test_a_name_alone_is_a_section_without_options(lab: Path):
+    short = {"environment": "sin_cos", "kernel": "matern", "policies": ["uniform", "gp_ucb"]}
+    long = {
+        "environment": {"name": "sin_cos"},
+        "kernel": {"name": "matern"},
+        "policies": [{"name": "uniform"}, {"name": "gp_ucb"}],
+    }
+    kernel = {"name": "rbf", "lengthscale": 1.0}
+    assert parse_config(values(**short | {"kernel": "rbf"}), "a test") == parse_config(
+        values(**long | {"kernel": kernel}), "a test"
+    )
+    for given in (short, long):
+        with pytest.raises(ConfigError, match="kernel: a matern kernel needs nu"):
+            parse_config(values(**given), "a test")
+    with pytest.raises(ConfigError, match=r"policies\[0\]: expected keys and values, got 3"):
+        parse_config(values(policies=[3]), "a test")
+
+
 def test_simulated_workers_wait_for_one_another(lab: Path):
     hashes = [parse_config(values(asynchronous=workers), "a test").fingerprint for workers in (None, 1, 3)]
     assert hashes[0] == parse_config(values(), "a test").fingerprint

@@ -109,6 +109,8 @@ def _faults(section: type[BaseModel], error: ValidationError) -> Iterator[str]:
             yield f"{path}: unknown key.{hint}"
         elif kind == "missing":
             yield f"{path}: missing"
+        elif kind == "model_type":
+            yield f"{path or 'the whole'}: expected keys and values, got {shortened(repr(given))}"
         elif kind == "value_error":
             yield f"{path or 'the whole'}: {fault['ctx']['error']}"
         else:
@@ -267,6 +269,11 @@ KernelName = Annotated[str, AfterValidator(_check_name)]
 Lengthscale = PositiveFloat | Annotated[list[PositiveFloat], Field(min_length=1)]
 
 
+def _with_name(values: Any) -> Any:
+    """The values of a section, of which a name may stand alone: `uniform` for `{name: uniform}`."""
+    return {"name": values} if isinstance(values, str) else values
+
+
 class KernelConfig(Section):
     """A GPyTorch kernel: `rbf`, exp(−‖x − x'‖² / 2ℓ²), `matern` of smoothness `nu`, a class of `gpytorch.kernels` by its name,
     such as `PeriodicKernel`, or a user's function, `module:function`, that returns a kernel.
@@ -287,6 +294,7 @@ class KernelConfig(Section):
     @classmethod
     def _default_lengthscale(cls, values: Any) -> Any:
         """A kernel that has a length-scale has one of 1 unless another is given."""
+        values = _with_name(values)
         if not isinstance(values, dict) or not isinstance(name := values.get("name", "rbf"), str):
             return values
         try:
@@ -516,6 +524,11 @@ class EnvironmentConfig(Section):
     name: str
     options: dict[str, Any] = Field(default_factory=dict)
 
+    @model_validator(mode="before")
+    @classmethod
+    def _alone(cls, values: Any) -> Any:
+        return _with_name(values)
+
 
 class PolicyConfig(Section):
     """A policy, its keyword arguments and its name in tables and figures.
@@ -537,6 +550,7 @@ class PolicyConfig(Section):
     @model_validator(mode="before")
     @classmethod
     def _label_from_name(cls, values: Any) -> Any:
+        values = _with_name(values)
         if isinstance(values, dict) and isinstance(values.get("name"), str):
             return {"label": values["name"], **values}
         return values

@@ -372,3 +372,11 @@ def test_in_a_terminal_ctrl_c_leaves_the_last_picture(
     watch(path, console)
     assert "of 30" in console.file.getvalue()
     assert console.file.getvalue().endswith("\x1b[?25h")  # the cursor is visible again
+
+
+def test_the_folder_of_an_experiment_is_no_journal(tmp_path: Path):
+    (tmp_path / "config.yaml").write_text("name: mine\n")
+    for path in (tmp_path, tmp_path / "records"):
+        result = RUNNER.invoke(app, ["watch", str(path)])
+        assert result.exit_code == 2
+        assert f"is the folder of an experiment, not a journal: torchbandits report {path} shows" in result.stderr

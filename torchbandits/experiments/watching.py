@@ -23,6 +23,7 @@ from rich.text import Text
 
 from torchbandits.errors import DataError, require
 from torchbandits.experiments.printable import plain
+from torchbandits.experiments.records import CONFIG, output_folder
 from torchbandits.journal import Reading, in_words
 
 BEST = 8
@@ -53,6 +54,8 @@ def watch(path: Path, console: Console, *, every: float | None = None, once: boo
     """
     good = every is None or SHORTEST <= every <= LONGEST
     require(good, f"every must be from {SHORTEST} to {LONGEST:,.0f} seconds, got {every}.")
+    message = f"{path} is the folder of an experiment, not a journal: torchbandits report {path} shows the runs that ended."
+    require(not (output_folder(path) / CONFIG).is_file(), message, DataError)
     reading = Reading(path)
     if once:
         console.print(frame(reading, row, time.time()))

@@ -68,7 +68,7 @@ def test_workers_in_turn_pick_what_one_bandit_would(case: Case, tmp_path: Path):
         if number == 6:
             failed = open_picks.pop(0)
             workers[1].tell(failed, torch.nan, failures="forget")
-            alone.forget(failed.index)
+            alone.tell(failed.index, torch.tensor([torch.nan]).double(), failures="forget")
     late = worker(tmp_path / "run.db", case)
     for other in (*workers, late):
         assert torch.equal(other.bandit.counts, alone.counts)

@@ -346,6 +346,22 @@ def test_simulated_workers_resume_from_a_journal(tmp_path: Path, seeded: bool):
         assert resumed.pulls[name].tolist() == whole.pulls[name].tolist()
 
 
+def test_simulated_workers_within_a_budget_evaluate_all_that_is_open():
+    costs = torch.linspace(1, 5, len(ARMS), dtype=torch.float64)
+    table = tb.environments.Table(ARMS, torch.tensor([smooth(point) for point in ARMS], dtype=torch.float64), 0.1, costs=costs)
+    for name, policy in policies().items():
+        told: list[tuple[int, bool]] = []
+
+        def look(bandit: tb.Bandit, picks: tb.Selection, *_: Any, told: list[tuple[int, bool]] = told) -> None:
+            told.append((int(picks.mask.sum()), bandit.loop.open is None))
+
+        options: dict[str, Any] = {"generator": generator(4), "workers": 8, "asynchronous": True, "budget": 12.0}
+        history = tb.run(policy, table, 50, callbacks=[look], **options)
+        assert [picks for picks, _ in told] == [1] * len(told), f"{name}: picks beyond the budget are not told"
+        assert told[-1][1], f"{name}: no pick stays open"
+        assert float(costs[torch.tensor(history.pulls["arm"].tolist())].sum()) <= 12
+
+
 def test_asynchronous_within_a_budget():
     costs = 1 + torch.arange(60, dtype=torch.float64) / 10
     environment = BlackBox(noisy, ARMS, 0.1, seeded=True, costs=costs)

@@ -104,7 +104,9 @@ class InTurn(Evaluator):
 
     def submit(self, selection: Selection) -> None:
         """Put the picks at the end of the queue."""
-        self._queue += [selection[place : place + 1] for place in range(len(selection))]
+        # A masked place is no open pick, such as one beyond a budget: `waiting` counts those that are.
+        places = selection.mask.reshape(-1).nonzero().reshape(-1).tolist()
+        self._queue += [selection[place : place + 1] for place in places]
 
     def settle(self) -> Answers:
         """Evaluate the pick that has waited longest."""

@@ -619,6 +619,10 @@ def test_a_name_alone_is_a_section_without_options(lab: Path):
     assert parse_config(values(**short | {"kernel": "rbf"}), "a test") == parse_config(
         values(**long | {"kernel": kernel}), "a test"
     )
+    own = {"kernel": {"name": "matern", "nu": 2.5}}
+    assert parse_config(values(policies=[{"name": "gp_ucb", "kernel": "rbf"}], **own), "a test") == parse_config(
+        values(policies=[{"name": "gp_ucb", "kernel": {"name": "rbf"}}], **own), "a test"
+    )
     for given in (short, long):
         with pytest.raises(ConfigError, match="kernel: a matern kernel needs nu"):
             parse_config(values(**given), "a test")

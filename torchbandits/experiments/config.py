@@ -334,6 +334,11 @@ class KernelOverride(Section):
     outputscale: PositiveFloat | None = None
     options: dict[str, Any] = Field(default_factory=dict)
 
+    @model_validator(mode="before")
+    @classmethod
+    def _alone(cls, values: Any) -> Any:
+        return _with_name(values)
+
 
 def merged(base: KernelConfig, override: KernelOverride, where: str) -> KernelConfig:
     """The experiment's kernel with a policy's own settings. Another kernel takes over the length-scale, if it has one, and the

@@ -635,6 +635,7 @@ def test_simulated_workers_wait_for_one_another(lab: Path):
     assert hashes[0] == parse_config(values(), "a test").fingerprint
     assert len(set(hashes)) == 3
     assert run(lab, "--quiet", asynchronous=3, repetitions=2).exit_code == 0
+    assert "10 evaluations in a run by 3 simulated workers, 2 repetitions" in (lab / "out" / "table.md").read_text()
     config, records = load_records(lab / "out")
     environment = build_environment(config, 0)
     for record in records:

@@ -23,6 +23,7 @@ from rich.box import SIMPLE
 from rich.table import Table as RichTable
 
 from torchbandits.checks import as_path
+from torchbandits.display import count
 from torchbandits.errors import nearest, require
 from torchbandits.experiments.config import BASELINE, ExperimentConfig
 from torchbandits.experiments.judging import digits
@@ -263,13 +264,15 @@ def to_rich(table: Printed) -> RichTable:
 
 
 def caption(config: ExperimentConfig, table: pd.DataFrame) -> str:
-    """Horizon, repetitions and seed of an experiment in one line."""
+    """Horizon, simulated workers, repetitions and seed of an experiment in one line."""
     ratio = "the regret ratio is the regret over that of uniformly random picks in the same repetition; "
     known = f"means; {ratio if _has_ratio(table) else ''}regrets in reward units"
     meaning = "means; the regret is unknown" if "largest_reward" in table else known
     repetitions = "1 repetition" if config.repetitions == 1 else f"{config.repetitions} repetitions"
+    workers = f" by {count(config.asynchronous, 'simulated worker')}" if config.asynchronous else ""
     before = f" after {config.history:,} random ones that every policy observes" if config.history else ""
-    return f"{config.name}: {config.horizon:,} evaluations in a run{before}, {repetitions} from seed {config.seed}; {meaning}"
+    runs = f"{config.horizon:,} evaluations in a run{workers}{before}"
+    return f"{config.name}: {runs}, {repetitions} from seed {config.seed}; {meaning}"
 
 
 def _number(value: float, form: Callable[[float], str]) -> str:

@@ -72,6 +72,18 @@ def measured(rows: pd.DataFrame) -> pd.DataFrame:
     return rows[["id"]].assign(**{"yield": yields(rows)})
 
 
+def test_a_file_that_grows_adds_its_new_rows_though_all_of_them_are_open(tmp_path: Path):
+    c = campaign(priced(), at_most=None)
+    first, other = c.plan(frame()["id"][:1])["id"].tolist()[0], frame()["id"].tolist()[1]
+    file = tmp_path / "results.csv"
+    for names, new in (([first], 1), ([first, other], 1)):
+        c.plan(names)
+        pd.DataFrame({"id": names, "yield": [50.0, 60.0][: len(names)]}).to_csv(file, index=False)
+        assert c.tell(file).measured == new
+    assert c.results()["id"].tolist() == [first, other]
+    assert c.open == [first]
+
+
 def test_an_objective_with_a_value_in_every_row_is_known_and_not_measured(tmp_path: Path):
     table, limits = priced(), {"at_most": None}
     c = campaign(table, journal=tmp_path / "lab.journal", **limits)

@@ -110,7 +110,7 @@ def in_row(place: tuple[int, ...]) -> str:
     """`batch row 3: ` or `outcome 'yield': `, the beginning of a sentence on one of several batch rows; an empty text for a
     single one."""
     names = _outcomes.get()
-    rows, outcome = (place[:-1], f"outcome {names[place[-1]]!r}") if names else (place, "")
+    rows, outcome = (place[:-1], f"outcome {names[place[-1]]!r}") if names and place else (place, "")
     row = f"batch row {rows[0] if len(rows) == 1 else rows}" if rows else ""
     said = ", ".join(filter(None, (row, outcome)))
     return f"{said}: " if said else ""

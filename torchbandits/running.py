@@ -126,7 +126,10 @@ def run(
     rules = copy.deepcopy(() if isinstance(stop, tuple) and not stop else check_rules(stop, "stop"))
     with _closed_where_it_fails(bandit):
         single = not asynchronous or bandit.batch_shape.numel() == 1
-        require(single, "asynchronous=True is for one batch row: rows do not become free together.", UnsupportedError)
+        message = (
+            "asynchronous=True is for one batch row and one outcome: leave it out, or write a loop of ask(more=1) and tell."
+        )
+        require(single, message, UnsupportedError)
         opening = _opening(bandit)
         if observed is not None and not opening:
             Bandit.observe(bandit, *observed)

@@ -248,8 +248,8 @@ class OutcomeCampaign(Campaign):
             measured: As for `Campaign.tell`, with a column per outcome. An outcome that was not measured is an empty cell or a
                 missing column. A row without any measured outcome is a failed evaluation.
             again: As for `Campaign.tell`, but for each cell, so that a file in which further cells were filled may be told
-                again. If several outcomes are measured, a file that holds all values of an earlier call counts as the extended
-                file of that call, even if its rows are open.
+                again. A file that holds all values of an earlier call counts as the extended file of that call, even if its
+                rows are open.
             noise_var: By outcome, the column of `measured` with the variance of the noise of each of its values, as for
                 `Campaign.tell`; outcomes without such a column, and empty cells, have the noise of the policy.
 

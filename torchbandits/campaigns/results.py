@@ -487,8 +487,8 @@ class Records:
         outcomes: The record of each outcome; all hold the failed evaluations, in which no outcome was measured.
         rows: One row of the table per result, in the order told.
         told: Results in the same order, `k` numbers each, NaN where not measured.
-        calls: The values of each call, with the number of times that each was told for each row and outcome; empty for one
-            outcome.
+        calls: The values of each call, with the number of times that each was told for each row and outcome; empty for a single
+            objective, which has no name.
     """
 
     outcomes: tuple[Record, ...]
@@ -519,13 +519,13 @@ class Records:
             record.add(*now, before)
         self.rows += rows
         self.told += list(values)
-        if len(self.outcomes) > 1:
+        if self.outcomes[0].name:
             self.calls += [cells for call in calls if (cells := _cells(*call))]
 
     def new(self, rows: Sequence[int], values: NDArray[np.float64], opened: Sequence[int] = ()) -> NDArray[np.bool_]:
         """Mask of the values that were not told before, `n x k`, by the rules of `Record.new` for each outcome; a failed
-        evaluation is new if it is so for any outcome. Results of several outcomes that hold all values of an earlier call are
-        its file with further cells filled, and no answer to another ask."""
+        evaluation is new if it is so for any outcome. Results with names that hold all values of an earlier call are its file
+        with further cells filled, and no answer to another ask."""
         cells = _cells(rows, values)
         if any(call <= cells for call in self.calls):
             opened = ()

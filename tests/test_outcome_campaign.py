@@ -72,6 +72,23 @@ def measured(rows: pd.DataFrame) -> pd.DataFrame:
     return rows[["id"]].assign(**{"yield": yields(rows)})
 
 
+def test_an_outcome_that_is_the_same_again_counts_beside_another_that_is_not(tmp_path: Path):
+    """A second measurement of a row, whose yes or no is the same as before; and the same file told again for open rows."""
+    table, file = pd.DataFrame({"id": list("ABCD"), "x": [1.0, 2.0, 3.0, 4.0]}), tmp_path / "results.csv"
+    c = tb.OutcomeCampaign(table, ["u", "passed"], tmp_path / "j")
+    for u, new in ((5.0, 2), (5.2, 2), (5.0, 0)):
+        c.plan(["C"])
+        pd.DataFrame({"id": ["C"], "u": [u], "passed": [1]}).to_csv(file, index=False)
+        assert c.tell(file).measured == new
+        c.close()
+        c = tb.OutcomeCampaign(table, journal=tmp_path / "j")
+    for without in ("u", "passed"):  # a column is left out of a file that was told
+        pd.read_csv(file).drop(columns=without).to_csv(file, index=False)
+        assert c.tell(file).measured == 0
+        pd.DataFrame({"id": ["C"], "u": [5.0], "passed": [1]}).to_csv(file, index=False)
+    assert c.results()[["u", "passed"]].to_numpy().tolist() == [[5.0, 1.0], [5.2, 1.0]]
+
+
 def test_a_file_that_grows_adds_its_new_rows_though_all_of_them_are_open(tmp_path: Path):
     c = campaign(priced(), at_most=None)
     first, other = c.plan(frame()["id"][:1])["id"].tolist()[0], frame()["id"].tolist()[1]

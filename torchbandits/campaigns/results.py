@@ -417,6 +417,10 @@ def _beyond(low: float, high: float, value: float) -> float:
     return max(low - value, value - high, 0.0) / (high - low) if high > low else 0.0
 
 
+# A row, an outcome and its value; a row and twice None if the evaluation failed.
+Cell = tuple[int, int | None, float | None]
+
+
 @dataclass
 class Record:
     """All results of one outcome, failed evaluations included.
@@ -425,20 +429,17 @@ class Record:
         name: The outcome, if there are several.
         counts: Number of times that each value of each row was told, also of values that were corrected later.
         rows, values: One entry per result in the order told; user's units, NaN where the evaluation failed.
-        calls: The content of each call, and its content before each correction.
     """
 
     name: str = ""
     counts: Counter[Key] = field(default_factory=Counter)
     rows: list[int] = field(default_factory=list)
     values: list[float] = field(default_factory=list)
-    calls: set[frozenset[tuple[Key, int]]] = field(default_factory=set)
 
     def add(self, rows: Sequence[int], values: NDArray[np.float64], earlier: Sequence[Call] = ()) -> None:
         """Add the results of one call, and what they were before each correction: a file with these is known as well."""
         versions = [Counter(_keys(*version)) for version in (*earlier, (rows, values))]
         self.counts += functools.reduce(operator.or_, versions)
-        self.calls |= {frozenset(version.items()) for version in versions}
         self.rows += rows
         self.values += values.tolist()
 
@@ -446,10 +447,9 @@ class Record:
         """Mask of the results that were not told before.
 
         If a value is given k times and was told j times, the last k − j are new. If all rows are `opened`, each at least as
-        often as it is given, the results answer an ask and are new, unless one earlier call had exactly this content.
+        often as it is given, the results answer an ask and are new.
         """
-        answer = Counter(rows) <= Counter(opened)
-        if answer and frozenset(Counter(_keys(rows, values)).items()) not in self.calls:
+        if Counter(rows) <= Counter(opened):
             return np.ones(len(rows), bool)
         here: Counter[Key] = Counter()
         kept = []
@@ -487,14 +487,13 @@ class Records:
         outcomes: The record of each outcome; all hold the failed evaluations, in which no outcome was measured.
         rows: One row of the table per result, in the order told.
         told: Results in the same order, `k` numbers each, NaN where not measured.
-        calls: The values of each call, with the number of times that each was told for each row and outcome; empty for a single
-            objective, which has no name.
+        calls: The cells of each call, and those before each correction, with the number of times that each was told.
     """
 
     outcomes: tuple[Record, ...]
     rows: list[int] = field(default_factory=list)
     told: list[NDArray[np.float64]] = field(default_factory=list)
-    calls: list[Counter[tuple[int, int, float]]] = field(default_factory=list)
+    calls: list[Counter[Cell]] = field(default_factory=list)
 
     @classmethod
     def of(cls, journal: Journal | None, names: Sequence[str], sign: float) -> Records:
@@ -519,21 +518,31 @@ class Records:
             record.add(*now, before)
         self.rows += rows
         self.told += list(values)
-        if self.outcomes[0].name:
-            self.calls += [cells for call in calls if (cells := _cells(*call))]
+        self.calls += [_cells(*call) for call in calls]
 
     def new(self, rows: Sequence[int], values: NDArray[np.float64], opened: Sequence[int] = ()) -> NDArray[np.bool_]:
         """Mask of the values that were not told before, `n x k`, by the rules of `Record.new` for each outcome; a failed
-        evaluation is new if it is so for any outcome. Results with names that hold all values of an earlier call are its file
-        with further cells filled, and no answer to another ask."""
-        cells = _cells(rows, values)
-        if any(call <= cells for call in self.calls):
+        evaluation is new if it is so for any outcome. Results that one call told before are no answer to another ask."""
+        if len(opened) and self._told_in_one_call(_cells(rows, values)):
             opened = ()
         found = np.zeros(values.shape, bool)
         for j, record in enumerate(self.outcomes):
             places, own, told = _of_outcome(j, rows, values)
             found[places, j] = record.new(own, told, opened)
         return found
+
+    def _told_in_one_call(self, cells: Counter[Cell]) -> bool:
+        """Whether one call had exactly these cells, leaving aside outcomes of which none is given. For several outcomes also
+        whether these cells hold all values of one call, so that they are its file with further cells filled."""
+        given = {None, *(outcome for _, outcome, _ in cells)}
+        for call in self.calls:
+            # Failures alone leave no outcome aside.
+            if cells == (call if len(given) == 1 else Counter({cell: n for cell, n in call.items() if cell[1] in given})):
+                return True
+            values = Counter({cell: n for cell, n in call.items() if cell[1] is not None})
+            if self.outcomes[0].name and values and values <= cells:
+                return True
+        return False
 
     def measured_rows(self) -> list[int]:
         """The rows with any measured outcome, in the order told."""
@@ -554,8 +563,8 @@ def _of_outcome(
     return places, [rows[place] for place in places.tolist()], values[places, j]
 
 
-def _cells(rows: Sequence[int], values: NDArray[np.float64]) -> Counter[tuple[int, int, float]]:
-    """Number of times that each value was measured for each row and outcome."""
-    places, outcomes = np.nonzero(~np.isnan(values))
-    told = values[places, outcomes].tolist()
-    return Counter(zip(np.asarray(rows, np.int64)[places].tolist(), outcomes.tolist(), told, strict=True))
+def _cells(rows: Sequence[int], values: NDArray[np.float64]) -> Counter[Cell]:
+    """Number of times that each value was measured for each row and outcome, and each row failed."""
+    measured = ~np.isnan(values)
+    cells = [(rows[place], int(j), float(values[place, j])) for place, j in zip(*np.nonzero(measured), strict=True)]
+    return Counter[Cell]([*cells, *((rows[place], None, None) for place in np.flatnonzero(~measured.any(axis=1)).tolist())])

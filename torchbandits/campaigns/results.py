@@ -536,6 +536,8 @@ class Records:
         whether these cells hold all values of one call, so that they are its file with further cells filled."""
         given = {None, *(outcome for _, outcome, _ in cells)}
         for call in self.calls:
+            if cells.keys().isdisjoint(call):
+                continue
             # Failures alone leave no outcome aside.
             if cells == (call if len(given) == 1 else Counter({cell: n for cell, n in call.items() if cell[1] in given})):
                 return True

@@ -16,6 +16,7 @@ from torchbandits.checks import (
     as_device,
     check_arms,
     check_available,
+    check_block,
     check_box,
     check_count,
     check_draws,
@@ -237,6 +238,7 @@ class Bandit(Readable):
         *,
         failures: str = "error",
         noise_var: ArrayLike | None = None,
+        block: ArrayLike | None = None,
     ) -> Report:
         """Learn the rewards of a batch or a part of it, in any order.
 
@@ -253,13 +255,17 @@ class Bandit(Readable):
                 has weight noise_std² / v in the posterior: with λ = noise_std², the default, this is the posterior of a
                 Gaussian process with these noise variances. The noise can't be fitted afterwards. `pulls`
                 counts every pull once, whatever its weight; `counts` sums the weights.
+            block: Whole number of the block in which each reward was measured, `batch_shape x q` or one number: a plate, a
+                day, a machine, a lot of a reagent. The rewards of a block share a shift, which `auto` estimates and subtracts:
+                means are then those of an average block. Cost: a fit and a sweep at every tell, and memory of each reward.
 
         Returns:
             The report after the update.
 
         Raises:
             ShapeError, NonFiniteError, ArmIndexError: On bad input, before anything is learned.
-            UnsupportedError: For `noise_var` under a policy that does not weight rewards.
+            UnsupportedError: For `noise_var` under a policy that does not weight rewards, and for `block` under a policy other
+                than `auto`.
             NumericalError: If the posterior broke down numerically. The state is then as before the call.
 
         Warns (`DiagnosticWarning`): If picks of a `Selection` are not open, because they were told or forgotten before or never
@@ -290,7 +296,23 @@ class Bandit(Readable):
         if own is not None:
             own = check_noise_var(own, index.shape, mask & ~given.isnan(), loop.device)
         forgets = failures == "forget"
-        return self.recorder.tell(index, mask, given, forgets=forgets, whole=whole, selected=selected, noise_var=own)
+        blocks = self._blocks(block, index.shape)
+        return self.recorder.tell(
+            index, mask, given, forgets=forgets, whole=whole, selected=selected, noise_var=own, block=blocks
+        )
+
+    def _blocks(self, block: ArrayLike | None, shape: torch.Size) -> Tensor | None:
+        """The number of the block of each reward.
+
+        Raises:
+            UnsupportedError: For a policy that does not estimate the shifts of blocks.
+        """
+        message = (
+            "this policy does not estimate what the rewards of a block have in common: leave out block=, use auto, or subtract "
+            "the average of a control from the rewards of each block."
+        )
+        require(block is None or self.policy.takes_blocks, message, UnsupportedError)
+        return check_block(block, shape, self.loop.device)
 
     @one_at_a_time
     def observe(

@@ -138,6 +138,8 @@ class Explanation:
             fail.
         unexplained: Fraction of the variance between arms that the features do not explain, but that is the same at every pull,
             in the units of the model; 0 where it is not estimated.
+        shifts: The estimated shift of each block, in the order of their numbers, reward units; empty if no reward was told with
+            its block.
         words: Words of the text.
     """
 
@@ -165,6 +167,7 @@ class Explanation:
     failed: int = 0
     avoided: int = 0
     unexplained: float = 0.0
+    shifts: tuple[float, ...] = ()
     words: Words = Words()
 
     def __str__(self) -> str:
@@ -248,6 +251,7 @@ class Explanation:
                 f" No {said.arm} was {said.pulled} twice yet, so that the noise may be larger than that; a second {said.pull} "
                 f"of the best {said.arm} would show it."
             )
+        noise += shifts_in_words(self.shifts, said)
         if self.noise_share > NOISE_ALONE:
             noise += (
                 f" {self.doubt()}"
@@ -310,6 +314,14 @@ def unexplained_in_words(unexplained: float, ranked: bool, said: Words) -> str:
         return ""
     between = f"{said.arm}s, by rank," if ranked else f"{said.arm}s"
     return f" About {unexplained:.0%} of the variance between {between} does not follow the {said.feature}s."
+
+
+def shifts_in_words(shifts: Sequence[float], said: Words) -> str:
+    """A sentence on the shifts of blocks, after a space; an empty text if there are fewer than two."""
+    if len(shifts) < 2:
+        return ""
+    size = math.sqrt(sum(shift**2 for shift in shifts) / len(shifts))
+    return f" The {said.given}s of a block are shifted together, by about {size:.2g} over {len(shifts):,} blocks."
 
 
 def by_name(relevance: Tensor, names: Sequence[str]) -> tuple[Tensor, list[str]]:
@@ -454,6 +466,7 @@ def explain(
         two_values=noise.two_values is not None,
         elsewhere=points_elsewhere(state, place),
         unexplained=unexplained_share(posterior, place),
+        shifts=shifts_of(posterior, place),
     )
 
 
@@ -578,6 +591,11 @@ def unexplained_share(posterior: GaussianProcess, place: tuple[int, ...]) -> flo
     points = posterior.statistics.points_of(place)
     effect, smooth = float(kernel.effect), float(signal_variance(smooth_part(kernel), points)) if len(points) > 1 else 0.0
     return effect / (effect + smooth) if effect > 0 else 0.0
+
+
+def shifts_of(posterior: GaussianProcess, place: tuple[int, ...]) -> tuple[float, ...]:
+    """See `Explanation.shifts`."""
+    return () if posterior.units is None else tuple(posterior.units.shifts(place).tolist())
 
 
 def pulled(state: TableState, place: tuple[int, ...]) -> tuple[Tensor, Tensor]:

@@ -150,6 +150,7 @@ class OutcomeBandit(Bandit):
         *,
         failures: str = "error",
         noise_var: ArrayLike | None = None,
+        block: ArrayLike | None = None,
     ) -> Report:
         """Learn the outcomes of picks.
 
@@ -160,6 +161,7 @@ class OutcomeBandit(Bandit):
             failures: The treatment of a pick without any measured outcome: `"error"` raises an error, `"forget"` forgets the
                 pick.
             noise_var: As for `Bandit.tell`, one number or `... x q x k`.
+            block: As for `Bandit.tell`, one number or `... x q`. Each outcome has shifts of its own.
 
         Returns:
             The report, with one row per outcome. The pick is then settled for all outcomes. Tell an outcome that is measured
@@ -180,7 +182,9 @@ class OutcomeBandit(Bandit):
             noise_var = own if own.dim() == 0 else own.movedim(-1, -2)
         spread = self._spread(index, mask)
         picks = Selection(self.loop.points(spread), spread, spread >= 0) if isinstance(selection, Selection) else spread
-        return super().tell(picks, values, failures="forget", noise_var=noise_var)
+        blocks = self._blocks(block, index.shape)
+        beside = {"noise_var": noise_var, "block": None if blocks is None else blocks.unsqueeze(-2).expand(spread.shape)}
+        return super().tell(picks, values, failures="forget", **beside)
 
     @one_at_a_time
     def observe(

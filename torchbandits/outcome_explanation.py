@@ -27,6 +27,8 @@ from torchbandits.explanation import (
     points_elsewhere,
     pulled,
     relevance_of,
+    shifts_in_words,
+    shifts_of,
     two_values_of,
     unexplained_in_words,
     unexplained_share,
@@ -63,6 +65,7 @@ class OutcomeExplanation:
         two_values: For each outcome whether its rewards have two values, as in `Explanation.two_values`.
         unexplained: For each outcome the fraction of the variance between arms that the features do not explain, as in
             `Explanation`.
+        shifts: For each outcome the shift of each block, as in `Explanation`.
         failed, avoided: As in `Explanation`.
         words: Words of the text.
     """
@@ -80,6 +83,7 @@ class OutcomeExplanation:
     noise_repeated: tuple[bool, ...] = ()
     two_values: tuple[bool, ...] = ()
     unexplained: tuple[float, ...] = ()
+    shifts: tuple[tuple[float, ...], ...] = ()
     failed: int = 0
     avoided: int = 0
     words: Words = field(default_factory=Words)
@@ -121,6 +125,7 @@ class OutcomeExplanation:
         )
         if ranked and pulls == distinct:
             noise += f" No {said.arm} was {said.pulled} twice yet, so that the noise may be larger than that."
+        noise += "".join(shifts_in_words(own, said) for own in self.shifts[place : place + 1])
         known = self.noise_estimated and bool(relevance.isfinite().all())
         order = unsettled(distinct, self.names, said) if known else ""
         same = in_common(relevance, self.names, said) if known else ""
@@ -177,6 +182,7 @@ def explain_outcomes(
         noise_repeated=tuple(repeated),
         two_values=tuple(two),
         unexplained=tuple(rest),
+        shifts=tuple(shifts_of(posterior, (*place, j)) for j in range(len(distinct))),
     )
 
 

@@ -200,7 +200,7 @@ class FitReport:
 
 
 # The tensors of pulls.
-_OF_PULLS = ("counts", "sums", "squares", "index", "mask", "points", "numbers")
+_OF_PULLS = ("counts", "sums", "squares", "index", "mask", "points", "numbers", "block")
 
 
 @dataclass(frozen=True)
@@ -209,7 +209,8 @@ class Pulls:
     `batch_shape x q x d`; number of pulls, sum of rewards and sum of squared rewards of each, `batch_shape x q`. `history` is
     True for pulls given to `observe`, which are already summed. Rewards with individual noise variances are weighted: the
     counts are then sums of weights, the sums are weighted, and `numbers` are the numbers of rewards (None if every weight is
-    1). `host` contains the same pulls at arms on the host, if they are there."""
+    1). `block` is the number of the block of each reward, `batch_shape x q`, −1 for none; None if none has one. `host`
+    contains the same pulls at arms on the host, if they are there."""
 
     counts: Tensor
     sums: Tensor
@@ -219,6 +220,7 @@ class Pulls:
     points: Tensor | None = None
     history: bool = False
     numbers: Tensor | None = None
+    block: Tensor | None = None
     host: Pulls | None = None
 
     def to(self, device: torch.device) -> Pulls:

@@ -521,7 +521,14 @@ class Campaign(Readable):
             self._bandit.plan(self._arms.there(torch.tensor(rows)))
         return self._plate(self._arms.open)
 
-    def tell(self, measured: Any, *, again: bool | None = None, noise_var: str | Mapping[str, str] | None = None) -> Told:
+    def tell(
+        self,
+        measured: Any,
+        *,
+        again: bool | None = None,
+        noise_var: str | Mapping[str, str] | None = None,
+        block: str | None = None,
+    ) -> Told:
         """Learn from results.
 
         Args:
@@ -535,26 +542,31 @@ class Campaign(Readable):
             noise_var: The column of `measured` with the variance of the noise of each value, in squared units of the objective,
                 such as that of the instrument; an empty cell stands for the noise of the policy. See `Bandit.tell` for the
                 policies that support it.
+            block: The column of `measured` that says in which block each value was measured: the plate, the day, the machine,
+                the lot of a reagent. The values of a block may all be shifted by an amount that is not known; it is estimated
+                and subtracted, so that predictions are those of an average block. See `Bandit.tell`.
 
         Returns:
             The numbers of values and failures, which print as a sentence.
 
         Raises:
-            UnsupportedError: For `noise_var` under a policy that does not weight rewards, such as `auto`.
+            UnsupportedError: For `noise_var` under a policy that does not weight rewards, such as `auto`, and for `block` under
+                any other policy than `auto`.
             ArgumentError: If a column is missing, an id unknown, a value no number, or all of several evaluations failed: names
                 row and column. Nothing was told then.
         """
         one = noise_var is None or isinstance(noise_var, str)
         require(one, "noise_var must be the name of one column: columns by outcome are for an OutcomeCampaign.")
-        return self._tell(measured, again, {self.objective: noise_var} if isinstance(noise_var, str) else {})
+        return self._tell(measured, again, {self.objective: noise_var} if isinstance(noise_var, str) else {}, block)
 
     @one_at_a_time
-    def _tell(self, measured: Any, again: bool | None, noise_var: Mapping[str, str]) -> Told:
-        """Learn from results, with the columns of their noise variances by outcome."""
+    def _tell(self, measured: Any, again: bool | None, noise_var: Mapping[str, str], block: str | None) -> Told:
+        """Learn from results, with the columns of their noise variances by outcome, and that of their blocks."""
         self._check_not_closed()
+        check_text("block", "" if block is None else block)
         check_flag("again", bool(again) if again is None else again)
         usual = self._usual_noise() if noise_var else None
-        results, rows, notes = self._read(measured, noise_var)
+        results, rows, notes = self._read(measured, noise_var, block)
         values, lost = results.values, np.all(np.isnan(results.values), axis=1)
         count, opened = not results.file if again is None else again, self._arms.awaited(rows)
         new = ~np.isnan(values) | lost[:, None] if count else self._records.new(rows.tolist(), values, opened)
@@ -573,12 +585,18 @@ class Campaign(Readable):
             "campaign forget).",
         )
         noise = None if usual is None else np.where(np.isnan(results.noise_var), usual, results.noise_var)[some]
+        blocks = None if results.block is None else results.block[some]
         rows, values, lost = rows[some], np.where(new, values, np.nan)[some], lost[some]
         repeated = most_repeated(self._records.rows)
         earlier = [record.values_measured() for record in self._records.outcomes]
         succeeded = self._succeeded(rows[~lost])
         unasked = self._unasked(rows[~lost])
-        self._learn(rows, values, noise)
+        if blocks is None and self._blocked:
+            notes.append(
+                "Earlier results were told with their block, and these were not: they count as if their block had no shift. "
+                "correct() takes these back; then name the column of the block by block= (--block)."
+            )
+        self._learn(rows, values, noise, blocks)
         notes += succeeded
         for record, before, told in zip(self._records.outcomes, earlier, values.T, strict=True):
             notes += far_off(before, told, self._pool.ids.of(rows), record.name)
@@ -615,6 +633,13 @@ class Campaign(Readable):
                 f"noise_std= (--noise-std) and tell it the results. With a policy of your own: {error}"
             ) from error
 
+    @property
+    def _blocked(self) -> bool:
+        """Whether results were told with their block."""
+        state = self._bandit.loop.state
+        units = state.posterior.units if isinstance(state, GaussianState) else None
+        return units is not None and units.blocked
+
     def _unasked(self, rows: NDArray[np.int64]) -> int:
         """Number of results in these rows that had not been asked for."""
         return len(rows) - len(self._arms.awaited(rows))
@@ -624,9 +649,11 @@ class Campaign(Readable):
         believed = self._believed()
         return [] if believed is None else [believed.repetition()]
 
-    def _read(self, measured: Any, noise_var: Mapping[str, str]) -> tuple[Results, NDArray[np.int64], list[str]]:
+    def _read(
+        self, measured: Any, noise_var: Mapping[str, str], block: str | None
+    ) -> tuple[Results, NDArray[np.int64], list[str]]:
         """Results, the row of each, and sentences on cells that contradict the candidates."""
-        results = read_results(measured, self._pool.ids, self._settings.outcomes, noise_var)
+        results = read_results(measured, self._pool.ids, self._settings.outcomes, noise_var, block)
         found = self._pool.ids.find(results.ids)
         check_known(results, found, self._pool.ids, self._pool.table.name)
         rows = np.array([found[text] for text in results.ids], np.int64)
@@ -1028,7 +1055,10 @@ class Campaign(Readable):
         guarantee = found.guarantee
         if found.kernel_estimated:
             guarantee = "Guarantee: none, because these are estimates of a model that was fitted to the same measurements."
-        return replace(found, best=best, upper=self._sign * found.upper, repeated=repeated, guarantee=guarantee, words=words)
+        shifts = tuple(self._sign * shift for shift in found.shifts)
+        return replace(
+            found, best=best, upper=self._sign * found.upper, repeated=repeated, guarantee=guarantee, shifts=shifts, words=words
+        )
 
     def _explained(self, names: Sequence[str], where: Any) -> Explanation:
         """The explanation of the best measured row that fulfils a condition."""
@@ -1226,9 +1256,13 @@ class Campaign(Readable):
         return Path(folder) / "features.npy"
 
     def _learn(
-        self, rows: NDArray[np.int64], values: NDArray[np.float64], noise_var: NDArray[np.float64] | None = None
+        self,
+        rows: NDArray[np.int64],
+        values: NDArray[np.float64],
+        noise_var: NDArray[np.float64] | None = None,
+        block: NDArray[np.int64] | None = None,
     ) -> None:
-        """Tell the bandit values `n x k`, NaN where not measured, and add them to the records."""
+        """Tell the bandit values `n x k`, NaN where not measured, and add them to the records. `block` is `n`."""
         # A bandit of one outcome has rewards without a dimension of outcomes.
         shape = (len(rows), *self._bandit.loop.batch_shape)
         with self._remembered():
@@ -1237,6 +1271,7 @@ class Campaign(Readable):
                 self._arms.there(torch.from_numpy(self._sign * values).reshape(shape)),
                 failures="forget",
                 noise_var=self._arms.there(None if noise_var is None else torch.from_numpy(noise_var).reshape(shape)),
+                block=self._arms.there(None if block is None else torch.from_numpy(block)),
             )
             self._records.add(rows.tolist(), values)
 

@@ -254,6 +254,13 @@ def tell(
             "yield=COLUMN, once per outcome."
         ),
     ] = None,
+    block: Annotated[
+        str | None,
+        typer.Option(
+            help="Column with the plate, day, machine or lot of each measurement. Measurements of one block may all be shifted "
+            "by the same unknown amount, which is estimated and subtracted."
+        ),
+    ] = None,
     folder: Folder = HERE,
     device: Device = "cpu",
 ) -> None:
@@ -261,7 +268,7 @@ def tell(
     with _opened(folder, device) as campaign:
         variances = _variances(noise_var or [], several=isinstance(campaign, OutcomeCampaign))
         for path in results:
-            say(f"{path}: {campaign.tell(path, again=again, noise_var=variances)}")
+            say(f"{path}: {campaign.tell(path, again=again, noise_var=variances, block=block)}")
         if isinstance(campaign, OutcomeCampaign) and len(campaign.objectives) > 1:
             doubt = campaign.doubt() if bool((campaign.bandit.pulls > 0).any()) else ""
             say(f"The best rows so far: torchbandits campaign front, or report.{f' {doubt}' if doubt else ''}")

@@ -241,7 +241,14 @@ class OutcomeCampaign(Campaign):
 
     # ------------------------------------------------------------------ tell
 
-    def tell(self, measured: Any, *, again: bool | None = None, noise_var: str | Mapping[str, str] | None = None) -> Told:
+    def tell(
+        self,
+        measured: Any,
+        *,
+        again: bool | None = None,
+        noise_var: str | Mapping[str, str] | None = None,
+        block: str | None = None,
+    ) -> Told:
         """Learn from results.
 
         Args:
@@ -252,6 +259,7 @@ class OutcomeCampaign(Campaign):
                 rows are open.
             noise_var: By outcome, the column of `measured` with the variance of the noise of each of its values, as for
                 `Campaign.tell`; outcomes without such a column, and empty cells, have the noise of the policy.
+            block: As for `Campaign.tell`; each outcome has shifts of its own.
 
         Returns:
             The numbers of values and of failed evaluations, which print as a sentence.
@@ -262,7 +270,7 @@ class OutcomeCampaign(Campaign):
                 have has almost its name. Nothing was told then.
         """
         if noise_var is None:
-            return self._tell(measured, again, {})
+            return self._tell(measured, again, {}, block)
         names = self._settings.outcomes
         example = f"{{{names[0]!r}: '{names[0]}_var'}} (--noise-var {names[0]}={names[0]}_var)"
         require(isinstance(noise_var, Mapping), f"noise_var names a column for each outcome, such as {example}.")
@@ -270,11 +278,14 @@ class OutcomeCampaign(Campaign):
         check_named("noise_var", noise_var, names)
         for name, column in noise_var.items():
             check_text(f"noise_var[{name!r}]", column)
-        return self._tell(measured, again, noise_var)
+        return self._tell(measured, again, noise_var, block)
 
-    def _read(self, measured: Any, noise_var: Mapping[str, str]) -> tuple[Results, NDArray[np.int64], list[str]]:
-        results, rows, notes = super()._read(measured, noise_var)
-        return results, rows, [*notes, *self._known_in(results, rows), *self._misnamed(results, list(noise_var.values()))]
+    def _read(
+        self, measured: Any, noise_var: Mapping[str, str], block: str | None
+    ) -> tuple[Results, NDArray[np.int64], list[str]]:
+        results, rows, notes = super()._read(measured, noise_var, block)
+        expected = [*noise_var.values(), *([] if block is None else [block])]
+        return results, rows, [*notes, *self._known_in(results, rows), *self._misnamed(results, expected)]
 
     def _known_in(self, results: Results, rows: NDArray[np.int64]) -> list[str]:
         """A sentence for each column of results with other values than the candidates have of a known outcome."""

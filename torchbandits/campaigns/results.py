@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import hashlib
 import math
 import operator
 import os
@@ -59,6 +60,7 @@ class Results:
         file: Whether they were read from a file.
         noise_var: `n x k`, variance of the noise of each value, NaN where the cell is empty or there is no such column.
         decimal: The decimal mark of numbers that are texts.
+        block: `n`, the number of the block of each row; None without a column of blocks.
     """
 
     name: str
@@ -69,13 +71,16 @@ class Results:
     file: bool
     noise_var: NDArray[np.float64]
     decimal: str = "."
+    block: NDArray[np.int64] | None = None
 
     def __len__(self) -> int:
         """Number of rows."""
         return len(self.ids)
 
 
-def read_results(measured: Any, ids: Ids, objectives: Sequence[str], noise_var: Mapping[str, str]) -> Results:
+def read_results(
+    measured: Any, ids: Ids, objectives: Sequence[str], noise_var: Mapping[str, str], block: str | None = None
+) -> Results:
     """Read results from a file or a table.
 
     Args:
@@ -85,11 +90,12 @@ def read_results(measured: Any, ids: Ids, objectives: Sequence[str], noise_var: 
         objectives: The columns of the results: a number, or empty where nothing was measured. If there are several, missing
             columns were not measured; at least one must exist.
         noise_var: By objective, the column of the noise variances: a number above 0, or empty for the usual noise.
+        block: The column of the blocks: a text, a number or a date in each row.
 
     Raises:
         DataError: If a file cannot be read.
-        ArgumentError: If a column is missing, an id is empty, a value is no finite number, or a variance not above 0: names row
-            and column.
+        ArgumentError: If a column is missing, an id or a block is empty, a value is no finite number, or a variance not above
+            0: names row and column.
     """
     path = Path(measured) if isinstance(measured, (str, os.PathLike)) else None
     name, id_name = "measured" if path is None else str(path), ids.name
@@ -112,7 +118,8 @@ def read_results(measured: Any, ids: Ids, objectives: Sequence[str], noise_var: 
     noise = np.full(values.shape, np.nan)
     for objective, column in noise_var.items():
         noise[:, objectives.index(objective)] = _noise_variances(name, frame, rows, column, decimal)
-    return Results(name, frame, ids.texts(frame[id_name]), values, rows, path is not None, noise, decimal)
+    blocks = None if block is None else _blocks(name, frame, rows, block)
+    return Results(name, frame, ids.texts(frame[id_name]), values, rows, path is not None, noise, decimal, blocks)
 
 
 def _opened(measured: Any, path: Path | None, ids: Ids) -> tuple[pd.DataFrame, list[str], str]:
@@ -155,6 +162,20 @@ def _noise_variances(name: str, frame: pd.DataFrame, rows: Sequence[str], column
     said = "a variance must be above 0, or empty for the usual noise. Nothing was told."
     require(not odd, f"{name}, column {column!r}, {_few(odd)}: {said}")
     return own
+
+
+def _blocks(name: str, frame: pd.DataFrame, rows: Sequence[str], column: str) -> NDArray[np.int64]:
+    """The number of the block of each row. It follows from the text of its cell, in which a program may write a whole number
+    as 3.0 and a date with the time 00:00."""
+    names = list(frame.columns)
+    lacks = f"{name} has no column {column!r} for the block of each result; it has {', '.join(names[:30])}."
+    require(column in names, f"{lacks}{nearest(column, names)} Nothing was told.")
+    empty = [rows[i] for i in np.flatnonzero(_empty(frame[[column]])[column].to_numpy()).tolist()]
+    said = "the block is empty. Fill in where or when it was measured. Nothing was told."
+    require(not empty, f"{name}, column {column!r}, {_few(empty)}: {said}")
+    texts = _texts(frame[[column]]).str.replace(r"\.0+$|[ T]00:00(:00(\.0+)?)?$", "", regex=True)
+    digests = {text: hashlib.blake2b(text.encode(), digest_size=6).digest() for text in texts.unique()}
+    return np.array([int.from_bytes(digests[text], "big") for text in texts], np.int64)
 
 
 def _frame(table: Table) -> pd.DataFrame:

@@ -6,6 +6,7 @@ They are called at the public border, once; code inside the package trusts its c
 from torchbandits.checks.bandits import (
     check_arms,
     check_available,
+    check_block,
     check_box,
     check_costs,
     check_count,
@@ -65,6 +66,7 @@ __all__ = [
     "at_least_one",
     "check_arms",
     "check_available",
+    "check_block",
     "check_box",
     "check_choice",
     "check_costs",

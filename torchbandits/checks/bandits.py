@@ -28,6 +28,8 @@ from torchbandits.types import Pulls, Selection
 
 MOST_MORE = 1_000_000
 """Largest number of picks that one call may add."""
+# Numbers of blocks are stored beside rewards, in float64.
+_MOST_BLOCKS = 1 << 53
 
 
 def check_device(name: str, tensor: Tensor, device: torch.device) -> None:
@@ -205,8 +207,8 @@ def check_state(state_dict: Any, own: dict[str, Any]) -> None:
     saved, described = state_dict["state"], state_dict.get("policy")
     texts = described is None or (isinstance(described, dict) and all(isinstance(t, str) for t in described.values()))
     require(texts, "the saved state's 'policy' does not describe a policy: it is damaged. Load another copy.", StateError)
-    # A fit may give the kernel random effects, or take them.
-    differ = sorted((saved.keys() ^ own.keys()) - {"records.kernel.effect"})
+    # A fit may give the kernel random effects, or take them, and only rewards with their block have cells.
+    differ = sorted((saved.keys() ^ own.keys()) - {"records.kernel.effect", "records.units.cells"})
     require(not differ, f"the saved state is of another kind of policy: it differs in {', '.join(differ[:3])}.", StateError)
     odd = [name for name, value in own.items() if isinstance(value, Tensor) and not isinstance(saved.get(name, value), Tensor)]
     require(not odd, f"the saved state holds no tensor {', '.join(odd[:3])}: it is damaged.", StateError)
@@ -427,6 +429,28 @@ def check_noise_var(noise_var: Any, shape: torch.Size, told: Tensor, device: tor
             "small variance."
         )
     return v
+
+
+def check_block(block: Any, shape: torch.Size, device: torch.device) -> Tensor | None:
+    """Numbers of blocks, one number or one per reward, expanded to the shape of the rewards, int64 on `device`.
+
+    Args:
+        block: A whole number from 0 on, or such numbers `batch_shape x q`; None for rewards without a block.
+        shape: Shape of the rewards.
+        device: Device of the posterior.
+    """
+    if block is None:
+        return None
+    numbers = as_tensor("block", block, device=None if isinstance(block, Tensor) else device)
+    whole = not (numbers.dtype == torch.bool or numbers.is_floating_point() or numbers.is_complex())
+    if not whole:
+        raise ShapeError(f"block must be whole numbers, such as the number of the plate, got {numbers.dtype}.")
+    if numbers.dim() and numbers.shape != shape:
+        raise ShapeError(f"block must be one number, or shaped like the rewards, {tuple(shape)}, got {tuple(numbers.shape)}.")
+    check_device("block", numbers, device)
+    low, high = (int(numbers.amin()), int(numbers.amax())) if numbers.numel() else (0, 0)
+    require(low >= 0 and high < _MOST_BLOCKS, f"block must be whole numbers from 0 to 2^53, got {low if low < 0 else high}.")
+    return numbers.long().expand(shape)
 
 
 def check_column(name: str, value: Any, like: torch.Size, device: torch.device) -> Tensor:

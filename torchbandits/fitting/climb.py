@@ -198,7 +198,7 @@ class Climb:
         evidence = StationaryEvidence.of(Stationary(form.nu, lengthscale, None), scale, spread, x, y)
         if evidence is None:
             return None
-        in_lengthscale, in_scale, in_spread = evidence.slopes()
+        in_lengthscale, in_scale, in_spread, _ = evidence.slopes()
         in_noise = (in_spread / n).sum() + self.averages.slope_within(variance)
         value, slopes = self.averages.within(variance) + evidence.value, [in_lengthscale, in_noise, in_spread.sum()]
         slopes += [in_scale] * len(scales)
@@ -243,7 +243,7 @@ class Climb:
         floor = math.log(_LEAST_NOISE * float(kernel_diagonal(self.kernel, self.averages.points).detach().amax()))
         variances = ((_NOISE, self._log_noise), (_MISFIT, self._log_misfit))
         lowest = {name: min(floor, value.item()) for name, value in variances} | self._floors()
-        self.iterations += _minimize(closure, self._parameters, lowest, self._units(), max_iterations)
+        self.iterations += minimize(closure, self._parameters, lowest, self._units(), max_iterations)
         self._restore(best[1])
         return best[0]
 
@@ -353,7 +353,7 @@ def _log_normal(prior: gpytorch.priors.LogNormalPrior, at: Tensor) -> tuple[Tens
     return -0.5 * z.square() - log - scale.log() - 0.5 * math.log(2 * math.pi), -(1 + z / scale) / at
 
 
-def _minimize(
+def minimize(
     closure: Callable[[], tuple[Tensor, Sequence[Tensor]]],
     parameters: dict[str, Tensor],
     lowest: dict[str, float],

@@ -7,7 +7,7 @@ import copy
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from functools import partial
 from typing import Any, TypeVar
 
@@ -17,6 +17,7 @@ from torch import Tensor
 from torchbandits.checks import (
     as_tensor,
     check_arms,
+    check_block,
     check_fit,
     check_history,
     check_maximum,
@@ -248,6 +249,7 @@ class Recorder:
         whole: bool = False,
         selected: bool = False,
         noise_var: Tensor | None = None,
+        block: Tensor | None = None,
     ) -> Report:
         """Learn rewards, all on the device of the arms or all on the host.
 
@@ -259,6 +261,7 @@ class Recorder:
             whole: Whether these are all open picks, in their places.
             selected: Whether the user told a `Selection`, so that picks that are not open are worth a warning.
             noise_var: `batch_shape x q`, noise variance of each reward; None for the noise variance of the policy.
+            block: `batch_shape x q`, the number of the block of each reward, on the device of the arms; None for no blocks.
         """
         loop, device = self.loop, self.loop.device
         # All open picks of a single batch row: nothing is padded.
@@ -273,6 +276,8 @@ class Recorder:
         pulls = Pulls(counts=ones, sums=y, squares=y * y, index=index, mask=kept)
         if noise_var is not None:
             pulls = pulls.weighted(loop.noise_variance(), noise_var)
+        if block is not None:
+            pulls = replace(pulls, block=block.to(rewards.device))
         remaining, unasked = None, torch.zeros(loop.batch_shape, dtype=torch.float64)
         if not whole:
             remaining, unasked = loop.settled(loop.open, index.to(device), kept.to(device))
@@ -282,7 +287,9 @@ class Recorder:
         evaluated = mask if forgets else None
         work = partial(loop.learn_, pulls, remaining, unasked, selected and not whole, evaluated)
         note = (
-            None if self.journal is None else lambda report: tell_record(index, mask, given, noise_var) | self._reported(report)
+            None
+            if self.journal is None
+            else lambda report: tell_record(index, mask, given, noise_var, block) | self._reported(report)
         )
         return self.change(work, note, draws=loop.policy.draws_on_update)
 
@@ -514,7 +521,8 @@ class Recorder:
             index, mask = picks()
             rewards = check_rewards(get("rewards"), index, mask, loop.device, "forget")
             own = check_noise_var(maybe("noise_var"), index.shape, mask & ~rewards.isnan(), loop.device)
-            self.tell(index, mask, rewards, forgets=True, noise_var=own)
+            block = check_block(maybe("block"), index.shape, loop.device)
+            self.tell(index, mask, rewards, forgets=True, noise_var=own, block=block)
         elif kind == "fill":
             points = maybe("points")  # points of a box, which may not be arms yet
             index = picks()[0] if points is None else get("index")
@@ -743,10 +751,13 @@ def _check_whole(selection: Selection, exactly: int) -> None:
     require(made == exactly, message)
 
 
-def tell_record(index: Tensor, mask: Tensor, rewards: Tensor, noise_var: Tensor | None = None) -> Record:
+def tell_record(
+    index: Tensor, mask: Tensor, rewards: Tensor, noise_var: Tensor | None = None, block: Tensor | None = None
+) -> Record:
     """The record of a tell: arms and rewards; −1 where masked, NaN where the evaluation failed. Noise variances are recorded if
-    they were told."""
-    own = {} if noise_var is None else {"noise_var": pack(noise_var)}
+    they were told, and so are blocks."""
+    beside = {"noise_var": noise_var, "block": block}
+    own = {name: pack(value) for name, value in beside.items() if value is not None}
     return {"kind": "tell", "index": pack(torch.where(mask, index, -1)), "rewards": pack(rewards)} | own
 
 

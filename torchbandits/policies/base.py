@@ -156,6 +156,11 @@ class Policy(ABC, Generic[S]):
         noise variance v has the weight noise_variance / v."""
         return None
 
+    @property
+    def takes_blocks(self) -> bool:
+        """Whether rewards may be told with the block in which they were measured."""
+        return False
+
     def known_arms(self, state: S) -> Tensor | None:
         """Arms of which another pull would teach little, `batch_shape x A` booleans; None if there are none, and for policies
         whose guarantees do not allow to leave them out."""

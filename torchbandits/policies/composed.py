@@ -421,6 +421,11 @@ class Composed(Policy[TableState | BoxState]):
         """The noise variance of a reward of weight 1, in the units of the model."""
         return noise_share(self.noise_std, self.regularization) * state.posterior.regularization
 
+    @property
+    def takes_blocks(self) -> bool:
+        """Whether the shifts of blocks can be estimated, which needs a kernel that is estimated, too."""
+        return self.from_data is not None
+
     def known_arms(self, state: TableState | BoxState) -> Tensor | None:
         """Arms of which another pull would teach little, `batch_shape x A` booleans, if the kernel is estimated; None if there
         are none. Cost O(A + u)."""

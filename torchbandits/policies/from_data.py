@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from torchbandits.checks import check_flag, check_whole, is_finite
 from torchbandits.errors import require
+from torchbandits.fitting.blocks import subtract_shifts_
 from torchbandits.fitting.standardized import Priors, fit_standardized_
 from torchbandits.kernels import kernel_row, stack_kernels
 from torchbandits.policies.base import LATER
@@ -256,7 +257,13 @@ class FromData:
             row = torch.where(arm >= 0, state.rows.row_of(arm), -1)
             own = torch.where(pulls.mask, state.rows.row_of(state.rows.entry(pulls.index)), -1)
         deviations = units.deviations_with(own, pulls.counts, pulls.sums, pulls.squares, state.statistics)
+        blocked = pulls.block is not None or units.blocked
+        if blocked and not units.blocked:
+            counts = torch.where(own >= 0, pulls.counts, 0.0).double()
+            units.begin_blocks_(state.statistics.weights.scatter_add(-1, own.clamp_min(0), -counts))
         units.add_(row, sums, squares, state.statistics.size, deviations)
+        if blocked:
+            units.add_to_blocks_(own, pulls)
         # The units of the last fit do not extend to an average so far from all others.
         due = due | units.far_off(state.statistics).cpu()
         # Points of other contexts may have features that all arms share.
@@ -274,8 +281,12 @@ class FromData:
     def due(self, state: GaussianState, pulls: Pulls) -> Tensor:
         """Batch rows that are due for a fit by their number of pulls once these new pulls are included, `batch_shape` booleans
         on the host."""
-        told = state.sum_on_host("told")
-        return self._fits_by(told + (pulls.host or pulls).counts.sum(dim=-1).cpu()) > self._fits_by(told)
+        told, new = state.sum_on_host("told"), (pulls.host or pulls).counts.sum(dim=-1).cpu()
+        due = self._fits_by(told + new) > self._fits_by(told)
+        units = state.posterior.units
+        assert units is not None
+        # The shifts of blocks change with every reward.
+        return due | (new > 0) if pulls.block is not None or units.blocked else due
 
     def _fits_by(self, pulls: Tensor) -> Tensor:
         """The number of fits within the given number of pulls: one per pull up to the fifth, then one per growth by the factor
@@ -295,6 +306,9 @@ class FromData:
             points = state.statistics.points
             effects = bool((points.to(dtype) == points).all())
         two_values = self.two_values is not False
+        assert state.posterior.units is not None
+        if state.posterior.units.blocked:
+            subtract_shifts_(state.posterior, self.priors, rows)
         report = fit_standardized_(state.posterior, self.priors, rows, effects=effects, two_values=two_values)
         if redraws:
             draw_sparsely(state)

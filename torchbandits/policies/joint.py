@@ -199,6 +199,11 @@ class Joint(Policy[TableState]):
         """The noise variance of the first outcome; `update` accounts for the other outcomes."""
         return self.engine.noise_variance(state)
 
+    @property
+    def takes_blocks(self) -> bool:
+        """Whether the shifts of blocks can be estimated for each outcome."""
+        return self.engine.takes_blocks
+
     def refit(self, state: TableState, *, noise: bool = False, rows: Tensor | None = None, **options: Any) -> FitReport:
         """Fit the kernel of each outcome."""
         with naming(self.names):
@@ -238,7 +243,7 @@ class Joint(Policy[TableState]):
             own = [share * lam for share, lam in zip(shares, self.regularizations, strict=True)]
             factor = factor * pulls.counts.new_tensor([variance / own[0] for variance in own]).unsqueeze(-1)
         sums = (factor * pulls.counts, factor * pulls.sums, factor * pulls.squares)
-        return Pulls(*sums, pulls.index, pulls.mask, pulls.points, pulls.history, numbers=pulls.num_rewards)
+        return Pulls(*sums, pulls.index, pulls.mask, pulls.points, pulls.history, pulls.num_rewards, pulls.block)
 
     # ------------------------------------------------------------------ one pick for all outcomes
 

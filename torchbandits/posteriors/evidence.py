@@ -25,7 +25,11 @@ _JITTERS = (0.0, 1e-12, 1e-10, 1e-8, 1e-6)
 
 
 def log_evidence(
-    kernel: gpytorch.kernels.Kernel, averages: Averages, noise_variance: float | Tensor, misfit: float | Tensor = 0.0
+    kernel: gpytorch.kernels.Kernel,
+    averages: Averages,
+    noise_variance: float | Tensor,
+    misfit: float | Tensor = 0.0,
+    shared: Square | None = None,
 ) -> Tensor:
     r"""Log density of all rewards under f ~ GP(0, k) and Gaussian noise; −∞ if the factorisation fails.
 
@@ -38,6 +42,7 @@ def log_evidence(
         noise_variance: σ² > 0, reward units squared.
         misfit: τ² ≥ 0, squared reward units: variance of a deviation of each point that the kernel does not model and that is
             the same in every pull; τ² I is added to σ² N⁻¹.
+        shared: `u x u`, a covariance that the averages have beside that of the kernel; None for none.
 
     Returns:
         A number, differentiable in the kernel's parameters and both variances. No jitter is added, because the matrix that is
@@ -52,9 +57,10 @@ def log_evidence(
         # The points are distinct, so that a random effect is a deviation of each.
         spread = spread if form.effect is None else spread + form.effect
         scale = form.lengthscale.new_ones(()) if form.outputscale is None else form.outputscale
-        exact = _Differentiable.apply(form.nu, form.lengthscale, scale, spread, x, averages.residuals)
+        exact = _Differentiable.apply(form.nu, form.lengthscale, scale, spread, shared, x, averages.residuals)
         return averages.within(noise) + exact
-    factor, good = cholesky(kernel_matrix(kernel, x, x) + torch.diag(spread))
+    covariance = kernel_matrix(kernel, x, x) + torch.diag(spread)
+    factor, good = cholesky(covariance if shared is None else covariance + shared)
     if good is not None and not bool(good):
         return noise.new_tensor(-torch.inf)
     white = solve_lower(factor, averages.residuals.unsqueeze(-1)).square().sum()
@@ -88,8 +94,11 @@ class StationaryEvidence:
     weights: Tensor
 
     @staticmethod
-    def of(form: Stationary, scale: Tensor, spread: Tensor, points: Points, residuals: Tensor) -> StationaryEvidence | None:
-        """The evidence of residuals y (`u`) at points (`u x d`) with spreads e (`u`); None if the factorisation fails."""
+    def of(
+        form: Stationary, scale: Tensor, spread: Tensor, points: Points, residuals: Tensor, shared: Square | None = None
+    ) -> StationaryEvidence | None:
+        """The evidence of residuals y (`u`) at points (`u x d`) with spreads e (`u`), and with `shared` (`u x u`) added to A;
+        None if the factorisation fails."""
         t = (points - points.mean(dim=0)) * form.scale
         norms = t.square().sum(dim=-1)
         squared = torch.addmm(norms + norms.unsqueeze(-1), t, t.mT, alpha=-2).clamp_min_(0)
@@ -97,6 +106,8 @@ class StationaryEvidence:
         decay = form.decay_(squared * form.sign)
         A = decay * scale
         A.diagonal().add_(spread)
+        if shared is not None:
+            A += shared
         factor, good = cholesky(A)
         if good is not None:
             return None
@@ -105,8 +116,8 @@ class StationaryEvidence:
         value = -0.5 * (white + log_det + len(residuals) * math.log(2 * math.pi))
         return StationaryEvidence(value, form, scale, t, squared, decay, factor, weights)
 
-    def slopes(self) -> tuple[Tensor, Tensor, Tensor]:
-        """The derivatives in ℓ (shaped like it), s and e (`u`). Cost O(u³)."""
+    def slopes(self) -> tuple[Tensor, Tensor, Tensor, Square]:
+        """The derivatives in ℓ (shaped like it), s, e (`u`) and A (W, `u x u`). Cost O(u³)."""
         W = torch.outer(self.weights, self.weights).sub_(torch.cholesky_inverse(self.factor)).mul_(0.5)
         in_scale = torch.sum(W * self.decay)
         G = self.form.slope(self.decay, self.squared).mul_(W).mul_(self.scale)
@@ -116,27 +127,35 @@ class StationaryEvidence:
         in_lengthscale = (-2 * along / lengthscale).expand(1, len(along))
         if lengthscale.shape[-1] == 1:
             in_lengthscale = in_lengthscale.sum(dim=-1, keepdim=True)
-        return in_lengthscale, in_scale, W.diagonal()
+        return in_lengthscale, in_scale, W.diagonal(), W
 
 
 class _Differentiable(torch.autograd.Function):
-    """`StationaryEvidence` as an autograd function of lengthscale, outputscale and spread."""
+    """`StationaryEvidence` as an autograd function of lengthscale, outputscale, spread and shared covariance."""
 
     @staticmethod
     def forward(
-        ctx: Any, nu: float | None, lengthscale: Tensor, scale: Tensor, spread: Tensor, points: Points, residuals: Tensor
+        ctx: Any,
+        nu: float | None,
+        lengthscale: Tensor,
+        scale: Tensor,
+        spread: Tensor,
+        shared: Tensor | None,
+        points: Points,
+        residuals: Tensor,
     ) -> Tensor:
         """The value, a number; −∞ if the factorisation fails."""
-        ctx.evidence = StationaryEvidence.of(Stationary(nu, lengthscale, None), scale, spread, points, residuals)
+        ctx.evidence = StationaryEvidence.of(Stationary(nu, lengthscale, None), scale, spread, points, residuals, shared)
+        ctx.shares = shared is not None
         return spread.new_tensor(-torch.inf) if ctx.evidence is None else ctx.evidence.value
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        """The derivatives in lengthscale, outputscale and spread."""
+        """The derivatives in lengthscale, outputscale, spread and shared covariance."""
         if ctx.evidence is None:
-            return (None,) * 6
-        slopes = [slope * gradients[0] for slope in ctx.evidence.slopes()]
-        return None, *slopes, None, None
+            return (None,) * 7
+        *slopes, in_shared = [slope * gradients[0] for slope in ctx.evidence.slopes()]
+        return None, *slopes, in_shared if ctx.shares else None, None, None
 
 
 def collapsed_evidence(

@@ -15,9 +15,10 @@ from torch import Tensor, nn
 
 from torchbandits.buffered import Buffered, take_sizes_
 from torchbandits.posteriors.averages import pooled_variance
+from torchbandits.posteriors.blocks import cells_of, shifts_by_block, unshifted
 from torchbandits.posteriors.statistics import Statistics
 from torchbandits.posteriors.two_values import two_values as pair_of
-from torchbandits.types import Marginals, PerPoint
+from torchbandits.types import Marginals, PerPoint, Pulls
 
 _MOST_KNOTS = 256
 # Averages that differ by at most this many rounding errors of the largest are equal, because the average of a reward that was
@@ -60,8 +61,9 @@ class Units(Buffered):
 
     Buffers, float64: `features`; `knots`, `scores` `batch_shape x K`, ascending, ∞ where padded; `scale` `batch_shape`; and
     `totals` `batch_shape x u x 3` (sum, sum of squares, sum of squared deviations from the average) of the original rewards, in
-    the rows of the statistics; deviations that are not known are NaN, and follow from the squares. Buffers are replaced, never
-    written in place.
+    the rows of the statistics; deviations that are not known are NaN, and follow from the squares. Once rewards are told with
+    their block, `cells` `batch_shape x c x 6` (`posteriors.blocks.COLUMNS`) holds each reward, and the totals are those of the
+    rewards less the shifts of their blocks. Buffers are replaced, never written in place.
 
     Source: normal scores after Blom 1958; their use for rewards in optimisation, Salinas et al. 2020.
     """
@@ -71,6 +73,7 @@ class Units(Buffered):
     scores: Tensor
     scale: Tensor
     totals: Tensor
+    cells: Tensor
 
     def __init__(self, features: Tensor) -> None:
         super().__init__()
@@ -81,6 +84,7 @@ class Units(Buffered):
         self.register_buffer("scores", line.clone())
         self.register_buffer("scale", torch.ones(batch_shape, dtype=torch.float64, device=device))
         self.register_buffer("totals", torch.zeros(*batch_shape, 0, 3, dtype=torch.float64, device=device))
+        self.register_buffer("cells", torch.zeros(*batch_shape, 0, 6, dtype=torch.float64, device=device))
 
     # ------------------------------------------------------------------ the map
 
@@ -152,6 +156,37 @@ class Units(Buffered):
         apart = torch.where((before > 0) & (new > 0), old[..., 0] / before.clamp_min(1e-300) - middle, 0.0)
         between = before * new / (before + new).clamp_min(1e-300) * apart.square()
         return old[..., 2] + none.scatter_add(-1, row, within) + between
+
+    # ------------------------------------------------------------------ blocks
+
+    @property
+    def blocked(self) -> bool:
+        """Whether rewards were told with their block."""
+        return self.cells.shape[-2] > 0
+
+    def begin_blocks_(self, counts: Tensor) -> None:
+        """Record the rewards that were told before any had a block, given their number in each row, `batch_shape x u`."""
+        n, (s, q, known) = counts[..., : self.totals.shape[-2]], self.totals.unbind(dim=-1)
+        deviations = torch.where(known.isnan(), (q - s.square() / n.clamp_min(1e-300)).clamp_min(0), known)
+        rows = torch.arange(n.shape[-1], device=n.device).expand(n.shape)
+        self.cells = cells_of(rows, torch.full_like(rows, -1), n, s, deviations)
+
+    def add_to_blocks_(self, rows: Tensor, pulls: Pulls) -> None:
+        """Record pulls by their block; `rows` as for `deviations_with`."""
+        block = torch.full_like(rows, -1) if pulls.block is None else pulls.block
+        within = (pulls.squares - pulls.sums.square() / pulls.counts.clamp_min(1e-300)).clamp_min(0)
+        within = torch.where(pulls.counts > 1, within, 0.0)
+        self.cells = torch.cat([self.cells, cells_of(rows, block, pulls.counts, pulls.sums, within)], dim=-2)
+
+    def shift_(self, cells: Tensor) -> None:
+        """Replace the cells by the same ones with other shifts, and with them the totals."""
+        self.cells, self.totals = cells, unshifted(cells, self.totals.shape[-2])
+
+    def shifts(self, place: tuple[int, ...]) -> Tensor:
+        """The shift of each block of the batch row at `place`, reward units."""
+        return shifts_by_block(self.cells[place])
+
+    # ------------------------------------------------------------------ averages
 
     def averages(self, statistics: Statistics) -> Tensor:
         """Average reward of each distinct point, `batch_shape x u`, reward units."""
@@ -240,12 +275,19 @@ class Units(Buffered):
         # Half the difference between the images of average ± standard deviation is the standard deviation in model units.
         return torch.stack([n, n * z, n * (z.square() + (above - below).square() / 4)], dim=-1)
 
+    def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
+        super()._save_to_state_dict(destination, prefix, keep_vars)
+        if not self.blocked:
+            del destination[prefix + "cells"]
+
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
         totals = state_dict.get(prefix + "totals")
         if totals is not None and totals.shape[-1] == 2:
             # A state that was saved before deviations were kept.
             state_dict[prefix + "totals"] = nn.functional.pad(totals, (0, 1), value=torch.nan)
-        take_sizes_(self, state_dict, prefix, ("knots", "scores", "totals"), self.scale.device)
+        # A state without blocks.
+        state_dict.setdefault(prefix + "cells", self.cells[..., :0, :])
+        take_sizes_(self, state_dict, prefix, ("knots", "scores", "totals", "cells"), self.scale.device)
         super()._load_from_state_dict(state_dict, prefix, *args)
 
 

@@ -1,0 +1,77 @@
+"""What it costs `auto` that all results of a plate are shifted together, with and without being told the plate.
+
+python scripts/benchmarks/blocks.py                        # seven functions of 4,000 points, shifts of half a deviation
+python scripts/benchmarks/blocks.py --problems tables --shift 1 --seeds 3    # five tables of TORCHBANDITS_DATA
+
+Twelve plates of eight. Noise and shifts are in deviations of the rewards, and regret is 0 at the best arm and 1 at the average
+arm. Differences to the plate that is not told are paired by problem and seed. One thread.
+"""
+
+from __future__ import annotations
+
+import os
+
+# Must be set before NumPy and torch start their threads.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import time
+import warnings
+from typing import Annotated
+
+import numpy as np
+import torch
+import typer
+from long_runs import PROBLEMS
+
+import torchbandits as tb
+from torchbandits.errors import DiagnosticWarning
+
+PLATES, SIZE = 12, 8
+WAYS = ("not told", "told", "less a control", "no shifts")
+
+
+def play(x: np.ndarray, y: np.ndarray, way: str, noise: float, shift: float, seed: int) -> tuple[float, float, float]:
+    """Simple regret, mean regret and processor seconds of one run."""
+    regret = (y.max() - y) / (y.max() - y.mean())
+    bandit = tb.Bandit(tb.auto(batch_size=SIZE), torch.from_numpy(x), generator=torch.Generator().manual_seed(seed))
+    # A control is an arm of no interest of its own, which takes one place on each plate.
+    control, picks, pulled, began = way == "less a control", SIZE - (way == "less a control"), [], time.process_time()
+    for plate in range(PLATES):
+        rng = np.random.default_rng([seed, plate, 11])
+        moved = 0.0 if way == "no shifts" else shift * rng.standard_normal()
+        batch = bandit.ask(exactly=picks)
+        index = batch.index.numpy()
+        told = y[index] + moved + noise * rng.standard_normal(picks)
+        if control:
+            told = told - (moved + noise * rng.standard_normal())
+        bandit.tell(batch, torch.from_numpy(told), block=plate if way == "told" else None)
+        pulled += index.tolist()
+    return float(regret[int(bandit.best_arm())]), float(regret[pulled].mean()), time.process_time() - began
+
+
+def main(
+    problems: Annotated[str, typer.Option(help=f"One of {', '.join(PROBLEMS)}.")] = "functions",
+    noise: float = 0.1,
+    shift: float = 0.5,
+    seeds: int = 3,
+    first: int = 0,
+) -> None:
+    """Print simple and mean regret of each way, and the differences to the plate that is not told, with two standard errors."""
+    warnings.simplefilter("ignore", DiagnosticWarning)
+    found: dict[str, list[tuple[float, float, float]]] = {way: [] for way in WAYS}
+    for x, y in PROBLEMS[problems]():
+        scaled = np.ascontiguousarray((y - y.mean()) / y.std(), np.float64)
+        for seed in range(first, first + seeds):
+            for way in WAYS:
+                found[way].append(play(np.ascontiguousarray(x, np.float64), scaled, way, noise, shift, seed))
+    base = np.array(found["not told"])
+    for way, runs in found.items():
+        less = np.array(runs) - base
+        error = 2 * less.std(axis=0, ddof=1) / len(runs) ** 0.5
+        each = zip(("simple", "mean"), np.mean(runs, axis=0), less.mean(axis=0), error, strict=False)
+        said = "; ".join(f"{name} regret {value:.3f}, {change:+.3f} ± {wide:.3f}" for name, value, change, wide in each)
+        print(f"{way} ({len(runs)} runs, {np.mean(runs, axis=0)[2]:.1f} s): {said}", flush=True)
+
+
+if __name__ == "__main__":
+    typer.run(main)

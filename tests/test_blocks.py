@@ -1,0 +1,359 @@
+"""Rewards told with their block: the shifts of blocks are estimated beside the function, and subtracted."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import oracles
+import pandas as pd
+import pytest
+import torch
+from emulated_device import Lane, on_host
+from problems import generator, rbf
+from scipy import stats
+from test_campaign import campaign, frame, measured
+from test_campaign_cli import refused, run
+
+import torchbandits as tb
+from torchbandits.errors import ArgumentError, ShapeError, UnsupportedError
+from torchbandits.fitting.blocks import _MEAN, _Model
+from torchbandits.ingredients import Priors
+from torchbandits.posteriors.averages import Averages
+from torchbandits.posteriors.blocks import unshifted
+from torchbandits.posteriors.evidence import log_evidence
+
+ARMS = torch.rand(200, 2, dtype=torch.float64, generator=generator(3))
+TRUTH = torch.sin(4 * ARMS[:, 0]) + ARMS[:, 1]
+PLATES, SIZE = 8, 6
+
+
+def shift(plate: int, size: float = 1.0) -> float:
+    return size * float(np.random.default_rng([5, plate]).standard_normal())
+
+
+def rewards(index: torch.Tensor, plate: int, size: float = 1.0) -> torch.Tensor:
+    noise = 0.02 * np.random.default_rng([6, plate]).standard_normal(index.shape)
+    return TRUTH[index] + shift(plate, size) + torch.from_numpy(noise)
+
+
+def played(plates: int = PLATES, size: float = 1.0, blocks: bool = True, **options: Any) -> tb.Bandit:
+    bandit = tb.Bandit(tb.auto(batch_size=SIZE), ARMS, generator=generator(0), **options)
+    told(bandit, range(plates), size, blocks)
+    return bandit
+
+
+def told(bandit: tb.Bandit, plates: range, size: float = 1.0, blocks: bool = True) -> None:
+    for plate in plates:
+        batch = bandit.ask()
+        bandit.tell(batch, rewards(batch.index, plate, size), block=plate if blocks else None)
+
+
+def units(bandit: tb.Bandit) -> Any:
+    return bandit.loop.state.posterior.units
+
+
+# ---------------------------------------------------------------------- the model
+
+
+def cells(c: int = 12) -> tuple[_Model, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(1)
+    x, n, block = rng.random((c, 2)), rng.integers(1, 4, c).astype(float), rng.integers(-1, 3, c)
+    x[3] = x[7]  # the same arm in two blocks
+    block[3], block[7] = 0, 1
+    y, scatter = rng.normal(size=c), rng.random(c) * (n > 1)
+    kernel = Priors().unit_kernel(torch.ones(2, dtype=torch.float64))
+    kernel.base_kernel.lengthscale = torch.tensor([[0.3, 0.7]], dtype=torch.float64)
+    own = Averages(*(torch.from_numpy(v) for v in (x, n, y, scatter)))
+    model = _Model(kernel, Priors(), own, torch.from_numpy(block).double())
+    model.log_noise.fill_(np.log(0.2))
+    model.log_between.fill_(np.log(0.6))
+    return model, x, n, y, block
+
+
+@torch.no_grad()
+def test_shifts_are_those_of_a_dense_mixed_model():
+    model, x, n, y, block = cells()
+    between = 0.6 * ((block[:, None] == block[None]) & (block >= 0))
+    smooth = oracles.matern(2.5, np.array([0.3, 0.7]))(x, x)
+    covariance = smooth + between + _MEAN + np.diag(0.2 / n)
+    np.testing.assert_allclose(model.shifts().numpy(), between @ np.linalg.solve(covariance, y), rtol=1e-9, atol=1e-12)
+
+
+@torch.no_grad()
+def test_the_evidence_is_that_of_all_rewards_with_a_shared_covariance():
+    model, x, n, _, block = cells()
+    each = np.repeat(np.arange(len(n)), n.astype(int))
+    z = np.random.default_rng(2).normal(size=len(each))
+    means = np.array([z[each == i].mean() for i in range(len(n))])
+    scatter = np.array([((z[each == i] - means[i]) ** 2).sum() for i in range(len(n))])
+    shared = 0.6 * ((block[:, None] == block[None]) & (block >= 0)) + _MEAN
+    smooth = oracles.matern(2.5, np.array([0.3, 0.7]))(x, x)
+    expected = stats.multivariate_normal.logpdf(z, cov=(smooth + shared)[np.ix_(each, each)] + 0.2 * np.eye(len(each)))
+    own = Averages(*(torch.from_numpy(v) for v in (x, n, means, scatter)))
+    found = log_evidence(model.kernel, own, torch.tensor(0.2, dtype=torch.float64), shared=torch.from_numpy(shared))
+    assert float(found) == pytest.approx(expected, rel=1e-9)
+
+
+def test_totals_are_those_of_the_rewards_less_their_shifts():
+    rng = np.random.default_rng(4)
+    counts, rows = rng.integers(1, 5, 9), np.array([0, 1, 1, 2, 0, 3, 3, 3, -1])
+    each = [1e6 + rng.normal(size=n) for n in counts]
+    shifts = rng.normal(size=9)
+    table = [[row, 0, len(v), v.sum(), ((v - v.mean()) ** 2).sum(), s] for row, v, s in zip(rows, each, shifts, strict=True)]
+    found = unshifted(torch.tensor(table, dtype=torch.float64), 5)
+    for row in range(5):
+        kept = [v - s for r, v, s in zip(rows, each, shifts, strict=True) if r == row]
+        own = np.concatenate(kept) if kept else np.zeros(0)
+        deviations = ((own - own.mean()) ** 2).sum() if len(own) else 0.0
+        np.testing.assert_allclose(found[row], [own.sum(), (own**2).sum(), deviations], rtol=1e-8, atol=1e-8)
+
+
+# ---------------------------------------------------------------------- what it is for
+
+
+def test_shifts_are_found_and_subtracted():
+    bandit, blind = played(), played(blocks=False)
+    found = units(bandit).shifts(()).numpy()
+    true = np.array([shift(plate) for plate in range(PLATES)])
+    # All rewards may be shifted by the same amount without any difference to the arms.
+    error = (found - found.mean()) - (true - true.mean())
+    assert np.abs(error).max() < 0.25
+    wrong = [
+        (own.posterior(ARMS).mean - TRUTH).sub((own.posterior(ARMS).mean - TRUTH).mean()).abs().mean().item()
+        for own in (bandit, blind)
+    ]
+    assert wrong[0] < 0.5 * wrong[1]
+    assert TRUTH.max() - TRUTH[bandit.best_arm()] < 0.1
+    assert f"shifted together, by about {np.sqrt((found**2).mean()):.2g} over {PLATES} blocks" in str(bandit.explain())
+    assert bandit.explain().shifts == tuple(found)
+    assert blind.explain().shifts == ()
+
+
+def test_blocks_without_shifts_change_little():
+    known, blind = played(size=0.0), played(size=0.0, blocks=False)
+    assert np.abs(units(known).shifts(()).numpy()).max() < 0.05
+    assert TRUTH[known.best_arm()] >= TRUTH[blind.best_arm()] - 0.05
+
+
+def test_a_block_shifted_further_is_the_same_block():
+    """Adding a number to all rewards of a block changes its shift by nearly that number, and the arms hardly."""
+    index = torch.randperm(len(ARMS), generator=generator(1))[:48]
+    found = []
+    for more in (0.0, 3.0):
+        bandit = tb.Bandit(tb.auto(), ARMS, generator=generator(0))
+        block = torch.arange(48) % 4
+        bandit.tell(index, TRUTH[index] + more * (block == 2), block=block)
+        found.append((units(bandit).shifts(()), bandit.posterior(ARMS).mean - bandit.posterior(ARMS).mean.mean()))
+    moved = found[1][0] - found[0][0]
+    # The mean of all shifts is not known.
+    torch.testing.assert_close(moved - moved.mean(), torch.tensor([-0.75, -0.75, 2.25, -0.75]).double(), atol=0.02, rtol=0)
+    torch.testing.assert_close(found[1][1], found[0][1], atol=0.05, rtol=0)
+
+
+def test_rewards_of_before_and_without_a_block_are_kept():
+    index = torch.arange(0, 60, 3)
+    bandit = tb.Bandit(tb.auto(), ARMS, generator=generator(0))
+    bandit.tell(index, TRUTH[index])
+    bandit.tell(index[:10], TRUTH[index[:10]] + 2, block=7)
+    bandit.tell(index[10:15], TRUTH[index[10:15]])
+    statistics = bandit.loop.state.statistics
+    averages = units(bandit).averages(statistics)
+    np.testing.assert_allclose(averages.numpy(), TRUTH[index].numpy(), atol=0.1)
+    assert float(units(bandit).shifts(())) == pytest.approx(2, abs=0.2)
+    assert bandit.counts[index].tolist() == [2] * 15 + [1] * 5
+
+
+def test_yes_and_no_have_no_shifts():
+    bandit = tb.Bandit(tb.auto(), ARMS, generator=generator(0))
+    index = torch.arange(0, 40)
+    bandit.tell(index, TRUTH[index] > 1, block=index // 10)
+    assert units(bandit).shifts(()).abs().max() == 0
+    assert bandit.explain().two_values
+
+
+def test_failures_are_no_rewards_of_a_block():
+    bandit = tb.Bandit(tb.auto(), ARMS, generator=generator(0))
+    index = torch.arange(0, 40)
+    values = torch.where(index % 5 == 0, torch.nan, TRUTH[index] + (index // 10))
+    bandit.tell(index, values, failures="forget", block=index // 10)
+    shifts = units(bandit).shifts(())
+    assert (shifts.diff() - 1).abs().max() < 0.3
+    assert bandit.pulls == 32
+
+
+# ---------------------------------------------------------------------- laws
+
+
+def test_a_resumed_run_goes_on_as_if_it_had_not_stopped(tmp_path: Path):
+    whole, path = played(6), tmp_path / "run.journal"
+    own = tb.Journal(path)
+    played(3, journal=own)
+    own.close()
+    bandit = tb.Bandit(tb.auto(batch_size=SIZE), ARMS, generator=generator(0), journal=path)
+    told(bandit, range(3, 6))
+    assert torch.equal(units(bandit).cells, units(whole).cells)
+    assert torch.equal(bandit.ask().index, whole.ask().index)
+
+
+def test_a_saved_state_has_the_blocks_and_one_of_before_has_none():
+    bandit = played(4)
+    other = tb.Bandit(tb.auto(batch_size=SIZE), ARMS, generator=generator(1))
+    other.load_state_dict(bandit.state_dict())
+    for own in (bandit, other):
+        told(own, range(4, 6))
+    assert torch.equal(units(bandit).cells, units(other).cells)
+    assert torch.equal(bandit.ask().index, other.ask().index)
+    without = played(4, blocks=False)
+    before = without.state_dict()
+    assert not any(key.endswith("cells") for key in before["state"])
+    other.load_state_dict(before)
+    assert not units(other).blocked
+    assert torch.equal(other.ask().index, without.ask().index)
+
+
+def test_batch_rows_are_independent():
+    arms = torch.stack([ARMS, ARMS.flip(0)])
+    index = torch.stack([torch.arange(0, 40), torch.arange(40, 80)])
+    block = torch.stack([torch.arange(40) // 10, torch.arange(40) % 4])
+    y = torch.stack([TRUTH, TRUTH.flip(0)]).gather(-1, index) + block
+    rows = tb.Bandit(tb.auto(), arms, generator=[generator(0), generator(1)])
+    rows.tell(index, y, block=block)
+    for row in range(2):
+        alone = tb.Bandit(tb.auto(), arms[row], generator=generator(0))
+        alone.tell(index[row], y[row], block=block[row])
+        torch.testing.assert_close(units(rows).shifts((row,)), units(alone).shifts(()), rtol=1e-6, atol=1e-8)
+        torch.testing.assert_close(rows.posterior(arms).mean[row], alone.posterior(arms[row]).mean, rtol=1e-6, atol=1e-8)
+
+
+def test_on_a_device_picks_are_those_of_the_host(lane: Lane):
+    own = played(4)
+    expected, cells = own.ask().index, units(own).cells
+    with lane():
+        bandit = tb.Bandit(tb.auto(batch_size=SIZE), ARMS.to("cuda"), generator=generator(0))
+        for plate in range(4):
+            batch = bandit.ask()
+            bandit.tell(batch, rewards(batch.index.cpu(), plate).to("cuda"), block=plate)
+        assert torch.equal(on_host(bandit.ask().index.cpu()), expected)
+        torch.testing.assert_close(on_host(units(bandit).cells.cpu()), cells)
+
+
+def test_float32_arms_in_a_copy():
+    bandit = tb.Bandit(tb.auto(), ARMS.float(), generator=generator(0))
+    index = torch.arange(0, 40)
+    bandit.tell(index, TRUTH[index] + index // 10, block=index // 10)
+    other = copy.deepcopy(bandit)
+    assert (units(other).shifts(()).diff() - 1).abs().max() < 0.3
+    assert torch.equal(other.ask().index, bandit.ask().index)
+
+
+def test_each_outcome_has_shifts_of_its_own():
+    aim = tb.outcomes.pareto({"a": tb.auto(), "b": tb.auto()})
+    bandit = tb.OutcomeBandit(aim, ARMS, generator=generator(0))
+    index, block = torch.arange(0, 40), torch.arange(40) // 10
+    both = torch.stack([TRUTH[index] + block, 1 - TRUTH[index] - 2 * block], dim=-1)
+    bandit.tell(index, both, block=block)
+    found = [units(bandit).shifts((row,)).diff() for row in range(2)]
+    assert (found[0] - 1).abs().max() < 0.3
+    assert (found[1] + 2).abs().max() < 0.3
+    assert str(bandit.explain()).count("shifted together") == 2
+
+
+# ---------------------------------------------------------------------- bad input
+
+
+def test_other_policies_say_what_to_do():
+    bandit = tb.Bandit(tb.gp_ucb(rbf(), noise_std=0.1), ARMS, generator=generator(0))
+    with pytest.raises(UnsupportedError, match=r"leave out block=, use auto, or subtract the average of a control"):
+        bandit.tell([0, 1], [1.0, 2.0], block=3)
+
+
+@pytest.mark.usefixtures("annotations_not_enforced")
+@pytest.mark.parametrize(
+    ("block", "error", "message"),
+    [
+        (torch.tensor([1, 2, 3]), ShapeError, r"one number, or shaped like the rewards, \(2,\), got \(3,\)"),
+        (0.5, ShapeError, "whole numbers, such as the number of the plate"),
+        (True, ShapeError, "whole numbers"),
+        (-1, ArgumentError, "from 0 to 2\\^53, got -1"),
+        (1 << 60, ArgumentError, "from 0 to 2\\^53"),
+    ],
+)
+def test_wrong_blocks_are_refused(block, error, message):
+    bandit = tb.Bandit(tb.auto(), ARMS, generator=generator(0))
+    with pytest.raises(error, match=message):
+        bandit.tell([0, 1], [1.0, 2.0], block=block)
+    assert bandit.pulls == 0
+
+
+# ---------------------------------------------------------------------- campaigns
+
+
+def by_day(plate: pd.DataFrame, day: int, more: float) -> pd.DataFrame:
+    table = measured(plate).assign(day=f"2026-11-0{day}")
+    return table.assign(**{"yield": table["yield"] + more})
+
+
+def test_a_campaign_reads_the_blocks_of_its_results(tmp_path: Path):
+    c = campaign(policy=None, journal=tmp_path / "lab.journal", generator=generator(0), minimize=True)
+    for day, more in enumerate((0.0, 20.0, -10.0, 5.0), start=1):
+        c.tell(by_day(c.ask(8), day, more), block="day")
+    # The first plate has six rows.
+    found = np.array(c.explain().shifts)
+    assert len(found) == 4
+    assert "shifted together" in str(c.explain())
+    true = np.array([20.0, 5.0, 0.0, -10.0])
+    np.testing.assert_allclose(np.sort(found) - found.mean(), np.sort(true) - true.mean(), atol=4)
+    last = c.results().iloc[-1]
+    c.correct(last["id"], 47.0, was=last["yield"])
+    assert len(c.explain().shifts) == 4
+    expected = c.explain().shifts
+    c.close()
+    again = campaign(policy=None, journal=tmp_path / "lab.journal", generator=generator(0), minimize=True)
+    assert again.explain().shifts == expected
+
+
+def test_labels_are_the_same_in_a_spreadsheet_and_in_a_text_file(tmp_path: Path):
+    found = []
+    for ending in ("csv", "xlsx"):
+        c = campaign(policy=None, generator=generator(0))
+        for lot in (1, 2):
+            plate = measured(c.ask(8)).assign(lot=lot, day=pd.Timestamp(f"2026-11-0{lot}"))
+            path = tmp_path / f"{lot}.{ending}"
+            plate.to_csv(path, index=False) if ending == "csv" else plate.to_excel(path, index=False)
+            c.tell(path, block="day" if lot == 1 else "lot")
+        found.append(units(c.bandit).cells[:, 1].unique().tolist())
+    assert found[0] == found[1]
+    assert len(found[0]) == 2
+
+
+def test_results_without_their_block_are_refused():
+    c = campaign(policy=None, generator=generator(0))
+    plate = measured(c.ask(6))
+    with pytest.raises(ArgumentError, match="no column 'plate' for the block of each result"):
+        c.tell(plate, block="plate")
+    with pytest.raises(ArgumentError, match=r"column 'plate', row 1: the block is empty. Fill in where or when"):
+        c.tell(plate.assign(plate=["A", None, "A", "A", "A", "A"]), block="plate")
+    assert c.bandit.pulls == 0
+    other = campaign(generator=generator(0))
+    plate = measured(other.ask(1)).assign(plate="A")
+    with pytest.raises(UnsupportedError, match="does not estimate what the rewards of a block have in common"):
+        other.tell(plate, block="plate")
+
+
+def test_the_command_line_names_the_column(tmp_path: Path):
+    frame().to_csv(tmp_path / "candidates.csv", index=False)
+    folder = ("--folder", str(tmp_path))
+    run("new", str(tmp_path / "candidates.csv"), "--objective", "yield", *folder)
+    for number in (1, 2):
+        run("ask", "-n", "8", "--output", str(tmp_path / "plate.csv"), *folder)
+        plate = pd.read_csv(tmp_path / "plate.csv", dtype={"id": str})
+        path = tmp_path / f"results{number}.csv"
+        by_day(plate, number, 10.0 * number).to_csv(path, index=False)
+        assert "8 measurements" in run("tell", str(path), "--block", "day", *folder) or number == 1
+    assert "no column 'plate'" in refused("tell", str(path), "--block", "plate", *folder)
+    run("ask", "-n", "8", "--output", str(tmp_path / "plate.csv"), *folder)
+    by_day(pd.read_csv(tmp_path / "plate.csv", dtype={"id": str}), 3, 0.0).to_csv(path, index=False)
+    assert "they count as if their block had no shift" in " ".join(run("tell", str(path), *folder).split())

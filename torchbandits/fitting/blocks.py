@@ -1,0 +1,132 @@
+r"""What the rewards of a block, such as a plate or a day, have in common beside their arms: a shift that is random.
+
+.. math:: y = f(x) + b_B + \varepsilon, \quad b_B \sim N(0, \tau^2)
+
+The shifts are estimated together with f, so that a plate of better arms is not taken for a better plate.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import gpytorch
+import numpy as np
+import torch
+from torch import Tensor
+
+from torchbandits.fitting.climb import minimize
+from torchbandits.fitting.standardized import Priors
+from torchbandits.kernels import kernel_matrix, kernel_row
+from torchbandits.linalg import cholesky
+from torchbandits.posteriors import GaussianProcess
+from torchbandits.posteriors.averages import FEWEST, Averages
+from torchbandits.posteriors.evidence import log_evidence
+from torchbandits.posteriors.two_values import two_values
+from torchbandits.tanimoto import tanimoto_scale
+
+# Mean and standard deviation of the logarithm of τ², for rewards of unit variance.
+_PRIOR = (-3.0, 2.0)
+# Variance of the unknown mean of all rewards, for rewards of unit variance.
+_MEAN = 10.0
+# Number of cells that tell the hyper-parameters.
+_MOST = 500
+_ITERATIONS = 60
+
+
+@torch.no_grad()
+def subtract_shifts_(posterior: GaussianProcess, priors: Priors, rows: Tensor) -> None:
+    """Estimate the shift of every block, and subtract it from the totals of the posterior's units.
+
+    The hyper-parameters maximise the evidence of the averages of all cells times the priors, and each shift is then its
+    posterior mean. With less than two blocks (rewards without a block count as one), with fewer than five cells, and where
+    rewards have two values, shifts are 0.
+
+    Args:
+        posterior: Posterior with `units`, whose rewards are recorded by block.
+        priors: Priors of the hyper-parameters.
+        rows: `batch_shape` booleans, the rows to estimate.
+
+    Cost: O(min(c, 500)³) per iteration and O(c³) once, for c rewards told (equal arms of a block included).
+    """
+    units, statistics = posterior.units, posterior.statistics
+    assert units is not None
+    cells = units.cells.clone()
+    for place in np.ndindex(*posterior.batch_shape):
+        own = cells[place]
+        there = own[:, 0] >= 0
+        if not bool(rows[place]) or not bool(there.any()):
+            continue
+        points = statistics.points[place][own[there, 0].long()] / units.features[place]
+        similarity = tanimoto_scale(kernel_row(posterior.kernel, posterior.batch_shape, place)) is not None
+        kernel = priors.unit_similarity(points) if similarity else priors.unit_kernel(units.features[place])
+        own[there, 5] = _shifts(kernel, priors, points, own[there])
+    units.shift_(cells)
+
+
+def _shifts(kernel: gpytorch.kernels.ScaleKernel, priors: Priors, points: Tensor, cells: Tensor) -> Tensor:
+    """The shift of each cell of one batch row, `c`."""
+    _, block, n, s, deviations, _ = cells.unbind(dim=-1)
+    averages, none = s / n, torch.zeros_like(s)
+    if len(n) < FEWEST or len(block.unique()) < 2 or two_values(n, averages, deviations) is not None:
+        return none
+    scale = averages.std()
+    if not float(scale) > 0:
+        return none
+    seen = Averages(points, n, (averages - averages.mean()) / scale, deviations / scale**2)
+    model = _Model(kernel, priors, seen, block)
+    model.fit()
+    shift = scale * model.shifts()
+    return shift if bool(shift.isfinite().all()) else none
+
+
+class _Model:
+    """The joint model of function, shifts and noise, for rewards of unit variance."""
+
+    def __init__(self, kernel: gpytorch.kernels.ScaleKernel, priors: Priors, cells: Averages, block: Tensor) -> None:
+        self.kernel, self.priors, self.cells, self.block = kernel, priors, cells, block
+        self.log_noise = cells.weights.new_tensor(priors.noise[0])
+        self.log_between = cells.weights.new_tensor(_PRIOR[0])
+
+    def fit(self) -> None:
+        """Maximise evidence times priors over the hyper-parameters."""
+        kept = torch.linspace(0, len(self.block) - 1, min(_MOST, len(self.block)), dtype=torch.float64).round().long()
+        own, c = kept.to(self.block.device), self.cells
+        some = Averages(c.points[own], c.weights[own], c.residuals[own], c.scatter[own])
+        block = self.block[own]
+        free = {name: p for name, p in self.kernel.named_parameters() if p.requires_grad}
+        free |= {"noise": self.log_noise.requires_grad_(), "between": self.log_between.requires_grad_()}
+
+        def closure() -> tuple[Tensor, Sequence[Tensor]]:
+            with torch.enable_grad():
+                worse = -self._log_posterior(some, block)
+                slopes = torch.autograd.grad(worse, list(free.values()))
+            good = bool(worse.isfinite()) and all(bool(slope.isfinite().all()) for slope in slopes)
+            return (worse, slopes) if good else (worse.new_tensor(1e10), [torch.zeros_like(p) for p in free.values()])
+
+        minimize(closure, free, {"noise": math.log(self.priors.least_noise), "between": -12.0}, {}, _ITERATIONS)
+        for parameter in free.values():
+            parameter.requires_grad_(False)
+
+    def shifts(self) -> Tensor:
+        """The posterior mean of the shift of each cell, `c`."""
+        x = self.cells.points
+        own = self._between(self.block)
+        covariance = kernel_matrix(self.kernel, x, x) + own + _MEAN + torch.diag(self.log_noise.exp() / self.cells.weights)
+        factor, good = cholesky(covariance)
+        if good is not None and not bool(good):
+            return torch.full_like(self.block, torch.nan)
+        return own @ torch.cholesky_solve(self.cells.residuals.unsqueeze(-1), factor).squeeze(-1)
+
+    def _between(self, block: Tensor) -> Tensor:
+        """The covariance of the shifts, `c x c`: τ² for two rewards of the same block."""
+        return self.log_between.exp() * ((block.unsqueeze(-1) == block) & (block >= 0))
+
+    def _log_posterior(self, cells: Averages, block: Tensor) -> Tensor:
+        noise = self.log_noise.exp()
+        value = log_evidence(self.kernel, cells, noise, shared=self._between(block) + _MEAN)
+        for log, (mean, deviation) in ((self.log_noise, self.priors.noise), (self.log_between, _PRIOR)):
+            value = value - 0.5 * ((log - mean) / deviation).square()
+        for _, part, prior, closure, _ in self.kernel.named_priors():
+            value = value + prior.log_prob(closure(part)).sum()
+        return value

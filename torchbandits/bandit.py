@@ -296,12 +296,12 @@ class Bandit(Readable):
         if own is not None:
             own = check_noise_var(own, index.shape, mask & ~given.isnan(), loop.device)
         forgets = failures == "forget"
-        blocks = self._blocks(block, index.shape)
+        blocks = None if block is None else self._blocks(block, index.shape)
         return self.recorder.tell(
             index, mask, given, forgets=forgets, whole=whole, selected=selected, noise_var=own, block=blocks
         )
 
-    def _blocks(self, block: ArrayLike | None, shape: torch.Size) -> Tensor | None:
+    def _blocks(self, block: ArrayLike, shape: torch.Size) -> Tensor:
         """The number of the block of each reward.
 
         Raises:
@@ -311,7 +311,7 @@ class Bandit(Readable):
             "this policy does not estimate what the rewards of a block have in common: leave out block=, use auto, or subtract "
             "the average of a control from the rewards of each block."
         )
-        require(block is None or self.policy.takes_blocks, message, UnsupportedError)
+        require(self.policy.takes_blocks, message, UnsupportedError)
         return check_block(block, shape, self.loop.device)
 
     @one_at_a_time

@@ -182,9 +182,9 @@ class OutcomeBandit(Bandit):
             noise_var = own if own.dim() == 0 else own.movedim(-1, -2)
         spread = self._spread(index, mask)
         picks = Selection(self.loop.points(spread), spread, spread >= 0) if isinstance(selection, Selection) else spread
-        blocks = self._blocks(block, index.shape)
-        beside = {"noise_var": noise_var, "block": None if blocks is None else blocks.unsqueeze(-2).expand(spread.shape)}
-        return super().tell(picks, values, failures="forget", **beside)
+        if block is not None:
+            block = self._blocks(block, index.shape).unsqueeze(-2).expand(spread.shape)
+        return super().tell(picks, values, failures="forget", noise_var=noise_var, block=block)
 
     @one_at_a_time
     def observe(

@@ -431,16 +431,14 @@ def check_noise_var(noise_var: Any, shape: torch.Size, told: Tensor, device: tor
     return v
 
 
-def check_block(block: Any, shape: torch.Size, device: torch.device) -> Tensor | None:
+def check_block(block: Any, shape: torch.Size, device: torch.device) -> Tensor:
     """Numbers of blocks, one number or one per reward, expanded to the shape of the rewards, int64 on `device`.
 
     Args:
-        block: A whole number from 0 on, or such numbers `batch_shape x q`; None for rewards without a block.
+        block: A whole number from 0 on, or such numbers `batch_shape x q`.
         shape: Shape of the rewards.
         device: Device of the posterior.
     """
-    if block is None:
-        return None
     numbers = as_tensor("block", block, device=None if isinstance(block, Tensor) else device)
     whole = not (numbers.dtype == torch.bool or numbers.is_floating_point() or numbers.is_complex())
     if not whole:

@@ -63,15 +63,10 @@ class BatchedPureExploration(Phased[EliminationState]):
         """The lengths of the batches, which add up to the horizon."""
         return batch_lengths(self.horizon, self.delay or 0)
 
-    @property
-    def batches(self) -> Batches:
-        """The lengths, and the number of rewards that may be missing when a batch ends."""
-        return Batches(self.lengths, self.delay or 0)
-
     @without_gradients
     def init(self, arms: Arms, generators: Generators, batch_shape: torch.Size) -> EliminationState:
         """Make a fresh state, in which all arms are alive. Cost O(A (d + log A))."""
-        return begin(self, arms, generators, batch_shape, self.batches)
+        return begin(self, arms, generators, batch_shape, Batches(self.lengths, self.delay or 0))
 
     @without_gradients
     def select(
@@ -84,20 +79,18 @@ class BatchedPureExploration(Phased[EliminationState]):
     ) -> tuple[Selection, Evidence]:
         """Select the remaining picks of the batch. Cost O(K²) per pick for K survivors up to a thousand; beyond that at least
         O(A) per pick."""
-        asked = {"limit": limit, "available": available, "exactly": exactly}
-        return remaining_picks(self, state, self.batches, self.max_batch_size, _largest_variance, asked)
+        return remaining_picks(self, state, _largest_variance, limit, available, exactly)
 
     @without_gradients
     def update(self, state: EliminationState, pulls: Pulls) -> EliminationState:
         """Learn the pulls. Pulls of survivors count towards the batch, and the last of them ends it. Cost O(A u) per distinct
         arm, and a sweep over the arms where a batch ends."""
-        return learn(self, state, self.batches, pulls)
+        return learn(self, state, pulls)
 
     @without_gradients
     def bounds(self, state: EliminationState) -> tuple[Tensor, Tensor]:
         """The bounds of the last finished batch. Bounds read at every pull within a batch would need a wider union bound."""
-        survivors = state.survivors
-        return survivors.upper, survivors.lower
+        return state.survivors.upper, state.survivors.lower
 
 
 def _largest_variance(state: EliminationState, candidates: Tensor, room: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -71,6 +70,7 @@ class Survivors(nn.Module):
 
     def __init__(self, alive: Tensor, upper: Tensor, lower: Tensor, batches: Batches) -> None:
         super().__init__()
+        self.batches = batches
         for name, value in (("alive", alive), ("upper", upper), ("lower", lower)):
             self.register_buffer(name, value)
         self.register_buffer("batch", torch.zeros_like(upper, dtype=torch.int64))
@@ -79,19 +79,20 @@ class Survivors(nn.Module):
         if batches.anew:
             self.register_buffer("stale", torch.zeros_like(upper, dtype=torch.bool))
 
-    def eliminate_(self, mean: Tensor, spread: Tensor, over: Tensor, *, drifts: bool = False) -> None:
+    def eliminate_(self, mean: Tensor, spread: Tensor, over: Tensor) -> None:
         """Discard the arms whose upper bound is below the best lower bound, in the batch rows whose batch is finished.
 
         Args:
             mean: `batch_shape x A`, posterior mean given the batch, reward units.
             spread: `batch_shape x A`, width times standard deviation.
             over: `batch_shape` booleans, rows whose batch is finished.
-            drifts: Whether each batch bounds another function, so that its bounds replace those of earlier batches.
         """
         upper = (mean + spread).masked_fill(~self.alive, -torch.inf)
         lower = (mean - spread).masked_fill(~self.alive, -torch.inf)
         top, best = upper.amax(dim=-1), lower.amax(dim=-1)
         self.alive = self.alive & ((upper >= best.unsqueeze(-1)) | ~over.unsqueeze(-1))
+        # Under a drift each batch bounds another function, so that its bounds replace those of earlier batches.
+        drifts = self.batches.anew
         self.upper = torch.where(over, top if drifts else torch.minimum(self.upper, top), self.upper)
         self.lower = torch.where(over, best if drifts else torch.maximum(self.lower, best), self.lower)
         self.batch = self.batch + over
@@ -131,24 +132,15 @@ def begin(
 def remaining_picks(
     policy: Phased[EliminationState],
     state: EliminationState,
-    batches: Batches,
-    most: int | None,
     explore: Explore,
-    asked: dict[str, Any],
+    limit: Tensor | None,
+    available: Tensor | None,
+    exactly: int | None,
 ) -> tuple[Selection, Evidence]:
-    """The remaining picks of the batch.
-
-    Args:
-        policy: The policy, for its posterior and width.
-        state: State of this policy.
-        batches: Lengths of all batches.
-        most: Maximum number of picks of one selection; None for the whole batch.
-        explore: Function that chooses the picks of a batch.
-        asked: The arguments `limit`, `available` and `exactly` of `Policy.select`.
-    """
-    rows, inner, survivors = state.rows, state.inner, state.survivors
-    limit, exactly = asked["limit"], asked["exactly"]
-    offered = offers(rows, asked["available"])
+    """The remaining picks of the batch, which `explore` chooses; the other arguments are those of `Policy.select`."""
+    rows, inner, survivors, most = state.rows, state.inner, state.survivors, policy.most_picks
+    batches = survivors.batches
+    offered = offers(rows, available)
     candidates = survivors.alive & offered
     wanted = batches.rewards(survivors.batch)
     resting = wanted.isinf() | ~candidates.any(dim=-1)
@@ -166,22 +158,22 @@ def remaining_picks(
     return Selection(rows.points(index), index, index >= 0), evidence
 
 
-def learn(policy: Phased[EliminationState], state: EliminationState, batches: Batches, pulls: Pulls) -> EliminationState:
+def learn(policy: Phased[EliminationState], state: EliminationState, pulls: Pulls) -> EliminationState:
     """Learn the pulls. Pulls of survivors count towards the batch, and the last of them ends it. If rewards may be late, the
     batch ends once all its picks have been made and all but `late` of their rewards are known."""
     one_by_one = not (pulls.history or pulls.index is None)
+    inner, survivors, batches = state.inner, state.survivors, state.survivors.batches
     if batches.anew and one_by_one:
         assert pulls.mask is not None
-        stale = state.survivors.stale & pulls.mask.any(dim=-1)
+        stale = survivors.stale & pulls.mask.any(dim=-1)
         if bool(stale.any()):
             restart_(state, stale, _OF_PERIOD)
-            state.survivors.stale = state.survivors.stale & ~stale
+            survivors.stale = survivors.stale & ~stale
     policy.learn(state, pulls)
     if not one_by_one:
         return state
     assert pulls.index is not None
     assert pulls.mask is not None
-    inner, survivors = state.inner, state.survivors
     index, wanted = state.rows.entry(pulls.index), batches.rewards(survivors.batch)
     counted = pulls.mask & survivors.alive.gather(-1, index.clamp_min(0)) & wanted.isfinite().unsqueeze(-1)
     if bool(counted.any()):
@@ -198,7 +190,7 @@ def learn(policy: Phased[EliminationState], state: EliminationState, batches: Ba
         over = over & (survivors.since + unsettled >= batches.picks(survivors.batch)) & pulls.mask.any(dim=-1)
         survivors.since = torch.where(over, -unsettled, survivors.since)
     if bool(over.any()):
-        survivors.eliminate_(*policy.marginals(inner), over, drifts=batches.anew)
+        survivors.eliminate_(*policy.marginals(inner), over)
         restart_(inner, over)
         ended = over & (survivors.batch == len(batches.lengths))
         if batches.anew and bool(ended.any()):

@@ -65,15 +65,10 @@ class RandomExploration(Phased[EliminationState]):
         first = math.isqrt(self.horizon - 1) + 1 if self.first_batch is None else self.first_batch
         return doubling_lengths(self.horizon, first)
 
-    @property
-    def batches(self) -> Batches:
-        """The lengths, and whether the policy restarts from scratch after the last batch."""
-        return Batches(self.lengths, anew=bool(self.anew))
-
     @without_gradients
     def init(self, arms: Arms, generators: Generators, batch_shape: torch.Size) -> EliminationState:
         """Make a fresh state, in which all arms are alive. Cost O(A (d + log A))."""
-        return begin(self, arms, generators, batch_shape, self.batches)
+        return begin(self, arms, generators, batch_shape, Batches(self.lengths, anew=bool(self.anew)))
 
     @without_gradients
     def select(
@@ -85,20 +80,18 @@ class RandomExploration(Phased[EliminationState]):
         exactly: int | None = None,
     ) -> tuple[Selection, Evidence]:
         """Draw the remaining picks of the batch. Cost O(A + q)."""
-        asked = {"limit": limit, "available": available, "exactly": exactly}
-        return remaining_picks(self, state, self.batches, self.max_batch_size, _drawn, asked)
+        return remaining_picks(self, state, _drawn, limit, available, exactly)
 
     @without_gradients
     def update(self, state: EliminationState, pulls: Pulls) -> EliminationState:
         """Learn the pulls. Pulls of survivors count towards the batch, and the last of them ends it. Cost O(A u) per distinct
         arm, and a sweep over the arms where a batch ends."""
-        return learn(self, state, self.batches, pulls)
+        return learn(self, state, pulls)
 
     @without_gradients
     def bounds(self, state: EliminationState) -> tuple[Tensor, Tensor]:
         """The bounds of the last finished batch. Bounds read at every pull within a batch would need a wider union bound."""
-        survivors = state.survivors
-        return survivors.upper, survivors.lower
+        return state.survivors.upper, state.survivors.lower
 
 
 def _drawn(state: EliminationState, candidates: Tensor, room: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:

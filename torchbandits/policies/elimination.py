@@ -115,7 +115,7 @@ class EliminationState(PhasedState):
     """
 
     def __init__(self, phased: PhasedState, survivors: Survivors) -> None:
-        super().__init__(phased.table, phased.generators, phased.inner, counts_batches=phased.counts_batches)
+        super().__init__(phased, phased.inner)
         self.survivors = survivors
 
 

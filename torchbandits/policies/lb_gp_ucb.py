@@ -102,7 +102,7 @@ class BalancedState(PhasedState):
     """
 
     def __init__(self, phased: PhasedState, balance: Balance) -> None:
-        super().__init__(phased.table, phased.generators, phased.inner, counts_batches=phased.counts_batches)
+        super().__init__(phased, phased.inner)
         self.balance = balance
 
 
@@ -145,8 +145,7 @@ class LengthscaleBalancing(Phased[BalancedState]):
         inner = replace(self.engine, kernel=stack_kernels(kernels, levels)).init(arms, generators, levels)
         # Most candidates have lengthscales that do not fit, by design: only the public posterior is watched for bad scales.
         inner.scale = ScaleWatch(next_size=_NEVER, next_tells=_NEVER)
-        phased = PhasedState(outer.table, generators, inner, counts_batches=outer.counts_batches)
-        return BalancedState(phased, Balance(candidates, batch_shape, arms.device))
+        return BalancedState(PhasedState(outer, inner), Balance(candidates, batch_shape, arms.device))
 
     @without_gradients
     def select(

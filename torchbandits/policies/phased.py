@@ -11,7 +11,7 @@ import gpytorch
 import torch
 from torch import Tensor
 
-from torchbandits.arms import ArmRows, ArmTable
+from torchbandits.arms import ArmRows
 from torchbandits.checks import check_whole
 from torchbandits.errors import NumericalError, require
 from torchbandits.gradients import without_gradients
@@ -30,14 +30,12 @@ class PhasedState(TableState):
     """The state of a policy that works in phases.
 
     Args:
-        table: Exact posterior of all pulls on the arms.
-        generators: One CPU generator per batch row; held and advanced.
+        outer: State of all pulls, with the exact posterior, whose table and generators are used.
         inner: State of the pulls that count towards the phases.
-        counts_batches: See `GaussianState`.
     """
 
-    def __init__(self, table: ArmTable, generators: Generators, inner: TableState, *, counts_batches: bool = True) -> None:
-        super().__init__(table, generators, counts_batches=counts_batches)
+    def __init__(self, outer: TableState, inner: TableState) -> None:
+        super().__init__(outer.table, outer.generators, counts_batches=outer.counts_batches)
         self.inner = inner
 
     def forget_derived_(self) -> None:
@@ -95,7 +93,7 @@ class Phased(Policy[P], ABC):
         """Make a fresh state, with an inner state of batch shape `(*levels, *batch_shape)`."""
         outer = self.engine.init(arms, generators, batch_shape)
         inner = self.engine.init(arms, generators, torch.Size((*levels, *batch_shape)))
-        return PhasedState(outer.table, generators, inner, counts_batches=outer.counts_batches)
+        return PhasedState(outer, inner)
 
     @without_gradients
     def width(self, state: P) -> Tensor:

@@ -551,6 +551,8 @@ def kernel_row(kernel: gpytorch.kernels.Kernel, batch_shape: torch.Size, place: 
 
 def stack_kernels(rows: Sequence[gpytorch.kernels.Kernel], batch_shape: torch.Size) -> gpytorch.kernels.Kernel:
     """The kernel whose batch rows are the given kernels, in row-major order: the inverse of `kernel_row`."""
+    if not batch_shape:
+        return rows[0]
     stacked = expand_kernel(rows[0], batch_shape)
     own = [dict(row.named_parameters()) for row in rows]
     for name, parameter in stacked.named_parameters():

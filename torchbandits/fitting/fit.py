@@ -113,7 +113,7 @@ def fit_kernel_(
     }
     if bool(columns["accepted"].any()):
         lam = own / noise_share if noise else posterior.regularization
-        posterior.set_kernel_(stack_kernels(kernels, shape) if shape else kernels[0], lam)
+        posterior.set_kernel_(stack_kernels(kernels, shape), lam)
     lam = posterior.regularization
     report = FitReport(**columns, reasons=tuple(reasons), regularization=lam, noise_variance=noise_share * lam)
     if found:

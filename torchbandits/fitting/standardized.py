@@ -168,7 +168,7 @@ def fit_standardized_(
         fits.append(climb)
     units.rescale_(scale)
     statistics.retell_(units.told(statistics), rows)
-    kernel = stack_kernels(kernels, shape) if shape else kernels[0]
+    kernel = stack_kernels(kernels, shape)
     posterior.set_kernel_(with_effect(kernel, variances) if bool(variances.any()) else kernel, lam)
     return _report(fits, rows, lam)
 

@@ -87,8 +87,7 @@ class FromData:
             return self.priors.similarity().to(ones), Units(ones.expand(*batch_shape, -1))
         ranges = ranges_of(arms)
         rows = [self.priors.kernel(row) for row in ranges.reshape(-1, ranges.shape[-1])]
-        kernel = stack_kernels(rows, ranges.shape[:-1]) if ranges.dim() > 1 else rows[0]
-        return kernel, Units(ranges.expand(*batch_shape, -1))
+        return stack_kernels(rows, ranges.shape[:-1]), Units(ranges.expand(*batch_shape, -1))
 
     def width(self, state: GaussianState, width: Width) -> Width:
         """The width that is used on the arms of a state, where `width` is the policy's width."""
@@ -188,7 +187,7 @@ class FromData:
         for place in np.ndindex(*shape):
             kernels.append(kernel_row(posterior.kernel, shape, place))
             kernels[-1].base_kernel.lengthscale = kernels[-1].base_kernel.lengthscale.detach() * factors[place]
-        posterior.set_kernel_(stack_kernels(kernels, shape) if shape else kernels[0], posterior.regularization)
+        posterior.set_kernel_(stack_kernels(kernels, shape), posterior.regularization)
         self.refit(state, due)
 
     def in_dtype_of_arms(self, state: GaussianState, pulls: Pulls) -> Pulls:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import copy
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import gpytorch
@@ -135,12 +134,11 @@ class LengthscaleBalancing(Phased[BalancedState]):
     @without_gradients
     def init(self, arms: Arms, generators: Generators, batch_shape: torch.Size) -> BalancedState:
         """Make a fresh state. Cost O(K A) time and memory for K candidates, O(K A u) memory as pulls are told."""
-        first = self._first_kernel(arms)
-        candidates = min(
-            1 + int(self._admitted(torch.tensor(float(self.horizon), dtype=torch.float64), arms.shape[-1])), self.horizon
-        )
+        first, d = self._first_kernel(arms), arms.shape[-1]
+        candidates = min(1 + int(self._admitted(torch.tensor(float(self.horizon), dtype=torch.float64), d)), self.horizon)
         outer = replace(self.engine, kernel=first).init(arms, generators, batch_shape)
-        kernels = [_shortened(row, i, arms.shape[-1]) for i in range(candidates) for row in _rows(first, batch_shape)]
+        places = [(i, place) for i in range(candidates) for place in np.ndindex(*batch_shape)]
+        kernels = [_shortened(kernel_row(first, batch_shape, place), i, d) for i, place in places]
         levels = torch.Size((candidates, *batch_shape))
         inner = replace(self.engine, kernel=stack_kernels(kernels, levels)).init(arms, generators, levels)
         # Most candidates have lengthscales that do not fit, by design: only the public posterior is watched for bad scales.
@@ -265,8 +263,7 @@ class LengthscaleBalancing(Phased[BalancedState]):
         balance.shown = longest
         own, levels = state.inner.posterior.kernel, state.inner.told.shape
         rows = [kernel_row(own, levels, (int(longest[place]), *place)) for place in np.ndindex(*shape)]
-        kernel = stack_kernels(rows, shape) if shape else rows[0]
-        state.posterior.set_kernel_(kernel, state.posterior.regularization)
+        state.posterior.set_kernel_(stack_kernels(rows, shape), state.posterior.regularization)
         learn_kernel(state, changed)
 
     def _first_kernel(self, arms: Arms) -> gpytorch.kernels.Kernel:
@@ -279,7 +276,7 @@ class LengthscaleBalancing(Phased[BalancedState]):
             row = gpytorch.kernels.MaternKernel(2.5, ard_num_dims=ranges.shape[-1]).double()
             row.lengthscale = ranges[place]
             rows.append(row)
-        return stack_kernels(rows, ranges.shape[:-1]) if ranges.dim() > 1 else rows[0]
+        return stack_kernels(rows, ranges.shape[:-1])
 
 
 def _base(kernel: gpytorch.kernels.Kernel) -> gpytorch.kernels.Kernel:
@@ -295,18 +292,11 @@ def _base(kernel: gpytorch.kernels.Kernel) -> gpytorch.kernels.Kernel:
     return base
 
 
-def _rows(kernel: gpytorch.kernels.Kernel, batch_shape: torch.Size) -> Iterator[gpytorch.kernels.Kernel]:
-    """The kernel of every batch row, without batch shape."""
-    for place in np.ndindex(*batch_shape):
-        yield kernel_row(kernel, batch_shape, place) if kernel.batch_shape else copy.deepcopy(kernel)
-
-
 def _shortened(kernel: gpytorch.kernels.Kernel, number: int, dim: int) -> gpytorch.kernels.Kernel:
-    """Candidate i: the kernel with its lengthscales times e^(−i/d)."""
-    shorter = copy.deepcopy(kernel)
-    base = _base(shorter)
+    """Candidate i: the kernel, which is changed, with its lengthscales times e^(−i/d)."""
+    base = _base(kernel)
     base.lengthscale = base.lengthscale.detach() * math.exp(-number / dim)
-    return shorter
+    return kernel
 
 
 def _matern_gain(n: Tensor, nu: float, d: int) -> Tensor:

@@ -8,10 +8,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from torchbandits.arms import ArmRows
 from torchbandits.checks import check_whole, explains_keywords, is_finite, non_negative
 from torchbandits.errors import ArgumentError
-from torchbandits.policies.heuristic import Heuristic, add_up, carried_sums, fresh_state
+from torchbandits.policies.heuristic import Heuristic, add_up, fresh_state
 from torchbandits.policies.state import SumsState
 from torchbandits.sources import ArmSet
 from torchbandits.starts import draw_uniform
@@ -77,10 +76,6 @@ class EpsilonGreedy(Heuristic[SumsState]):
         """Add up the rewards."""
         add_up(state, pulls)
         return state
-
-    def carried(self, state: SumsState, rows: ArmRows) -> SumsState:
-        """The same statistics on other arms."""
-        return carried_sums(state, rows)
 
     def _chance(self, t: float) -> float:
         if not callable(self.epsilon):

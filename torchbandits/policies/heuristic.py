@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import TypeVar
+from typing import TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -82,9 +82,11 @@ class Heuristic(Policy[H], ABC):
         rows = state.rows.moved(arms, state.statistics)
         return self.carried(state, rows)
 
-    @abstractmethod
     def carried(self, state: H, rows: ArmRows) -> H:
-        """Return the state on other arms, with all data of the policy."""
+        """Return the state on other arms, with all data of the policy: by default the same statistics."""
+        moved = SumsState(rows, state.statistics, state.generators)
+        moved.continuing_(state)
+        return cast(H, moved)
 
     def width(self, state: H) -> Tensor:
         """NaN: there are no bounds."""
@@ -98,13 +100,6 @@ class Heuristic(Policy[H], ABC):
 def fresh_state(arms: ArmSet, generators: Sequence[torch.Generator], batch_shape: torch.Size) -> SumsState:
     """Make a state of statistics only."""
     return SumsState(ArmRows(arms, batch_shape), Statistics(arms.shape[-1], batch_shape, arms.device), generators)
-
-
-def carried_sums(state: SumsState, rows: ArmRows) -> SumsState:
-    """The same statistics on other arms."""
-    moved = SumsState(rows, state.statistics, state.generators)
-    moved.continuing_(state)
-    return moved
 
 
 def add_up(state: SumsState, pulls: Pulls) -> None:

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from torchbandits.arms import ArmRows, Box
+from torchbandits.arms import Box
 from torchbandits.checks import check_whole, explains_keywords
-from torchbandits.policies.heuristic import Heuristic, add_up, carried_sums, fresh_state
+from torchbandits.policies.heuristic import Heuristic, add_up, fresh_state
 from torchbandits.policies.state import SumsState
 from torchbandits.posteriors import Statistics
 from torchbandits.sources import ArmSet
@@ -51,10 +51,6 @@ class Uniform(Heuristic[SumsState]):
         """Add up the rewards."""
         add_up(state, pulls)
         return state
-
-    def carried(self, state: SumsState, rows: ArmRows) -> SumsState:
-        """The same statistics on other arms."""
-        return carried_sums(state, rows)
 
 
 @explains_keywords

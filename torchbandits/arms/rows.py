@@ -297,19 +297,19 @@ class ArmRows(Buffered):
         found = [[rows.get(arm, -1) for arm in line] for line, rows in zip(told, self._found[1], strict=True)]
         return torch.tensor(found, dtype=torch.int64).reshape(here.shape)
 
-    def tell_outside_(
-        self, records: GaussianProcess | Statistics, points: Tensor, counts: Tensor, sums: Tensor, squares: Tensor
-    ) -> None:
-        """Add pulls of points that need not be arms, `batch_shape x p x d` and `batch_shape x p`.
+    def tell_outside_(self, records: GaussianProcess | Statistics, pulls: Pulls) -> None:
+        """Add pulls of points, which need not be arms.
 
         Equal points are summed. A point that was pulled before is added to its row, and a point equal to an arm counts as that
         arm. Cost O((A + u + p) (d + log(A + u + p))).
         """
-        statistics = records if isinstance(records, Statistics) else records.statistics
+        points, statistics = pulls.points, records if isinstance(records, Statistics) else records.statistics
+        assert points is not None
         u, p, shape = statistics.size, points.shape[-2], self.batch_shape
         first = first_occurrence(torch.cat([statistics.points, points.double()], dim=-2))
         group = torch.arange(u, u + p, device=points.device).expand(*shape, p) if first is None else first[..., u:]
-        member, _, n, s, q = aggregate(group, torch.ones_like(group, dtype=torch.bool), counts, sums, squares)
+        told = (pulls.counts, pulls.sums, pulls.squares)
+        member, _, n, s, q = aggregate(group, torch.ones_like(group, dtype=torch.bool), *told)
         # Position of the first new point of each group of equal points.
         place = torch.full((*shape, u + p), p, device=points.device)
         place = place.scatter_reduce(-1, group, torch.arange(p, device=points.device).expand(*shape, p), "amin")

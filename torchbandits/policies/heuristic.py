@@ -106,7 +106,7 @@ def add_up(state: SumsState, pulls: Pulls) -> None:
     """Add the rewards of pulls to the statistics. Raises `NumericalError` where a sum overflows."""
     statistics = state.statistics
     if pulls.points is not None:
-        state.rows.tell_outside_(statistics, pulls.points, pulls.counts, pulls.sums, pulls.squares)
+        state.rows.tell_outside_(statistics, pulls)
     else:
         assert pulls.index is not None
         assert pulls.mask is not None

@@ -281,8 +281,7 @@ def _learn_history(state: GaussianState, pulls: Pulls, memory: Memory, summed: S
     before = posterior.log_det if posterior.statistics.size else torch.zeros_like(state.log_det)
     posterior.invalidate_()
     if summed is None:
-        assert pulls.points is not None
-        state.rows.tell_outside_(posterior, pulls.points, pulls.counts, pulls.sums, pulls.squares)
+        state.rows.tell_outside_(posterior, pulls)
     else:
         state.rows.tell_(posterior, summed)
     if memory.sparse:

@@ -243,13 +243,12 @@ class ArmRows(Buffered):
         row = self.row_of_each()
         return torch.where(row >= 0, weights.gather(-1, row.clamp_min(0)), 0.0)
 
-    def distinct(
-        self, index: Picks, mask: PickMask, counts: Tensor, sums: Tensor, squares: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Pulls summed over each distinct arm, in order of first pull: arms (−1 where padded), counts, sums of rewards and of
-        squared rewards, all `batch_shape x p`, from `batch_shape x q` of each."""
-        entry = index if self.first is None else self.entry(index)
-        arms, _, n, s, sq = aggregate(entry, mask, counts, sums, squares)
+    def distinct(self, pulls: Pulls) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Pulls of arms summed over each distinct arm, in order of first pull: arms (−1 where padded), counts, sums of rewards
+        and of squared rewards, all `batch_shape x p`."""
+        assert pulls.index is not None
+        assert pulls.mask is not None
+        arms, _, n, s, sq = aggregate(self.entry(pulls.index), pulls.mask, pulls.counts, pulls.sums, pulls.squares)
         return arms, n, s, sq
 
     def summed(self, pulls: Pulls) -> Summed:
@@ -266,7 +265,7 @@ class ArmRows(Buffered):
             assert pulls.index is not None
             sums = (told.counts.double(), told.sums.double(), told.squares.double())
             return Summed(pulls.index, pulls.index, told.index, *sums, whole=True)
-        own = self.distinct(told.index, told.mask, told.counts, told.sums, told.squares)
+        own = self.distinct(told)
         return Summed.of(device, *own) if device.type != "cpu" else Summed(own[0], own[0].clamp_min(0), *own)
 
     def tell_(self, records: GaussianProcess | Statistics, summed: Summed) -> Tensor:

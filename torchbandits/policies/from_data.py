@@ -252,7 +252,7 @@ class FromData:
         else:
             assert pulls.index is not None
             assert pulls.mask is not None
-            arm, _, sums, squares = state.rows.distinct(pulls.index, pulls.mask, pulls.counts, sums, squares)
+            arm, _, sums, squares = state.rows.distinct(pulls)
             row = torch.where(arm >= 0, state.rows.row_of(arm), -1)
             own = torch.where(pulls.mask, state.rows.row_of(state.rows.entry(pulls.index)), -1)
         deviations = units.deviations_with(own, pulls.counts, pulls.sums, pulls.squares, state.statistics)

@@ -122,9 +122,7 @@ def _add_gains_in_turn(state: GaussianState, table: ArmTable, distinct: Tensor, 
     features = table.features(distinct)
     C_pp = table.covariance(features, features, frozen=True)
     for told in pulls.split(sizes):
-        assert told.index is not None
-        assert told.mask is not None
-        arm, counts, _, _ = state.rows.distinct(told.index, told.mask, told.counts, told.sums, told.squares)
+        arm, counts, _, _ = state.rows.distinct(told)
         if not arm.shape[-1]:
             continue
         # An arm that is not among the distinct arms has weight 0, so its place is arbitrary.

@@ -59,7 +59,8 @@ class TableStrategy(ABC):
 
     @abstractmethod
     def cross(self, slot: Picks, leaders: Leaders | None) -> Tensor:
-        """k̃(x_p, ·), `batch_shape x p x A`; see `ArmTable.cross`."""
+        """k̃(x_p, ·), `batch_shape x p x A`; see `ArmTable.cross`. `leaders` are likely to be pulled next, and may be evaluated
+        ahead."""
 
     @abstractmethod
     def features(self, index: Picks) -> tuple[Any, ...]:

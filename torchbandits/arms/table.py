@@ -345,17 +345,11 @@ class ArmTable(Buffered):
             self.kappa2 = self._largest()
         return self
 
-    def cross(self, slot: Picks, leaders: Leaders | None = None) -> Tensor:
-        """k̃(x_p, ·) of arms (`batch_shape x p`, ≥ 0) under the current posterior, `batch_shape x p x A`: the input of
-        `update_`, to be computed before the pulls are added to the statistics. Not for sparse posteriors.
-
-        Args:
-            slot: Any arm where padded.
-            leaders: Arms that are likely to be pulled next, worth evaluating ahead.
-
-        Cost: O(A u p), or O(A p) for arms that were evaluated ahead; O(A m p) for finite features.
-        """
-        return self.strategy.cross(slot, leaders)
+    def cross(self, slot: Picks) -> Tensor:
+        """k̃(x_p, ·) of arms (`batch_shape x p`, ≥ 0, any arm where padded) under the current posterior, `batch_shape x p x A`:
+        the input of `update_`, to be computed before the pulls are added to the statistics. Not for sparse posteriors. Cost
+        O(A u p), or O(A m p) for finite features."""
+        return self.strategy.cross(slot, None)
 
     def update_(
         self, slot: Picks, counts: Tensor, targets: Tensor, cross: Tensor, own: tuple[Tensor, Tensor] | None = None

@@ -195,7 +195,10 @@ class Bandit(Readable):
             self._maximize(maximizer, more or 1)
             return duplicate(cast(Selection, loop.open))
         if exactly is not None:
-            return self._exactly(exactly, constraints, offered)
+            self.recorder.warn_of_exactly_()
+            if constraints:
+                return self._filled(exactly, constraints, offered)
+            return self.recorder.ask(None, offered, exactly, whole=True)[1]
         if constraints:
             self._filled(cast(int, more), constraints, offered)
             return duplicate(cast(Selection, loop.open))
@@ -670,13 +673,6 @@ class Bandit(Readable):
             return check_maximum(maximizer(self.loop.score()), self.batch_shape, arms.shape[-1]).to(arms)
 
         self.recorder.maximize(find, count)
-
-    def _exactly(self, count: int, constraints: tuple[Constraint, ...], offered: Tensor | None) -> Selection:
-        """A new batch with exactly `count` picks per row."""
-        self.recorder.warn_of_exactly_()
-        return (
-            self._filled(count, constraints, offered) if constraints else self.recorder.ask(None, offered, count, whole=True)[1]
-        )
 
     def _filled(self, count: int, constraints: tuple[Constraint, ...], offered: Tensor | None) -> Selection:
         """Exactly `count` additional picks per row, under constraints on all open picks."""

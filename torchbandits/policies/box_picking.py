@@ -97,12 +97,11 @@ def pick_in_box(
     points, mask = torch.where(opening.unsqueeze(-1), first, points), opening | mask
     index = box.places(points, mask, state.pending_index)
     points = torch.where(mask.unsqueeze(-1), points, state.rows.arms[..., :1, :])
-    scored = UCB() if isinstance(score, PosteriorDraw) else score
-    start = scorer(state, scored, width, None)(points)
+    start = scorer(state, UCB() if isinstance(score, PosteriorDraw) else score, width, None)(points)
     drawn = isinstance(score, PosteriorDraw) & mask & ~opening
-    evidence = Evidence(torch.where(drawn, values, start), state.posterior.leverage(points), width)
     states = tuple(twin.get_state() for twin in twins)
-    return Selection(points, index, mask), Evidence(evidence.score, evidence.leverage, width, states)
+    evidence = Evidence(torch.where(drawn, values, start), state.posterior.leverage(points), width, states)
+    return Selection(points, index, mask), evidence
 
 
 def _search(

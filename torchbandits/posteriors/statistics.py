@@ -172,18 +172,15 @@ class Statistics(Buffered):
 
     def append_(self, points: Points, new: PickMask) -> Tensor:
         """Append the marked points of each batch row; return their rows (`batch_shape x p`, −1 where not marked), on the device
-        of the marks, which may be the host.
-
-        Cost: O(u d) for a copy of the buffers.
-        """
-        p, here, known = new.shape[-1], new.device, self._host_weights
-        if known is not None and known[0] is self.totals:
-            rows = self._appended(points, new, p, here)
+        of the marks, which may be the host. Cost O(u d) for a copy of the buffers."""
+        totals, known = self._buffers["totals"], self._host_weights
+        rows = self._appended(points, new)
+        if known is not None and known[0] is totals:
             self._host_weights = (self.totals, known[1])
-            return rows
-        return self._appended(points, new, p, here)
+        return rows
 
-    def _appended(self, points: Points, new: PickMask, p: int, here: torch.device) -> Tensor:
+    def _appended(self, points: Points, new: PickMask) -> Tensor:
+        p, here = new.shape[-1], new.device
         # Batch rows of equal length all append at the end; a single one has no padding.
         if bool(new.all()) and (not self.num_rows.dim() or bool((self.num_rows == self.size).all())):
             rows = torch.arange(self.size, self.size + p, device=new.device).expand(new.shape)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -241,9 +242,7 @@ def _row(value: Tensor | None, trailing: int, batch_shape: torch.Size, row: int)
     """One batch row of a value whose batch shape broadcasts with that of the state."""
     if value is None:
         return None
-    flat = value.reshape(-1, *value.shape[value.dim() - trailing :])
-    own = torch.arange(len(flat)).reshape(value.shape[: value.dim() - trailing]).expand(batch_shape)
-    return flat[int(own.reshape(-1)[row])]
+    return value.expand(*batch_shape, *value.shape[value.dim() - trailing :])[np.unravel_index(row, batch_shape)]
 
 
 def _check_indices(index: Tensor, num_arms: int, name: str) -> None:

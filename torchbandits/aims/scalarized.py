@@ -74,15 +74,14 @@ class Scalarized(Aim):
         """Scores of the arms, `batch_shape x A`; draws a number per objective and batch row, if weights are drawn."""
         if self.kind == "improvement":
             return self._improvement(outlook)
-        weights = self._weights(outlook)
-        hopes = [outlook.hopes(j, sign) for j, sign in self.objectives]
-        total = self._total(outlook, weights, hopes)
+        weights, kept = self._weights(outlook), self._kept(outlook)
+        low, unit = self._scale(outlook, kept)
+        total = self._total([outlook.hopes(j, sign) for j, sign in self.objectives], weights, low, unit)
         if self.exponent is not None:
-            means = self._total(outlook, weights, self._means(outlook))
-            if (kept := self._kept(outlook)) is not None:
+            means = self._total(self._means(outlook), weights, low, unit)
+            if kept is not None:
                 # Where no arm keeps the limits with the probability `certainty`, gains are measured over the worst arm.
-                least = means.amin(dim=-1, keepdim=True).expand_as(means)
-                means = torch.where(kept, means, least)
+                means = torch.where(kept, means, means.amin(dim=-1, keepdim=True))
             total = outlook.per_cost(total - means.amax(dim=-1, keepdim=True), self.exponent)
         if not self.limits:
             return outlook.open(total)
@@ -99,7 +98,7 @@ class Scalarized(Aim):
         if kept is None or bool(kept.any()):
             price = 0.0 if self.exponent is None or outlook.costs is None else self.exponent * outlook.costs.log()
             # A growth below this share of the units is made of rounding.
-            floor = self._scale(outlook)[1].log().sum() + math.log(_ROUNDED)
+            floor = self._scale(outlook, kept)[1].log().sum() + math.log(_ROUNDED)
             value = torch.maximum(value + price, floor) - price
         if kept is None:
             return value
@@ -128,11 +127,11 @@ class Scalarized(Aim):
     def _improvement(self, outlook: Outlook) -> Tensor:
         """Logarithm of the expected growth of the hypervolume above the front of the posterior means at the arms that were told
         or are pending, `batch_shape x A`; under limits times the probability that the arm keeps them."""
-        low, _ = self._scale(outlook)
+        kept = self._kept(outlook)
+        low, _ = self._scale(outlook, kept)
         mean = torch.stack(self._means(outlook), dim=-1)
         std = torch.stack([outlook.std[..., j, :] for j, _ in self.objectives], dim=-1)
         shape, (A, m) = outlook.told.shape, mean.shape[-2:]
-        kept = self._kept(outlook)
         # A pending pick counts with its mean, so that the picks of a batch do not seek the same part of the front.
         members = outlook.seen | outlook.pending
         members = members if kept is None else members & kept
@@ -151,10 +150,9 @@ class Scalarized(Aim):
             gain = gain - self.exponent * outlook.costs.log()
         return outlook.unsettled(gain)
 
-    def _total(self, outlook: Outlook, weights: Tensor, values: Sequence[Tensor]) -> Tensor:
+    def _total(self, values: Sequence[Tensor], weights: Tensor, low: Tensor, unit: Tensor) -> Tensor:
         """The number that combines values of the m objectives, `batch_shape x A` each, larger being better, by weights
-        `batch_shape x m`."""
-        low, unit = self._scale(outlook)
+        `batch_shape x m`, given the result of `_scale`."""
         parts = [(value - low[..., [j]]) / unit[..., [j]] for j, value in enumerate(values)]
         weighted = [weights[..., [j]] * part for j, part in enumerate(parts)]
         total = torch.stack(weighted).sum(dim=0)
@@ -164,12 +162,11 @@ class Scalarized(Aim):
             total = torch.stack([part.clamp_min(0) / weights[..., [j]] for j, part in enumerate(parts)]).amin(dim=0)
         return total
 
-    def _scale(self, outlook: Outlook) -> tuple[Tensor, Tensor]:
+    def _scale(self, outlook: Outlook, kept: Tensor | None) -> tuple[Tensor, Tensor]:
         """The point from which objectives are measured, and the unit of each, `batch_shape x m`: of the front of the posterior
-        means at the arms that were told (of those that keep the limits, if any do)."""
+        means at the arms that were told (of those that keep the limits, the result of `_kept`, if any do)."""
         objectives, signed = self.objectives, torch.stack(self._means(outlook), dim=-1)
         reach = torch.stack([outlook.reach[..., j] for j, _ in objectives], dim=-1)
-        kept = self._kept(outlook)
         shape, A, m = outlook.told.shape, signed.shape[-2], len(objectives)
         seen, flat_reach = outlook.seen.reshape(-1, A), reach.reshape(-1, m)
         good = seen if kept is None else seen & kept.reshape(-1, A)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import gpytorch
 
 from torchbandits.batching import FixedSize
@@ -70,9 +68,8 @@ def auto(
     """
     check_memory_budget(memory_budget)
     own = width if isinstance(width, Width) else Constant(2.5 if width is None else non_negative("width", width))
-    from_data = FromData(exact_bytes=memory_budget, replicate_every=replicate_every)
-    if width is not None:
-        from_data = replace(from_data, own_width=True)
+    own_width = None if width is None else True
+    from_data = FromData(exact_bytes=memory_budget, own_width=own_width, replicate_every=replicate_every)
     return Composed(
         # Only the form of this kernel is used: the values of its parameters are estimated.
         gpytorch.kernels.ScaleKernel(gpytorch.kernels.MaternKernel(2.5)).double(),

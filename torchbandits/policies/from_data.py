@@ -74,10 +74,9 @@ class FromData:
         require(isinstance(self.priors, Priors), f"priors must be ingredients.Priors, got {self.priors!r}.")
         require(is_finite(self.growth) and self.growth > 1, f"growth must be finite and > 1, got {self.growth!r}.")
         check_whole("exact_bytes", self.exact_bytes, 0)
-        check_flag("own_width", bool(self.own_width) if self.own_width is None else self.own_width)
         check_whole("replicate_every", self.replicate_every, 0, otherwise="for 8")
-        check_flag("effects", True if self.effects is None else self.effects)
-        check_flag("two_values", True if self.two_values is None else self.two_values)
+        for name in ("own_width", "effects", "two_values"):
+            check_flag(name, True if getattr(self, name) is None else getattr(self, name))
 
     def prior(self, arms: ArmSet, batch_shape: torch.Size) -> tuple[gpytorch.kernels.Kernel, Units]:
         """The kernel and the units before any data. There is one kernel for all batch rows unless the rows have different arms.

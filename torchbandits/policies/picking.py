@@ -203,16 +203,15 @@ class Picker:
     def evidence(self, index: Tensor, slot: Tensor, values: Tensor | None) -> tuple[Tensor, Tensor]:
         """The leverage at the batch start and the score of picks, `batch_shape x q` each; `slot` is `index`, 0 where padded,
         and `values` are the scores if they are known."""
-        if values is not None:
-            return self._table.leverage_of_picks(index, slot), values
-        across = self._table.rows.across
-        if isinstance(self._score, UCB) and self._table.rows.sharded:
-            leverage, upper = across.at(index, self._table.leverage, upper_bounds(self._state, self._width))
+        table, derived, bounds = self._table, self._state.derived, values is None and isinstance(self._score, UCB)
+        if bounds and table.rows.sharded:
+            leverage, upper = table.rows.across.at(index, table.leverage, upper_bounds(self._state, self._width))
             return leverage, upper
-        known = self._state.derived.upper if self._state.derived.upper_of is self._width else None
-        if isinstance(self._score, UCB) and known is not None:
-            return self._table.leverage_of_picks(index, slot), known.gather(-1, slot)
-        leverage = self._table.leverage_of_picks(index, slot)
+        leverage = table.leverage_of_picks(index, slot)
+        if values is not None:
+            return leverage, values
+        if bounds and derived.upper is not None and derived.upper_of is self._width:
+            return leverage, derived.upper.gather(-1, slot)
         mean, std = marginals(self._state)
         return leverage, self._scores(mean.gather(-1, slot), std.gather(-1, slot), mean, slot)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial, wraps
 from typing import Any, Concatenate, ParamSpec, TypeVar, cast
@@ -500,10 +501,7 @@ class Loop:
 
         self._undo = undone
         try:
-            if self.narrow:
-                with full_precision():
-                    result = work()
-            else:
+            with full_precision() if self.narrow else nullcontext():
                 result = work()
             self._undo = None
         finally:

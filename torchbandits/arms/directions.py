@@ -244,20 +244,15 @@ class Directions(Buffered):
 
     def between(self, left: tuple[Tensor, Tensor], right: tuple[Tensor, Tensor]) -> Tensor:
         """k̃ between arms given by their `features`, `batch_shape x n x n'`."""
-        posterior = self._owners[1]
-        if not self.dense:
-            known = self._scaled()
-            K = (
-                kernel_matrix(posterior.kernel, left[0], right[0])
-                if known is None
-                else known.form.between_scaled(left[0], right[0])
-            )
-            K = K / posterior.regularization
-            return K - left[1].mT @ right[1] if left[1].shape[-2] else K
-        product = left[1].mT @ right[1]
-        C = self._dense()
-        lines = C.gather(-2, left[0].unsqueeze(-1).expand(*left[0].shape, C.shape[-1]))
-        return lines.gather(-1, right[0].unsqueeze(-2).expand(*left[0].shape, right[0].shape[-1])) - product
+        (x, t), (y, s), posterior = left, right, self._owners[1]
+        if self.dense:
+            C = self._dense()
+            lines = C.gather(-2, x.unsqueeze(-1).expand(*x.shape, C.shape[-1]))
+            return lines.gather(-1, y.unsqueeze(-2).expand(*x.shape, y.shape[-1])) - t.mT @ s
+        known = self._scaled()
+        K = kernel_matrix(posterior.kernel, x, y) if known is None else known.form.between_scaled(x, y)
+        K = K / posterior.regularization
+        return K - t.mT @ s if t.shape[-2] else K
 
     # ------------------------------------------------------------------ writing
 

@@ -250,15 +250,13 @@ class Conditional:
             K = self.seen.covariance(points, points, base, base)
             # The residual covariance of the points, and the weights −N W(x) of its columns in k_S.
             C = K - W @ W.mT
-            on_base, on_old = -lower_times(self.root, W[..., :m].mT), -(old.on_points @ V)
-            on_base = on_base - old.on_base @ V if self.rank else on_base
-            more = points
+            on_base, on_old, more = -lower_times(self.root, W[..., :m].mT), -(old.on_points @ V), points
         else:
             # Only the part of the covariance in the features, F Fᵀ minus what was learned since, is updated.
             F, K = base @ self.teachable, base[..., :0]
             C, on_base = F @ F.mT - V.mT @ V, self.teachable @ F.mT
-            on_base = on_base - old.on_base @ V if self.rank else on_base
             on_old, more = old.on_points @ V, points[..., :0, :]
+        on_base = on_base - old.on_base @ V if self.rank else on_base
         step = Conditioning.on(C / self.regularization, weights)
         eye = torch.eye(C.shape[-1], dtype=C.dtype, device=C.device).expand_as(C)
         scale = step.root_weights / self.regularization**0.5

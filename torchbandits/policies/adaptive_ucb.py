@@ -121,22 +121,19 @@ class AdaptiveUCB(Policy[TreeState]):
         Cost: O(L), or O(L m) per further pick; O(A m²) where no leaf's representative is on offer.
         """
         rows, tree = state.rows, state.tree
-        offered = on_offer(rows, available)
-        if offered is not None:
-            offered = offered.expand(*rows.batch_shape, -1)
-        remaining = room_for(state, 1 if exactly is None else exactly, limit)
+        offered, remaining = on_offer(rows, available), room_for(state, 1 if exactly is None else exactly, limit)
         width, values = self.width(state), tree.index(self._upper(state))
         leaf_arm = tree.arm
         lacking = torch.zeros(rows.batch_shape, dtype=torch.bool, device=leaf_arm.device)
         if offered is not None:
+            offered = offered.expand(*rows.batch_shape, -1)
             open_ = (leaf_arm >= 0) & offered.gather(-1, leaf_arm.clamp_min(0))
             values, lacking = values.masked_fill(~open_, -torch.inf), ~open_.any(dim=-1)
         if int(remaining.max()) <= 1 and not state.pending_index.shape[-1] and not bool(lacking.any()):
             leaf = tree.best_leaf(values, width)
             live = (remaining > 0).unsqueeze(-1).to(leaf.device)
             index = torch.where(live, leaf_arm.gather(-1, leaf), -1)[..., : int(remaining.max())]
-            score, leverage = values.gather(-1, leaf), tree.table.leverage_at(index)
-            score = score[..., : index.shape[-1]]
+            score, leverage = values.gather(-1, leaf)[..., : index.shape[-1]], tree.table.leverage_at(index)
         else:
             index, score, leverage = self._pick_several(state, remaining, offered, lacking)
         return Selection(rows.points(index), index, index >= 0), Evidence(score, leverage, width)

@@ -20,10 +20,11 @@ from torchbandits.types import Arms, Evidence, Generators, Pulls, Selection
 from torchbandits.widths import FixedDesign, Width
 
 
-def doubling_lengths(horizon: int, first: int) -> tuple[int, ...]:
-    """The batch lengths N, 2N, 4N, …, with the last one shortened so that they add up to the horizon T."""
+def doubling_lengths(horizon: int, first: int | None) -> tuple[int, ...]:
+    """The batch lengths N, 2N, 4N, …, with the last one shortened so that they add up to the horizon T; ⌈√T⌉ is the first one
+    if none is given."""
     lengths: list[int] = []
-    left = horizon
+    first, left = math.isqrt(horizon - 1) + 1 if first is None else first, horizon
     while left:
         lengths.append(min(first << len(lengths), left))
         left -= lengths[-1]
@@ -62,8 +63,7 @@ class RandomExploration(Phased[EliminationState]):
     @property
     def lengths(self) -> tuple[int, ...]:
         """The lengths of the batches, which add up to the horizon."""
-        first = math.isqrt(self.horizon - 1) + 1 if self.first_batch is None else self.first_batch
-        return doubling_lengths(self.horizon, first)
+        return doubling_lengths(self.horizon, self.first_batch)
 
     @without_gradients
     def init(self, arms: Arms, generators: Generators, batch_shape: torch.Size) -> EliminationState:
@@ -161,8 +161,7 @@ def reds(
     lam = regularization_of(noise_std, regularization)
     # The constructor of the policy below raises the error for values that are not whole numbers.
     known = is_whole(horizon) and (first_batch is None or is_whole(first_batch))
-    first = (math.isqrt(horizon - 1) + 1 if first_batch is None else first_batch) if known else 1
-    batches = len(doubling_lengths(horizon, first)) if known else 1
+    batches = len(doubling_lengths(horizon, first_batch)) if known else 1
     scatter = noise_std if drift is None else math.hypot(noise_std, positive("drift", drift))
     confidence = FixedDesign(scatter, norm_bound, delta, lam, statements=batches) if width is None else width
     engine = Composed(kernel, noise_std, confidence, lam, prior_mean=prior_mean, memory_budget=memory_budget)

@@ -290,11 +290,9 @@ class Composed(Policy[TableState | BoxState]):
         if isinstance(self.confidence, RandomWidth):
             width = self._drawn_width(self.confidence, state, remaining, twins)
         picker = Picker(state, self.score, rule, width)
-        again = None
-        if self.from_data is not None and not self._draws_picks:
-            again = self.from_data.replicates(state, remaining, offered)
+        due = None if self.from_data is None or self._draws_picks else self.from_data.replicates(state, remaining, offered)
+        again = None if due is None else picker.recommended(offered, due)
         if again is not None:
-            again = picker.recommended(offered, again)
             remaining = remaining - (again >= 0).sum(dim=-1).cpu()
         index, values = picker.pick(offered, remaining, twins)
         if again is not None:

@@ -336,13 +336,12 @@ class Composed(Policy[TableState | BoxState]):
     def update(self, state: TableState | BoxState, pulls: Pulls) -> TableState | BoxState:
         """Add the pulls, choose a new dictionary, and update means and leverages; see `learn` for the cost."""
         reweighting = self.memory if isinstance(self.memory, Reweighting) else None
-        if isinstance(state, BoxState) and self.refit_every is None and reweighting is None:
-            near = state.beside
-            if near is not None:
-                state.forget_derived_()
-                heard = pulls.here()
-                near.changed(lambda own: self.update(own, heard))
-                return state
+        plain = self.refit_every is None and reweighting is None
+        if isinstance(state, BoxState) and plain and (near := state.beside) is not None:
+            state.forget_derived_()
+            heard = pulls.here()
+            near.changed(lambda own: self.update(own, heard))
+            return state
         if reweighting is not None:
             pulls = reweighting.before_(state, pulls, self._noise_of_model(state))
         upper = state.derived.upper

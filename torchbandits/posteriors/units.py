@@ -234,11 +234,11 @@ class Units(Buffered):
         """
         average, told = self.averages(statistics), statistics.pulled
         shape, u = average.shape[:-1], average.shape[-1]
-        flat, marked, two = rows.reshape(-1).tolist(), [], torch.zeros(shape.numel(), dtype=torch.bool)
+        flat, maps, two = rows.reshape(-1).tolist(), [], torch.zeros(shape.numel(), dtype=torch.bool)
         data = (average, statistics.weights, self.scatter(statistics)[1], told)
         for row, (y, n, s, good) in enumerate(zip(*(t.reshape(shape.numel(), u) for t in data), strict=True)):
             if not (flat[row] and bool(good.any())):
-                marked.append((self.knots.reshape(two.numel(), -1)[row], self.scores.reshape(two.numel(), -1)[row]))
+                maps.append((self.knots.reshape(two.numel(), -1)[row], self.scores.reshape(two.numel(), -1)[row]))
                 continue
             y, n, s = y[good], n[good], s[good]
             pair, weight = pair_of(n, y, s) if two_values else None, n.clamp_max(_MOST_COUNTED).sqrt()
@@ -247,15 +247,14 @@ class Units(Buffered):
                 part = weight * (y - low) / (high - low)
                 y, weight = y.new_tensor(pair), torch.stack([(weight - part).sum(), part.sum()])
             two[row] = pair is not None
-            marked.append(normal_scores(y, weight, _noise_std(n, s) if pair is None else 0.0))
-        size = max(len(knots) for knots, _ in marked)
+            maps.append(normal_scores(y, weight, _noise_std(n, s) if pair is None else 0.0))
+        size = max(len(knots) for knots, _ in maps)
 
-        def padded(values: list[Tensor]) -> Tensor:
+        def padded(values: tuple[Tensor, ...]) -> Tensor:
             wide = [nn.functional.pad(v, (0, size - len(v)), value=torch.inf) for v in values]
             return torch.stack(wide).reshape(*shape, size)
 
-        self.knots = padded([knots for knots, _ in marked])
-        self.scores = padded([scores for _, scores in marked])
+        self.knots, self.scores = (padded(values) for values in zip(*maps, strict=True))
         return two.reshape(shape)
 
     def set_features_(self, ranges: Tensor) -> None:

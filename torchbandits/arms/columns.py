@@ -311,8 +311,6 @@ class KernelColumns:
         m, kept = rows.shape[-1], self._kept
         slots = None if kept is None else kept.found(rows, self._posterior.rows_on_host)
         least = LEAF if rows.device.type == "cpu" else STRIPE
-        # Consecutive slots can be sliced without a copy.
-        together = _together(slots) if slots is not None and slots.device.type == "cpu" else None
         A, step = self._rows.num_arms, step or self.step(rows)
 
         def multiplied(K_mc: Tensor, out: Tensor) -> Tensor:
@@ -324,7 +322,7 @@ class KernelColumns:
             yield from self._packed_products(packed, weights, rows, step, multiplied)
             return
         products = weights.new_empty(*weights.shape[:-1], min(step, A))
-        columns = self._blocks(rows, step) if kept is None or slots is None else _kept_blocks(kept, slots, together, step)
+        columns = self._blocks(rows, step) if kept is None or slots is None else _kept_blocks(kept, slots, step)
         for part, K_mc in columns:
             # Float64 weights of float32 columns are multiplied in float64.
             yield part, multiplied(K_mc.to(weights.dtype), products[..., : K_mc.shape[-1]])
@@ -462,15 +460,11 @@ class KernelColumns:
             yield part, blocks(arms, out[..., : arms.shape[-2]])
 
 
-def _together(slots: Tensor) -> slice | None:
-    """The range of the slots if they are consecutive and in order, otherwise None. Zero weights for the slots in between would
-    save a copy, but the last bits would then depend on earlier columns, and would differ after a state is loaded."""
-    m, first = slots.shape[-1], int(slots.min())
-    consecutive = bool((slots - first == torch.arange(m, device=slots.device)).all())
-    return slice(first, first + m) if consecutive else None
-
-
-def _kept_blocks(kept: KeptColumns, slots: Tensor, together: slice | None, step: int) -> Iterator[tuple[slice, Tensor]]:
-    """Columns in slots, or in a range of slots, in chunks of arms."""
+def _kept_blocks(kept: KeptColumns, slots: Tensor, step: int) -> Iterator[tuple[slice, Tensor]]:
+    """Columns in slots, in chunks of arms. On the host, consecutive slots in order are sliced without a copy. Zero weights for
+    slots in between would save a copy, too, but the last bits would then depend on earlier columns, and would differ after a
+    state is loaded."""
+    m, first = slots.shape[-1], int(slots.min()) if slots.device.type == "cpu" else -1
+    consecutive = first >= 0 and bool((slots - first == torch.arange(m)).all())
     for part in parts(0, kept.num_arms, step):
-        yield part, kept.at(slots, part) if together is None else kept.block[..., together, part]
+        yield part, kept.block[..., first : first + m, part] if consecutive else kept.at(slots, part)

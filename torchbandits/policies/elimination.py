@@ -13,9 +13,6 @@ from torchbandits.policies.phased import Phased, PhasedState, offers, restart_
 from torchbandits.policies.picking import room_for, with_first
 from torchbandits.types import Arms, Evidence, Generators, Pulls, Selection
 
-# Sums that are reset together with the posterior of all pulls; the number of pulls told is not reset.
-_OF_PERIOD = ("log_det", "batched_log_det", "batched_log_det_3")
-
 Explore = Callable[["EliminationState", Tensor, Tensor], tuple[Tensor, tuple[Tensor, ...]]]
 """Picks among candidates (`batch_shape x A`), as many as there is room (`batch_shape`), and the states of the generators after
 the draws."""
@@ -167,7 +164,7 @@ def learn(policy: Phased[EliminationState], state: EliminationState, pulls: Pull
         assert pulls.mask is not None
         stale = survivors.stale & pulls.mask.any(dim=-1)
         if bool(stale.any()):
-            restart_(state, stale, _OF_PERIOD)
+            restart_(state, stale, told=False)
             survivors.stale = survivors.stale & ~stale
     policy.learn(state, pulls)
     if not one_by_one:

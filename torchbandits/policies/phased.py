@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -18,7 +18,7 @@ from torchbandits.gradients import without_gradients
 from torchbandits.policies.base import Policy
 from torchbandits.policies.composed import Composed
 from torchbandits.policies.picking import on_offer
-from torchbandits.policies.state import TableState
+from torchbandits.policies.state import SUMS, TableState
 from torchbandits.types import Arms, Generators, Picks, Pulls
 
 # Total slope of `preference`, relative to the largest prior standard deviation: above rounding errors, and otherwise
@@ -141,20 +141,17 @@ def preference(state: TableState) -> Tensor:
     return (-_SLOPE * state.table.kappa2.sqrt().unsqueeze(-1) * place).expand(*shape, A)
 
 
-_SUMS = ("told", "log_det", "batched_log_det", "batched_log_det_3")
-
-
-def restart_(state: TableState, over: Tensor, sums: Sequence[str] = _SUMS) -> None:
-    """Reset the marked batch rows (`batch_shape` booleans) to the prior, and these sums to 0. Cost: a sweep over the arms."""
+def restart_(state: TableState, over: Tensor, *, told: bool = True) -> None:
+    """Reset the marked batch rows (`batch_shape` booleans) to the prior, and their sums to 0, except without `told` the number
+    of pulls told. Cost: a sweep over the arms."""
     state.forget_derived_()
     state.rows.clear_(state.statistics, over)
     state.posterior.invalidate_()
     state.table.sweep_()
     # Kept factors would have to be updated by every later pull.
     state.posterior.invalidate_()
-    here = over.cpu()
-    for name in sums:
-        state.set_sums_(**{name: state.sum_on_host(name).masked_fill(here, 0.0)})
+    here, names = over.cpu(), SUMS if told else SUMS[1:]
+    state.set_sums_(**{name: state.sum_on_host(name).masked_fill(here, 0.0) for name in names})
 
 
 def offers(rows: ArmRows, available: Tensor | None) -> Tensor:

@@ -33,7 +33,8 @@ RECENT = 40
 _NO_POSTERIOR = "this policy keeps no posterior; use gp_ucb, bkb or batch_bkb to have one."
 # A number of Python takes three times as long to add.
 _ONE, _ZERO = torch.ones((), dtype=torch.float64), torch.zeros((), dtype=torch.float64)
-_PROGRESS = ("told", "log_det", "batched_log_det", "batched_log_det_3")
+SUMS = ("told", "log_det", "batched_log_det", "batched_log_det_3")
+"""Names of the sums of a state: the number of pulls told, and three that confidence widths read."""
 
 
 def _on_device(name: str) -> Any:
@@ -88,7 +89,7 @@ class State(Buffered, ABC):
         statistics = records if isinstance(records, Statistics) else records.statistics
         self._keep(rows=rows, records=records, statistics=statistics)
         device = rows.source.device
-        for name in _PROGRESS:
+        for name in SUMS:
             # `register_buffer` refuses names of properties.
             self._buffers[name] = torch.zeros(rows.batch_shape, dtype=torch.float64)
         self.register_buffer("pending_index", torch.zeros(*rows.batch_shape, 0, dtype=torch.int64, device=device))
@@ -113,7 +114,7 @@ class State(Buffered, ABC):
 
     def continuing_(self, other: State) -> None:
         """Take over the progress of a state of the same posterior on other arms; nothing is pending then."""
-        for name in _PROGRESS:
+        for name in SUMS:
             self._buffers[name] = other._buffers[name]
 
     def sum_on_host(self, name: str) -> Tensor:
@@ -271,7 +272,7 @@ class State(Buffered, ABC):
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> State:
         super()._apply(fn, recurse)
-        self.set_sums_(**{name: self.sum_on_host(name) for name in _PROGRESS})
+        self.set_sums_(**{name: self.sum_on_host(name) for name in SUMS})
         self.forget_derived_()
         return self
 

@@ -478,7 +478,8 @@ def test_without_repeats_every_row_is_asked_for_once():
         c.tell(measured(plate))
         seen += plate["id"].tolist()
     assert sorted(seen) == frame(12)["id"].tolist()
-    with pytest.raises(ArgumentError, match="n: 1 more rows are asked for, and 0 of the table can be selected"):
+    few = r"n: 1 more rows are asked for, and 0 of the table can be selected: ask for fewer, or leave out repeats=False"
+    with pytest.raises(ArgumentError, match=few):
         c.ask(1, repeats=False)
 
 

@@ -436,14 +436,15 @@ class Campaign(Readable):
         before = waiting = len(self._arms.open)
         n += before if more else 0
         left = unseen(offer, self._arms, self._records.failed_rows()) if repeats is False else offer
-        count = self._pool.count if left is None else int(left.sum())
+        offered, count = (self._pool.count if mask is None else int(mask.sum()) for mask in (offer, left))
         limited = where is not None or self._settings.candidates is not None
         ways = [
             "ask for fewer",
             *["widen the condition"] * limited,
+            *["leave out repeats=False (--no-repeats)"] * (count < offered),
             *["put excluded rows back by include() (torchbandits campaign include)"] * (len(self._offer.excluded) > 0),
         ]
-        said = f"{count:,} of {self._pool.table.name} can be selected: {', or '.join(ways)}."
+        said = f"{count:,} of {self._pool.table.name} can be selected: {', or '.join(ways)}.{self._left_out()}"
         require(n - before <= count, f"n: {n - before:,} more rows are asked for, and {said}")
         left = unless_too_few(left, failing(self._arms, self._records.failed_rows()), n - before)
         if repeats is None and not constraints:
@@ -469,6 +470,10 @@ class Campaign(Readable):
         """The mask of the rows that may be selected, under a further condition if one is given, None for all."""
         offer = self._offer.mask
         return offer if where is None else self._pool.fulfil(where) & (True if offer is None else offer)
+
+    def _left_out(self) -> str:
+        """A sentence on the rows that no option of `ask` makes available; empty if there are none."""
+        return ""
 
     def _plate(self, rows: NDArray[np.int64]) -> pd.DataFrame:
         """Open rows as `ask` returns them."""

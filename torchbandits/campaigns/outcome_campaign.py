@@ -226,6 +226,14 @@ class OutcomeCampaign(Campaign):
         """Whether each row breaks a limit on a known outcome."""
         return ~self._by_known()[0] if self._settings.known else np.zeros(self._pool.count, bool)
 
+    def _left_out(self) -> str:
+        broken = int(self._broken().sum())
+        if not broken:
+            return ""
+        named = ", ".join(repr(name) for name in self._settings.known if name in self._settings.limited)
+        verb = "breaks" if broken == 1 else "break"
+        return f" {count(broken, 'row')} of it {verb} a limit on {named}, whose values are known."
+
     def _fulfilling(self, rows: Tensor, told: list[int], where: Any) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
         found, kept = super()._fulfilling(rows, told, where)
         if not self._settings.known or where is not None or (same := self._by_known()[1]) is None:

@@ -314,7 +314,7 @@ def test_bad_known_values_are_errors():
     unequal = torch.tensor(PRICE)
     unequal[int(np.flatnonzero(~ENTRIES)[0])] += 1
     for known, error, text in (
-        (None, errors.ArgumentError, r"known for all arms: OutcomeBandit\(policy, arms, known=\{'price': …\}\)"),
+        (None, errors.ArgumentError, r"known for all arms: give them, known=\{'price': …\}\."),
         ({}, errors.ArgumentError, "known lacks the values of 'price'"),
         (
             {"price": PRICE, "mass": PRICE},

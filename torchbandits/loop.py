@@ -635,7 +635,7 @@ def known_for(policy: Policy, rows: ArmRows, known: Any) -> Tensor | None:
     if not (names := policy.known):
         return None
     each = ", ".join(f"{name!r}: …" for name in names)
-    message = f"the policy needs values that are known for all arms: OutcomeBandit(policy, arms, known={{{each}}})."
+    message = f"the policy needs values that are known for all arms: give them, known={{{each}}}."
     require(known is not None, message)
     first = rows.first
     if first is not None and first.dim() > 1:

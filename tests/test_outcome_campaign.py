@@ -201,6 +201,8 @@ def test_rows_are_added_with_their_known_values(tmp_path: Path):
     c.tell(measured(c.ask(4)))
     with pytest.raises(ArgumentError, match="column 'cost', is empty: every row needs a value"):
         c.extend(table.assign(cost=table["cost"].where(table.index != 27)))
+    with pytest.raises(ArgumentError, match="'cost', is infinite in row 27: correct it, since every row needs a value"):
+        c.extend(table.assign(cost=table["cost"].where(table.index != 27, np.inf)))
     with pytest.raises(ArgumentError, match="no column 'cost'"):
         c.extend(table[25:].drop(columns="cost"))
     assert c.extend(table) == 5

@@ -309,8 +309,13 @@ def _resumed(settings: Settings, given: Any, wanted: dict[str, Any], candidates:
     return Beginning(table, replace(settings, candidates=asked), False, changed=asked != settings.candidates)
 
 
-def history(table: Table, objective: str) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+def history(
+    table: Table, objective: str, remedy: str = "correct it, or leave the cell empty where nothing was measured"
+) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
     """Rows of the table with a value of the objective, and these values.
+
+    Args:
+        remedy: What to do about a cell that is no finite number, for the message.
 
     Raises:
         ArgumentError: If a cell of the column is neither empty nor a finite number.
@@ -319,14 +324,14 @@ def history(table: Table, objective: str) -> tuple[NDArray[np.int64], NDArray[np
     if objective not in table.schema.names:
         return none
     found = survey(table, [objective])[objective]
-    require(not found.infinite, f"{table.name}, column {objective!r}, is infinite in {found.infinite}: leave the cell empty.")
+    require(not found.infinite, f"{table.name}, column {objective!r}, is infinite in {found.infinite}: {remedy}.")
     if found.missing == table.count:
         return none
     if found.text and not found.too_many and {text.casefold() for text in found.categories} <= YES_OR_NO.keys():
         texts = (as_texts(batch.column(0)).to_pandas() for batch in table.batches([objective]))
         values = np.concatenate([cells.str.casefold().map(YES_OR_NO).to_numpy(np.float64) for cells in texts])
     else:
-        require(found.numeric, no_number(found, "correct it, or leave the cell empty where nothing was measured"))
+        require(found.numeric, no_number(found, remedy))
         check_size(found)
         values = numbers(table, objective)
     rows = np.flatnonzero(~np.isnan(values))
@@ -341,7 +346,7 @@ def known_values(table: Table, names: Sequence[str]) -> dict[str, NDArray[np.flo
     """
     values = {}
     for name in names:
-        rows, values[name] = history(table, name)
+        rows, values[name] = history(table, name, "correct it, since every row needs a value")
         empty = np.setdiff1d(np.arange(table.count), rows)
         place = table.where(int(empty[0])) if len(empty) else ""
         require(

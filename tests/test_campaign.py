@@ -654,6 +654,8 @@ def test_candidates_and_results_may_be_of_any_library_that_exports_arrow():
     assert told.measured == 1
     refused(lambda: c.tell(Exported({"name": ["nobody"], "yield": [1.0]})), "'nobody'", "results of another campaign")
     refused(lambda: c.tell(object()), "measured must be a table of pandas, Polars or Arrow", "got object")
+    refused(lambda: c.tell([{"id": "000", "yield": 1.0}]), "measured must be a table", "got list", "pandas.DataFrame(rows)")
+    refused(lambda: c.tell({"id": "000", "yield": 1.0}), "Each column of a dictionary is a list of cells")
 
 
 def test_ids_may_be_numbers_an_index_or_the_number_of_the_row(tmp_path: Path):

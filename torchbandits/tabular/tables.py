@@ -237,10 +237,12 @@ def _opened(name: str, value: Any, texts: Sequence[str], ids: str | None) -> Tab
         if isinstance(value, Mapping) or (hasattr(value, "__arrow_c_stream__") and not hasattr(value, "to_frame")):
             return InMemory(_without_views(pa.table(value)))
     except (pa.ArrowException, TypeError, ValueError) as error:
-        raise ArgumentError(f"{name} can't be read as an Arrow table: {error}.") from error
+        cells = ". Each column of a dictionary is a list of cells" if isinstance(value, Mapping) else ""
+        raise ArgumentError(f"{name} can't be read as an Arrow table: {error}{cells}.") from error
+    rows = ": make one of rows by pandas.DataFrame(rows)" if isinstance(value, list | tuple) else ""
     raise ArgumentError(
         f"{name} must be a table of pandas, Polars or Arrow, or the path of a CSV, Excel, Parquet or Arrow file, got "
-        f"{type(value).__name__}."
+        f"{type(value).__name__}{rows}."
     )
 
 

@@ -183,8 +183,11 @@ class Explanation:
             f"{count(round(self.pulls), said.given)} of {pulled}."
         )
         found = " ".join(part for part in (found, self.failures()) if part)
+        # The best arm may be worse than expected, so that a rival need not reach its mean.
+        short = self.upper < mean if said.above == "above" else self.upper > mean
+        only_if = ", if the best one is worse than expected" if short else ""
         sure = (
-            f"How sure: {self.rivals:,} of the other {said.arm}s may still be better; the most promising could reach "
+            f"How sure: {self.rivals:,} of the other {said.arm}s may still be better{only_if}; the most promising could reach "
             f"{rounded(self.upper, std)}."
             if self.rivals
             else f"How sure: by the model no other {said.arm} can be better."

@@ -508,6 +508,7 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     run("tell", "results.csv")
     assert "no result that could be corrected" in refused("correct", "030", "4")
     assert "a result takes a number, such as 83.4, `failed` or `none`, got 'four'" in refused("correct", "003", "four")
+    assert "got '66,2'. Write decimals with a point." in refused("correct", "003", "66,2")
     assert "give one value" in refused("correct", "003", "4", "5")
     assert "give a value, got 'yield=4'" in refused("correct", "003", "yield=4")
     for text in ("nan", "inf"):

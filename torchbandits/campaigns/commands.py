@@ -641,7 +641,8 @@ def _number(option: str, example: str, text: str) -> float:
     try:
         return float(text)
     except ValueError:
-        raise ConfigError(f"{option} takes a number, such as {example}, got {text!r}.") from None
+        comma = " Write decimals with a point." if "," in text else ""
+        raise ConfigError(f"{option} takes a number, such as {example}, got {text!r}.{comma}") from None
 
 
 def _result(text: str, *, several: bool) -> tuple[str, float | None]:

@@ -240,6 +240,7 @@ def test_a_survey_of_many_columns_is_no_more_than_it_needs(tmp_path: Path, monke
     [
         ("smiles", [f"C{i}" for i in range(N)], None, "holds text (40 different ones, such as 'C0')"),
         ("conc", ["n.d." if i == 3 else str(i) for i in range(N)], None, "holds 'n.d.' in row 3, which is not a number"),
+        ("conc", [str(i) for i in range(N)], None, "holds its numbers as texts, such as '0' in row 0: convert them, as by"),
         ("x", [np.inf if i == 2 else i for i in range(N)], None, "is infinite in row 2"),
         ("x", [[1.0, 2.0]] * N, None, "holds list<"),
         ("x", range(-1, N - 1), "log", "can't be 'log', since its least value is -1: use 'number'"),

@@ -746,6 +746,9 @@ def _may_be_ids(column: str) -> str:
 
 def no_number(s: Survey, remedy: str = _CORRECT) -> str:
     """Error message for a column that should hold numbers but does not, with what to do."""
+    if s.text and pd.notna(pd.to_numeric(s.first_text, errors="coerce")):
+        held = f"column {s.column!r} holds its numbers as texts, such as {s.first_text!r} in {s.text_at}"
+        return f"{held}: convert them, as by pandas.to_numeric, which names a text that is no number."
     return (
         f"column {s.column!r} holds {s.first_text!r} in {s.text_at}, which is not a number: {remedy}."
         if s.text

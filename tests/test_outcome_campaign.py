@@ -272,6 +272,14 @@ def test_of_equal_rows_the_best_of_those_on_offer_is_selected():
     assert set(every.ask(2)["supplier"]) == {"cheap"}
     assert set(every.ask(12, more=True, where="supplier != 'cheap'")["supplier"][2:]) == {"usual"}
     assert set(every.ask(1, more=True, where={"supplier": ["dear"]})["supplier"][14:]) == {"dear"}
+    # Constraints that the cheapest rows alone do not meet take the next best ones, and no more of them than need be.
+    limited = campaign(whole, at_most=None, columns=ignored, candidates="id != 'usual0'")
+    limited.exclude(["usual1"])
+    rows = limited.ask(7, within=[tb.constraints.AtMost("supplier", 3), tb.constraints.Distinct()], where="id != 'usual2'")
+    assert rows["supplier"].value_counts().to_dict() == {"cheap": 3, "usual": 3, "dear": 1}
+    assert not {"usual0", "usual1", "usual2"} & {*rows["id"]}
+    with pytest.raises(ArgumentError, match="no batch was found that meets the constraints: no further row fits after 2 of 3"):
+        limited.ask(10, within=tb.constraints.AtMost("supplier", 3))
 
 
 def test_a_row_that_breaks_a_known_limit_does_not_keep_it_by_an_equal_row():

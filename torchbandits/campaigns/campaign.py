@@ -454,7 +454,7 @@ class Campaign(Readable):
             self._check_open(constraints, n)
             if waiting < n:
                 once = (Distinct(),) if repeats is False else ()
-                self._ask_within(n - waiting, (*constraints, *once), left)
+                self._ask_within(n - waiting, (*constraints, *once), left, where)
                 waiting = n
         # More than one step where the first picks of a policy come as a batch of their own.
         while waiting < n:
@@ -481,8 +481,15 @@ class Campaign(Readable):
         plate[self._pool.own(RANK)] = np.arange(1, len(plate) + 1)
         return plate
 
-    def _ask_within(self, count: int, constraints: tuple[Constraint, ...], left: Tensor | None) -> None:
-        """Ask for further rows under constraints, with an error in words of the campaign."""
+    def _ask_within(self, count: int, constraints: tuple[Constraint, ...], left: Tensor | None, where: Any) -> None:
+        """Ask for further rows under constraints, with an error in words of the campaign.
+
+        Args:
+            count: Number of further rows.
+            constraints: The constraints.
+            left: The mask of the rows that may be selected; None for all.
+            where: The condition of `ask`, which these rows fulfil.
+        """
         try:
             self._bandit.ask(more=count, within=constraints, available=self._arms.there(left))
         except NoArmLeft as error:

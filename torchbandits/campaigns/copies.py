@@ -46,6 +46,13 @@ class Equals:
         best[group[last]] = order[last]
         return best[self.first]
 
+    def places(self) -> NDArray[np.int64]:
+        """The place of each row among those of the same features: 0 for the best one, 1 for the second, and so on."""
+        place = np.empty(len(self.order), np.int64)
+        place[self.order] = np.arange(len(self.order))
+        found: NDArray[np.int64] = place[self.best()] - place
+        return found
+
 
 def equals(first: NDArray[np.int64] | None, known: Values, directions: Mapping[str, float], pool: Candidates) -> Equals | None:
     """The rows of the same features by their known values; None if rows of the same features have the same.

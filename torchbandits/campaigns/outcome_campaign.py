@@ -52,6 +52,7 @@ from torchbandits.checks import (
     is_finite,
     positive,
 )
+from torchbandits.constraints import Constraint, Total
 from torchbandits.display import count
 from torchbandits.errors import ArgumentError, StateError, UnsupportedError, require
 from torchbandits.explanation import Words
@@ -76,6 +77,8 @@ else:
 KEEPS, OPTIMAL = "keeps limits", "on the front"
 _ALIKE = 0.8
 """Similarity from which on a name is taken for another one that was misspelled; 1 for equal names."""
+_UNLIMITED = 1e15
+"""A sum of places among equal rows that no batch reaches."""
 _FEW = 5
 """Number of measured rows of an outcome below which nothing is said about its noise."""
 
@@ -225,6 +228,21 @@ class OutcomeCampaign(Campaign):
     def _broken(self) -> NDArray[np.bool_]:
         """Whether each row breaks a limit on a known outcome."""
         return ~self._by_known()[0] if self._settings.known else np.zeros(self._pool.count, bool)
+
+    def _ask_within(self, count: int, constraints: tuple[Constraint, ...], left: Tensor | None, where: Any) -> None:
+        try:
+            super()._ask_within(count, constraints, left, where)
+            return
+        except ArgumentError:
+            kept, same = self._by_known() if self._settings.known else (None, None)
+            if left is None or kept is None or same is None:
+                raise
+        # A constraint on a column in which equal rows differ, such as the supplier, may allow others than the best of them.
+        every = super()._on_offer(where)
+        wider = torch.from_numpy(kept & np.isin(same.first, same.first[left.numpy()]))
+        # The sum is not limited in fact: of equal rows that the constraints allow, the one of the smallest value is selected.
+        best_first = Total(torch.from_numpy(same.places()), at_most=_UNLIMITED)
+        super()._ask_within(count, (*constraints, best_first), wider if every is None else wider & every, where)
 
     def _left_out(self) -> str:
         broken = int(self._broken().sum())

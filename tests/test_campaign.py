@@ -462,6 +462,7 @@ def test_conditions_as_chemists_write_them():
         ("day == '1/2/26'", "may mean two"),
         ("dry == 'true'", "column 'dry' holds True and False, and 'true' is a text: write it without quotes (True or False)"),
         ("solvent = 'DMF'", "is neither a column of booleans nor a comparison", "Equality is written ==."),
+        ("day >= 2026-08-01", "is neither a column of booleans nor a comparison", "Dates are written in quotes."),
         ("temp < 50,5", "is not a comparison", "Write decimals with a point."),
     ):
         refused(lambda wrong=wrong: c.ask(1, where=wrong), *said)

@@ -47,6 +47,8 @@ _DAY_FIRST = re.compile(r"\s*\d{1,2}[-./]\s*\d{1,2}[-./]\s*\d{2,4}\b")
 _OPERATORS = {"and", "or", "not", "in", "is", "True", "False", "None"}
 _SINGLE = re.compile(r"(?<![<>=!])=(?!=)")
 _EQUAL = " Equality is written ==."
+_BARE_DATE = re.compile(r"(?<!['\"\d])\d{4}-\d\d-\d\d(?!\d)")
+_DATES = " Dates are written in quotes."
 _COMMA = re.compile(r"\d,\d")
 
 
@@ -259,9 +261,11 @@ def _parsed(name: str, table: Table, text: str) -> tuple[ast.Expression, dict[st
     try:
         tree = ast.parse(_with_words(re.sub(pattern, renamed, text).strip()), mode="eval")
     except (SyntaxError, ValueError, tokenize.TokenError) as error:
+        equal = _EQUAL if _SINGLE.search(text) else ""
+        dates = _DATES if _BARE_DATE.search(text) else ""
         raise ArgumentError(
             f"{name}: {text!r} is neither a column of booleans nor a comparison, such as \"temp < 80 and solvent != 'DMF'\" "
-            f"(names with spaces in backticks).{_EQUAL if _SINGLE.search(text) else ''}"
+            f"(names with spaces in backticks).{equal}{dates}"
         ) from error
     tree = _Truths(table.schema.names).visit(tree)
     odd = next((node for node in ast.walk(tree) if not isinstance(node, _ALLOWED)), None)

@@ -150,6 +150,14 @@ def test_a_seed_reproduces_and_varies_the_rows_of_a_campaign(folder: Path, monke
     )
 
 
+def test_a_plate_that_was_not_filled_in_is_refused_also_beside_a_failure_that_was_told(folder: Path):
+    run("new", "candidates.csv", "--objective", "yield")
+    (folder / "results.csv").write_text("id,yield\n001,5\n002,4\n000,\n")
+    assert "2 measurements and 1 failed evaluation told." in run("tell", "results.csv")
+    (folder / "plate.csv").write_text("id,yield\n001,\n002,\n000,\n")
+    assert "no row of plate.csv has a value in column 'yield': nothing was told" in refused("tell", "plate.csv")
+
+
 def test_another_condition_replaces_that_of_the_campaign():
     begin = ("new", "candidates.csv", "--objective", "yield")
     run(*begin, "--candidates", "temp < 110")

@@ -591,7 +591,7 @@ class Campaign(Readable):
             return Told(0, 0, known, notes=tuple(notes))
         # A single empty row is an evaluation that failed, as among workers that tell one result each.
         require(
-            known > 0 or int(some.sum()) == 1 or not lost[some].all(),
+            int(some.sum()) == 1 or not lost.all(),
             f"no row of {results.name} has a value in column {', '.join(map(repr, self.outcomes))}: nothing was told. Fill in "
             "what was measured; or, if all evaluations failed, tell them one by one, or forget() their ids (torchbandits "
             "campaign forget).",

@@ -930,6 +930,10 @@ def test_separators_and_decimals_are_those_of_the_cells(text: str, columns: dict
 def test_spreadsheets_that_may_mean_two_things_are_refused_with_the_line(tmp_path: Path):
     path = tmp_path / "table.tsv"
     refused(lambda: campaign(written(path, "id\ttemp\na\t1,234\nb\t987\n")), "'1,234' 1234 or 1.234", error=DataError)
+    mixed = "line 3: is '1.234' 1234 or 1,234? Line 2 has the number '40,5'."
+    refused(lambda: campaign(written(path, "id;temp\na;40,5\nb;1.234\n")), mixed, error=DataError)
+    written(path, "id;pos;temp\na;1,2;20.5\nb;1,3;1.234\n")
+    assert open_table(path, None).take(np.arange(2))["temp"].to_pylist() == [20.5, 1.234]
     refused(lambda: campaign(written(path, "temp,dry\n1,\n\n,\n2,x\n")), "line 4: all cells are empty", error=DataError)
     many = "id,temp\n" + "".join(f"r{i},{i}\n" for i in range(10_000))
     for last in ("rz,µ", "µ,1"):

@@ -35,6 +35,7 @@ _OPEN = 'has a quotation mark (") that is not closed: close it, or delete it.'
 _COMMA = re.compile(r"[+-]?\d+,\d+([eE][+-]?\d+)?")
 _POINT = re.compile(r"[+-]?\d*\.\d+([eE][+-]?\d+)?")
 _THOUSANDS = re.compile(r"[+-]?[1-9]\d{0,2},\d{3}")
+_POINTED_THOUSANDS = re.compile(r"[+-]?[1-9]\d{0,2}\.\d{3}")
 _SEPARATOR = re.compile(r"\s*sep=([,;\t|])\s*?(\r|\n|$)", re.IGNORECASE)
 Row = tuple[int, list[str]]
 """The number of the line on which a row begins, from 1, and its cells."""
@@ -140,13 +141,21 @@ def _decimal(path: Path, delimiter: str, rows: list[Row]) -> str:
     """The decimal mark of the cells.
 
     Raises:
-        DataError: If all numbers with commas may be thousands: semicolons are used where the comma is taken, tabs anywhere.
+        DataError: If all numbers with commas may be thousands: semicolons are used where the comma is taken, tabs anywhere. If
+            some numbers have commas, and all numbers with points may be thousands.
     """
     if delimiter == ",":
         return "."
     stripped = [(line, cell.strip()) for line, cells in rows for cell in cells]
     commas = [(line, cell) for line, cell in stripped if _COMMA.fullmatch(cell)]
-    if not commas or any(_POINT.fullmatch(cell) for _, cell in stripped):
+    points = [(line, cell) for line, cell in stripped if _POINT.fullmatch(cell)]
+    if commas and points and all(_POINTED_THOUSANDS.fullmatch(cell) for _, cell in points):
+        (line, cell), (other, number) = points[0], commas[0]
+        raise DataError(
+            f"{path}, line {line}: is {cell!r} {cell.replace('.', '')} or {cell.replace('.', ',')}? Line {other} has the "
+            f"number {number!r}. Save the sheet without separators of thousands, or write all decimals with a point."
+        )
+    if not commas or points:
         return "."
     thousands = delimiter == "\t" and all(_THOUSANDS.fullmatch(cell) for _, cell in commas)
     line, cell = commas[0]

@@ -387,6 +387,7 @@ def test_dates_are_compared_with_texts():
     assert met("day == `my day`") == "ABD"
     assert met("at >= '2026-02-02 00:00Z'") == "BD"
     assert met("at >= '2026-02-02 00:00-01:00'") == "D"
+    assert met("day >= '2026-02-02 00:00Z'") == met("day in ['2026-02-02T00:00Z', '2026-02-03']") == "BD"
     for one in ("2026-02-02", pd.Timestamp("2026-02-02"), dt.date(2026, 2, 2), np.datetime64("2026-02-02")):
         assert met({"day": one}) == met({"at": one}) == "B"
     for wrong, said in (

@@ -393,8 +393,8 @@ class _Dates(ast.NodeTransformer):
         """Write the pairs of a comparison anew, if it has such a pair."""
         for left, _, right in _sides(node):
             for own, other in ((left, right), (right, left)):
-                if isinstance(own, ast.Name) and (zone := self._zones.get(own.id)) is not None:
-                    _localize_(other, zone)
+                if isinstance(own, ast.Name) and self._kinds[own.id] == "date":
+                    _localize_(other, self._zones[own.id])
         pairs = [self._pair(*sides) for sides in _sides(node)]
         if all(pair is None for pair in pairs):
             return node
@@ -420,15 +420,16 @@ class _Dates(ast.NodeTransformer):
         return met if isinstance(op, ast.Eq | ast.In) else ast.UnaryOp(ast.Not(), met)
 
 
-def _localize_(side: ast.expr, zone: datetime.tzinfo) -> None:
-    """Write the time zone of a column beside the texts of dates that it is compared with and that name none."""
+def _localize_(side: ast.expr, zone: datetime.tzinfo | None) -> None:
+    """Write the time zone of a column beside the texts of dates that it is compared with and that name none; for a column
+    without one, leave out theirs."""
     for part in ast.walk(side):
         if not isinstance(part, ast.Constant) or not isinstance(part.value, str):
             continue
         # A text that is no date stays, and is refused where it is compared.
         with contextlib.suppress(ValueError):
             date = pd.Timestamp(part.value)
-            if date.tz is None:
+            if (date.tz is None) != (zone is None):
                 part.value = str(date.tz_localize(zone, ambiguous=True, nonexistent="shift_forward"))
 
 

@@ -196,7 +196,10 @@ def ask(
     more: Annotated[
         bool, typer.Option("--more", help="Add this number of rows to the pending ones. A repeated call adds rows again.")
     ] = False,
-    where: Annotated[str | None, typer.Option(help="Rows that can be evaluated now: \"machine == 'B'\".")] = None,
+    where: Annotated[
+        str | None,
+        typer.Option(help="New rows that can be evaluated now: \"machine == 'B'\". Pending rows are written all the same."),
+    ] = None,
     repeats: Annotated[
         bool | None,
         typer.Option(help="Select measured rows again or not; by default while that teaches something.", show_default=False),

@@ -6,6 +6,7 @@ import copy
 from typing import Any
 
 import gpytorch
+import numpy as np
 import pytest
 import torch
 from problems import BOUNDED, COMMON, POLICIES, Problem, generator, rbf
@@ -178,6 +179,19 @@ def test_rewards_of_another_shape_or_type(bandit):
     refuses(bandit, errors.ArgumentError, ["reward"], "tell", selection, [0.0] * (q + 1))
     refuses(bandit, errors.ArgumentError, ["selection"], "tell", "nonsense", torch.zeros(q))
     refuses(bandit, errors.ShapeError, ["meta", "cpu"], "tell", selection, torch.zeros(q, device="meta"))
+
+
+def test_complex_numbers_are_refused_and_not_cut_to_their_real_parts(tmp_path):
+    kernel = gpytorch.kernels.RBFKernel().double()
+    arms = torch.rand(20, 2, dtype=torch.float64)
+    worker = tb.Worker(tb.gp_ucb(kernel, noise_std=0.1), arms, store=tmp_path / "run.db")
+    lease = worker.ask()
+    for bad in (1j, np.array(1j), torch.tensor(1j)):
+        with pytest.raises(errors.ShapeError, match="reward must be real numbers, got complex"):
+            worker.tell(lease, bad)
+    assert worker.told == 0
+    with pytest.raises(errors.ShapeError, match="costs must be real numbers"):
+        tb.Bandit(tb.gp_ucb(kernel, noise_std=0.1), arms, costs=torch.ones(20, dtype=torch.complex128))
 
 
 def test_selections_that_point_nowhere(bandit):

@@ -25,11 +25,14 @@ def as_tensor(name: str, value: Any, dtype: torch.dtype | None = None, device: t
         device: As for `torch.as_tensor`.
 
     Raises:
-        ShapeError: If the value cannot be read as a tensor, is a sparse, quantised or nested tensor, or is a table with columns
-            without numbers, which the message names.
+        ShapeError: If the value cannot be read as a tensor, is a sparse, quantised or nested tensor, is a table with columns
+            without numbers, which the message names, or is complex where a dtype is given.
     """
     try:
         array = value if isinstance(value, Tensor) else _as_array(name, value)
+        # torch would drop the imaginary parts.
+        dropped = dtype is not None and (array.is_complex() if isinstance(array, Tensor) else np.iscomplexobj(array))
+        require(not dropped, f"{name} must be real numbers, got complex ones.", ShapeError)
         tensor = torch.as_tensor(array, dtype=dtype, device=device)
     except ShapeError:
         raise

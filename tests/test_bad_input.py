@@ -194,6 +194,11 @@ def test_complex_numbers_are_refused_and_not_cut_to_their_real_parts(tmp_path):
         tb.Bandit(tb.gp_ucb(kernel, noise_std=0.1), arms, costs=torch.ones(20, dtype=torch.complex128))
 
 
+def test_a_text_in_place_of_a_number_is_seen_to_be_one(tmp_path):
+    with pytest.raises(errors.ArgumentError, match=r"lease must be a finite number > 0, .*, got '10'"):
+        tb.Worker(tb.uniform(), torch.rand(20, 2), store=tmp_path / "run.db", lease="10")
+
+
 def test_selections_that_point_nowhere(bandit):
     good = bandit.ask()
     for bad in (20, 1000, -2):

@@ -76,20 +76,20 @@ def is_whole(value: Any, least: int = 1) -> bool:
 def non_negative(name: str, value: Any) -> Any:
     """The value, if it is one number from 0 to 1e150."""
     good = is_finite(value) and 0 <= value <= LARGEST
-    require(good, f"{name} must be a finite number ≥ 0, and at most {LARGEST:g}, got {value}.")
+    require(good, f"{name} must be a finite number ≥ 0, and at most {LARGEST:g}, got {value!r:.60}.")
     return value
 
 
 def positive(name: str, value: Any) -> Any:
     """The value, if it is one number above 0, up to 1e150."""
     good = is_finite(value) and 0 < value <= LARGEST
-    require(good, f"{name} must be a finite number > 0, and at most {LARGEST:g}, got {value}.")
+    require(good, f"{name} must be a finite number > 0, and at most {LARGEST:g}, got {value!r:.60}.")
     return value
 
 
 def at_least_one(name: str, value: Any) -> Any:
     """The value, if it is one finite number ≥ 1."""
-    require(is_finite(value) and value >= 1, f"{name} must be a finite number of at least 1, got {value}.")
+    require(is_finite(value) and value >= 1, f"{name} must be a finite number of at least 1, got {value!r:.60}.")
     return value
 
 

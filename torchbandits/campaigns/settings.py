@@ -347,7 +347,8 @@ def known_values(table: Table, names: Sequence[str]) -> dict[str, NDArray[np.flo
     values = {}
     for name in names:
         rows, values[name] = history(table, name, "correct it, since every row needs a value")
-        empty = np.setdiff1d(np.arange(table.count), rows)
+        # numpy.setdiff1d takes seconds for a million rows.
+        empty = np.flatnonzero(np.bincount(rows, minlength=table.count) == 0)
         place = table.where(int(empty[0])) if len(empty) else ""
         require(
             not len(empty),

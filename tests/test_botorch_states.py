@@ -310,3 +310,15 @@ def test_a_dictionary_is_drawn_anew_after_a_fit_whatever_was_done_before():
     fit_gpytorch_mll(gpytorch.mlls.ExactMarginalLogLikelihood(model.likelihood, model))
     assert model.covar_module.lengthscale.item() > 0.5
     assert model.process().dictionary.sum() < 50
+
+
+def test_a_fit_draws_no_dictionary_that_it_does_not_read(monkeypatch):
+    X, Y = make(19, 60)
+    kernel = gpytorch.kernels.RBFKernel().double().initialize(lengthscale=0.05)
+    model, twin = (BanditModel(X, Y, kernel=kernel, noise_std=0.1, dictionary="leverage") for _ in range(2))
+    twin.process()
+    with monkeypatch.context() as patched:
+        patched.setattr("torchbandits.botorch.model.draw_dictionary_", lambda *_: pytest.fail("drawn in the fit"))
+        fit_gpytorch_mll(gpytorch.mlls.ExactMarginalLogLikelihood(model.likelihood, model))
+    fit_gpytorch_mll(gpytorch.mlls.ExactMarginalLogLikelihood(twin.likelihood, twin))
+    assert torch.equal(model.posterior(X).mean, twin.posterior(X).mean)

@@ -322,6 +322,10 @@ class BanditModel(GPyTorchModel, gpytorch.models.GP, FantasizeMixin):
 
         Cost: O(n (d + log n)), and that of drawing the dictionary, the first time.
         """
+        return self._process()
+
+    def _process(self, drawn: bool = True) -> GaussianProcess:
+        """`process`, or the same before its dictionary is drawn."""
         X, Y, weights = self._observed()
         shape = broadcast_shapes(self.covar_module.batch_shape, X.shape[:-2])
         sparse = isinstance(self._dictionary, Tensor) or self._dictionary != "all"
@@ -336,7 +340,7 @@ class BanditModel(GPyTorchModel, gpytorch.models.GP, FantasizeMixin):
             device=X.device,
         )
         process.statistics = folded(X.expand(*shape, *X.shape[-2:]), Y, weights)
-        if sparse:
+        if sparse and drawn:
             how = self._dictionary if self._drawn is None else self._drawn
             if isinstance(how, Tensor) and self._drawn is None:
                 how = self._preprocessed(how.to(X))
@@ -545,7 +549,8 @@ class BanditModel(GPyTorchModel, gpytorch.models.GP, FantasizeMixin):
             mll: A marginal likelihood of this model, which is returned in evaluation mode.
             kwargs: Options of other fits; none is used.
         """
-        process = self.process()
+        # A fit chooses points of its own, and the dictionary is drawn after it.
+        process = self._process(drawn=False)
         if not process.fitted or self.finite is not None:
             return mll.eval()
         noise, share = self.fits_noise and process.batch_shape.numel() == 1, 1 / self._share

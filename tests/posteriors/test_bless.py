@@ -148,6 +148,25 @@ def test_few_points_are_exact_and_nothing_is_drawn(case):
     np.testing.assert_allclose(got, exact(case, x, n), rtol=1e-5 if case.weights == "twins" else 1e-7, atol=1e-10)
 
 
+@pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.parametrize("pulled", ["all", "some"])
+def test_more_points_are_exact_if_asked_for(case, pulled):
+    x, n = points_and_weights(case, 400)
+    n[:: 7 if pulled == "some" else 400] = 0.0 if pulled == "some" else 0.25
+    got = estimate(case, x, n, 1, exact_size=400)
+    np.testing.assert_allclose(got, exact(case, x, n), rtol=1e-5 if case.weights == "twins" else 1e-7, atol=1e-10)
+
+
+def test_the_closed_form_is_used_where_it_keeps_the_digits(monkeypatch):
+    """It takes a tenth of the time, and is the only one that needs no dictionary."""
+    monkeypatch.setattr("torchbandits.posteriors.bless._leverage", lambda *_: torch.zeros(400))
+    used = {}
+    for lam in (1e-2, 1e-10):
+        case = Case("rbf", 0.3, 2, lam, "one", 0.0, 0.0)
+        used[lam] = bool(estimate(case, *points_and_weights(case, 400), 1, exact_size=400).any())
+    assert used == {1e-2: True, 1e-10: False}
+
+
 def test_points_without_pulls_are_never_chosen_and_get_their_leverage():
     case = CASES[0]
     x, n = points_and_weights(case, 1_000)

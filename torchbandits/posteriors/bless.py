@@ -12,7 +12,7 @@ from torch import Tensor
 from torchbandits.checks import at_least_one, is_finite
 from torchbandits.errors import NonFiniteError, ShapeError, require
 from torchbandits.kernels import evaluate_kernel, kernel_diagonal, kernel_matrix, kernel_row
-from torchbandits.linalg import Precision, inverse_root
+from torchbandits.linalg import Precision, cholesky, inverse_root
 from torchbandits.posteriors.statistics import Statistics
 from torchbandits.types import Generators, PerPoint, Picks, Points
 
@@ -24,6 +24,8 @@ _CHUNK = 1 << 20
 _KEPT = 1 << 25
 # Residuals below this fraction of λ count as zero, as in a sparse posterior.
 _RESIDUAL_TOLERANCE = 1e-10
+# Largest rounding error of exact leverages, times pulls, in closed form.
+_ROUNDING = 1e-8
 
 
 @torch.no_grad()
@@ -74,6 +76,8 @@ def bless(
     dictionary = every
     if len(n) > exact_size:
         dictionary = bless_dictionary(kernel, x, n, regularization, generator, oversampling=oversampling, ratio=ratio)
+    elif len(n) > _EXACT and (exact := _closed(kernel, x, n, diagonal, regularization)) is not None:
+        return exact
     return _leverage(kernel, x, dictionary, every, n, diagonal, regularization)
 
 
@@ -149,6 +153,24 @@ def bless_dictionary(
         # The uniform number of a candidate is reused: since p_i ≤ β_i, point i is kept with probability p_i overall.
         dictionary = candidates[uniforms[candidates] < chance]
     return dictionary
+
+
+def _closed(
+    kernel: gpytorch.kernels.Kernel, points: Points, weights: PerPoint, diagonal: PerPoint, regularization: float
+) -> Tensor | None:
+    r"""Exact leverages from one factorisation, a tenth of the time of `_leverage` with every point in its dictionary.
+
+    .. math:: lev_i = 1/n_i - \lambda/n_i^2 \, [(K + \lambda N^{-1})^{-1}]_{ii}
+
+    None where points have no pulls, or the difference may lose the digits that `_leverage` keeps. Cost O(u³).
+    """
+    noise, eps = regularization / weights, torch.finfo(torch.float64).eps
+    if not bool(weights.all()) or bool(eps * len(weights) * diagonal.amax() > _ROUNDING * noise.amin()):
+        return None
+    factor, good = cholesky(kernel_matrix(kernel, points, points).double() + noise.diag())
+    if good is not None:
+        return None
+    return ((1 - noise * torch.cholesky_inverse(factor).diagonal()) / weights).clamp_min(0)
 
 
 def _leverage(

@@ -195,6 +195,10 @@ class Total(Constraint):
     constraints it may come to an end early; it is then selected again without the arms of the largest values, and refused if
     that fails too.
 
+    Picks are made one after another, whatever the sum still has to buy: under a tight limit the first picks may take nearly all
+    of it, and the last ones are among the arms of the smallest values. Scores per cost (`per_cost`, `cost=` of a `Campaign`)
+    spread it.
+
     Args:
         values: `A` values, one for each arm, in any unit, finite; for a `Campaign`, the name of a column of numbers.
         at_most: Largest sum, in the unit of the values. A sum may exceed it by rounding, a part in 10⁹.

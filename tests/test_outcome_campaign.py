@@ -22,7 +22,7 @@ import torchbandits as tb
 from torchbandits import outcomes
 from torchbandits.campaigns import outcome_campaign, outcome_page
 from torchbandits.cli import app
-from torchbandits.errors import ArgumentError, StateError, TorchBanditsError, UnsupportedError
+from torchbandits.errors import ArgumentError, DiagnosticWarning, StateError, TorchBanditsError, UnsupportedError
 
 NAMES = ("yield", "cost", "toxicity")
 LIMIT = 55.0
@@ -133,6 +133,19 @@ def test_an_objective_with_a_value_in_every_row_is_known_and_not_measured(tmp_pa
     with pytest.raises(StateError, match="lacks column 'cost'"):
         tb.OutcomeCampaign(table.drop(columns="cost"), journal=tmp_path / "lab.journal")
     assert json.loads((tmp_path / "lab.journal.campaign.json").read_text())["format"] == 3
+
+
+def test_a_column_with_a_few_empty_cells_is_spoken_of():
+    table = priced()
+    table["cost"] = table["cost"].where(table.index != 7)
+    with pytest.warns(
+        DiagnosticWarning, match=r"'cost' has a value in 29 of the 30 rows, .* fill in .* \(--column cost=measured\)"
+    ):
+        c = campaign(table, at_most=None)
+    assert len(c.results()) == 29
+    campaign(table, at_most=None, columns={"cost": "measured"})
+    table["yield"] = yields(table).where(table.index > 7)
+    campaign(table, at_most=None)
 
 
 def test_the_first_objective_may_be_known_and_sorts_the_front():

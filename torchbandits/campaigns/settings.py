@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torchbandits.campaigns.conditions import boolean_column
 from torchbandits.campaigns.results import YES_OR_NO
 from torchbandits.checks import read_bytes
-from torchbandits.errors import DataError, StateError, nearest, require
+from torchbandits.errors import DataError, StateError, issue, nearest, require
 from torchbandits.tabular.columns import Decision, Decisions, as_texts, check_size, decide, no_number, survey
 from torchbandits.tabular.encoding import numbers
 from torchbandits.tabular.ids import Ids, id_column, open_table
@@ -31,6 +31,8 @@ FORMAT, SEVERAL, WITH_KNOWN = 1, 2, 3
 """Formats of the file, of one objective, of several outcomes, and of several outcomes of which some are known."""
 MEASURED = "measured"
 """Kind of the column of an outcome that is measured, although every row has a value."""
+_NEARLY_ALL = 0.9
+"""Share of rows with a value from which on an outcome looks known, beside one that has values in less than half of the rows."""
 _SEVERAL_KEYS = ("objectives", "at_least", "at_most")
 _LARGEST = 1 << 26
 _FIXED = {  # fields that cannot change during a campaign, in words
@@ -253,11 +255,22 @@ def _known(table: Table, outcomes: Sequence[str], measured: Sequence[str]) -> tu
 
     Raises:
         ArgumentError: If all outcomes have a value in every row.
+
+    Warns (`DiagnosticWarning`): If an outcome has a value in nearly every row, unlike another one.
     """
-    full = tuple(name for name in outcomes if len(history(table, name)[1]) == table.count)
+    filled = {name: len(history(table, name)[1]) for name in outcomes}
+    full = tuple(name for name, count in filled.items() if count == table.count)
     columns = "column " + ", ".join(map(repr, outcomes))
     message = f"every row of {table.name} has a value in {columns}: there is nothing left to find out. Leave "
     require(len(full) < len(outcomes), message + "the column out of the table, or name another objective.")
+    sparse = min(filled.values()) < table.count / 2
+    issue(
+        f"column {name!r} has a value in {count:,} of the {table.count:,} rows, which count as measurements. If the column is "
+        f"known beforehand, as a price is, fill in its empty cells or leave these rows out: the values then count as given. If "
+        f"not, say columns={{{name!r}: {MEASURED!r}}} (--column {name}={MEASURED})."
+        for name, count in filled.items()
+        if sparse and _NEARLY_ALL * table.count <= count < table.count and name not in measured
+    )
     return tuple(name for name in full if name not in measured)
 
 

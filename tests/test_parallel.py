@@ -346,6 +346,26 @@ def test_simulated_workers_resume_from_a_journal(tmp_path: Path, seeded: bool):
         assert resumed.pulls[name].tolist() == whole.pulls[name].tolist()
 
 
+@pytest.mark.parametrize("before", [None, 9.0])
+def test_simulated_workers_resume_in_the_same_order_where_a_budget_refuses_one_of_equal_picks(
+    tmp_path: Path, before: float | None
+):
+    costs = torch.tensor([1.0, 1.0, 3.0], dtype=torch.float64)
+    environment = tb.environments.Table(ARMS[:3], costs, 0.1, costs=costs)
+
+    def play(seed: int, name: str, budget: float, ends: int = -1) -> tuple[list[int], list[float]]:
+        options: dict[str, Any] = {"generator": generator(seed), "workers": 6, "asynchronous": True, "budget": budget}
+        stop = lambda bandit, *_: bool(bandit.pulls == ends)  # noqa: E731
+        history = tb.run(tb.uniform(), environment, 40, journal=tmp_path / f"{name}{seed}", callbacks=[stop], **options)
+        return history.pulls["arm"].tolist(), history.pulls["reward"].tolist()
+
+    for seed in range(12):
+        for name in ("whole", "parts") if before is not None else ():
+            play(seed, name, before, 1)  # more of the open picks can be paid for than later
+        play(seed, "parts", 5.0, 1 if before is None else 2)
+        assert play(seed, "parts", 5.0) == play(seed, "whole", 5.0)
+
+
 def test_simulated_workers_within_a_budget_evaluate_all_that_is_open():
     costs = torch.linspace(1, 5, len(ARMS), dtype=torch.float64)
     table = tb.environments.Table(ARMS, torch.tensor([smooth(point) for point in ARMS], dtype=torch.float64), 0.1, costs=costs)

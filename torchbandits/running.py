@@ -473,16 +473,19 @@ class Rounds:
             more = min(workers, self._least) - waiting
             if more < 1:
                 return None
-            whole = self._one_by_one(more) if self._once else Bandit.ask(self._bandit, more=more, available=available)
+            single = self._once or self._budget is not None
+            whole = self._one_by_one(more) if single else Bandit.ask(self._bandit, more=more, available=available)
             selection = whole[waiting:]
         self._least -= len(selection)
-        selection = selection if self._budget is None else self._budget.pay(selection)
-        return selection if workers is None or bool(selection.mask.any()) else None
+        return self._budget.pay(selection) if self._budget is not None and workers is None else selection
 
     def again(self) -> Selection | None:
         """The picks that are already open, to be evaluated again; None if there are none."""
         out = self._bandit.loop.open
-        return out if out is None or self._budget is None else self._budget.pay(out)
+        if out is not None and self._budget is not None:
+            self._budget.pay(out)
+        # As they are open now: of equal picks the first is forgotten, and the order must be the one that a journal restores.
+        return self._bandit.loop.open
 
     def lose(self, failed: Tensor, exclude: bool) -> None:
         """Count failed evaluations of arms (`batch_shape x q`, −1 for none) as rounds; with `exclude`, never offer these arms
@@ -494,14 +497,17 @@ class Rounds:
             self._excluded = hit if self._excluded is None else self._excluded | hit
 
     def _one_by_one(self, more: int) -> Selection:
-        """The open picks with at most `more` further ones, each of another arm. There must be an arm on offer."""
-        selection = Bandit.ask(self._bandit, more=1, available=self._available()[0])
-        for _ in range(more - 1):
-            available, able = self._available()
-            if able is not None and not bool(able.all()):
-                break
+        """The open picks with at most `more` further ones, each of an arm that is still on offer and paid for before the next.
+        There must be an arm on offer."""
+        available, able = self._available()
+        while True:
             selection = Bandit.ask(self._bandit, more=1, available=available)
-        return selection
+            if self._budget is not None:
+                self._budget.spend(selection.index[..., -1:])
+            more -= 1
+            available, able = self._available()
+            if more < 1 or not (able is None or bool(able.all())):
+                return selection
 
     def _without_repeats(self, selection: Selection) -> Selection:
         """The first pick of each arm in a batch, where equal arms count as one; the others are forgotten."""

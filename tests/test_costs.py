@@ -213,6 +213,16 @@ def test_a_budget_is_spent_and_never_exceeded(name: str, rows: int):
         assert history.summary(row)["cost"] == pytest.approx(spent)
 
 
+@pytest.mark.parametrize(("cost", "budget"), [(0.1, 0.3), (1.1, 3.3), (0.7, 2.1)])
+def test_the_rounding_of_a_sum_of_costs_neither_saves_nor_adds_a_pull(cost: float, budget: float):
+    env = tb.environments.Table(
+        torch.eye(3).double(), torch.ones(3).double(), 0.1, costs=torch.full((3,), cost, dtype=torch.float64)
+    )
+    assert len(tb.run(tb.uniform(), env, 9, budget=budget)) == 3
+    assert len(tb.run(tb.uniform(), env, 9, budget=budget, asynchronous=True, workers=2)) == 3
+    assert len(tb.run(tb.uniform(), env, 9, stop=tb.stopping.Budget(cost=budget))) == 3
+
+
 @pytest.mark.exhaustive
 def test_per_cost_gains_more_for_the_same_budget():
     """Cheap and expensive arms have equal rewards; per unit of cost more is gained, in the mean of ten problems."""

@@ -38,7 +38,7 @@ from torchbandits.policies import Policy
 from torchbandits.policies.joint import Joint
 from torchbandits.policies.state import TableState
 from torchbandits.selections import marked
-from torchbandits.stopping import Decision, Rule, check_rules, decide, shared
+from torchbandits.stopping import ROUNDING, Decision, Rule, check_rules, decide, shared
 from torchbandits.types import ArrayLike, Report, Selection
 
 _STEPS = 64  # steps that are recorded at once
@@ -563,6 +563,8 @@ class Budget:
         left = as_tensor("budget", budget, torch.float64, costs.device)
         good = left.shape in (torch.Size(), shape) and bool((left > 0).all())
         require(good, f"budget must be a number > 0, or {tuple(shape)} of them, got {left.tolist()}.")
+        # Sums of costs are rounded: three times 0.1 is within a budget of 0.3.
+        left = left * (1 + ROUNDING)
         self._costs, self._left, self._bandit = costs.expand(*shape, -1), left.expand(shape), bandit
 
     @property

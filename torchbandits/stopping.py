@@ -75,6 +75,8 @@ _FIRST_DRAWS = 256
 _NEGLECTED = 0.005
 # Largest number of normal numbers drawn at once.
 _DRAWN = 1 << 23
+ROUNDING = 1e-9
+"""Relative rounding error of a sum of costs, by which it may miss a budget."""
 
 
 @dataclass(frozen=True)
@@ -684,7 +686,8 @@ class Budget(Rule):
             found.append(decision_of(loop, told >= self.pulls, told.clone(), text))
         if self.cost is not None:
             spent = _spent(loop)
-            found.append(decision_of(loop, spent >= self.cost, spent, f"{{value}} was spent, of a budget of {self.cost:g}"))
+            over = spent >= self.cost * (1 - ROUNDING)
+            found.append(decision_of(loop, over, spent, f"{{value}} was spent, of a budget of {self.cost:g}"))
         return either(found)
 
 

@@ -162,6 +162,9 @@ def test_a_name_stays_inside_the_output_folder(name: str, tmp_path: Path, monkey
 def test_a_section_made_in_python_raises_the_error_of_the_package():
     with pytest.raises(errors.ConfigError, match=r"ExperimentConfig: .*horizn: unknown key. Did you mean 'horizon'[?]$"):
         ExperimentConfig(**SMALL, horizn=3)
+    for word, meant in {"seeds": "repetitions", "num_rounds": "horizon", "random_seed": "seed"}.items():
+        with pytest.raises(errors.ConfigError, match=rf"{word}: unknown key. Did you mean '{meant}'[?]$"):
+            ExperimentConfig(**SMALL, **{word: 3})
     with pytest.raises(errors.ConfigError, match=r"KernelConfig: name: .*Did you mean 'rbf'"):
         KernelConfig(name="rbv")
 

@@ -57,6 +57,10 @@ from torchbandits.widths import Constant, Scaled
 # ------------------------------------------------------------------ sections and their faults in words
 
 _MOST_FAULTS = 5  # largest number of faults named in one message
+MEANT = dict.fromkeys(("seeds", "num_seeds", "runs", "replicates"), "repetitions") | dict.fromkeys(
+    ("num_rounds", "rounds", "evaluations", "iterations", "steps"), "horizon"
+)
+"""The keys that are meant by other words for them, which are spelled like other keys or like none."""
 
 
 class Section(BaseModel):
@@ -105,7 +109,9 @@ def _faults(section: type[BaseModel], error: ValidationError) -> Iterator[str]:
         path = "".join(f"[{part}]" if isinstance(part, int) else f".{shortened(part)}" for part in place).lstrip(".")
         if kind == "extra_forbidden":
             known = _known_keys(section, place[:-1])
-            hint = nearest(str(place[-1]), known) or f" Known keys: {', '.join(known)}"
+            meant = MEANT.get(str(place[-1]))
+            hint = f" Did you mean {meant!r}?" if meant in known else nearest(str(place[-1]), known)
+            hint = hint or f" Known keys: {', '.join(known)}"
             yield f"{path}: unknown key.{hint}"
         elif kind == "missing":
             yield f"{path}: missing"

@@ -578,12 +578,29 @@ def test_resuming_makes_again_only_the_runs_whose_settings_changed(lab: Path):
     assert "2 earlier runs in out/records will be replaced; --resume keeps those" in run(lab, horizon=11).stderr
 
 
+def test_resuming_with_another_first_seed_keeps_the_runs_of_seeds_that_both_have(lab: Path):
+    settings = {"policies": ["uniform"], "repetitions": 2, "environment": "my_laboratory:reactor"}
+    first = run(lab, seed=3, **settings)
+    assert "uniform, seed 4" in first.stderr
+    again = run(lab, "--resume", seed=4, **settings)
+    assert "uniform, seed 5" in again.stderr
+    assert "uniform, seed 4" not in again.stderr
+    assert "replaced" not in again.stderr
+    kept = {record.seed: record.history for record in load_records(lab / "out")[1]}
+    assert list(kept) == [4, 5]
+    run(lab, seed=4, **settings)
+    for record in load_records(lab / "out")[1]:
+        assert record.history.pulls["reward"].tolist() == kept[record.seed].pulls["reward"].tolist()
+
+
 @pytest.mark.exhaustive
-def test_records_with_the_hash_of_all_policies_are_still_found(lab: Path):
+@pytest.mark.parametrize("seeded", [False, True])
+def test_records_with_the_hash_of_all_policies_or_of_the_first_seed_are_still_found(lab: Path, seeded: bool):
     assert run(lab, "--quiet").exit_code == 0
     config, records = load_records(lab / "out")
     for record in records:
-        record.history.metadata |= {"fingerprint": config.fingerprint}
+        earlier = config.fingerprint_of(record.place, seeded=True) if seeded else config.fingerprint
+        record.history.metadata |= {"fingerprint": earlier}
         record.history.to_parquet(lab / "out" / "records" / config.policies[record.place].slug / str(record.seed))
     assert len(load_records(lab / "out")[1]) == len(records)
 

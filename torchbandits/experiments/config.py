@@ -663,12 +663,17 @@ class ExperimentConfig(Section):
         """Short hash of all settings that affect the records; numbers of repetitions are left out."""
         return self._hash(self.policies)
 
-    def fingerprint_of(self, place: int) -> str:
-        """Short hash of all settings that affect the records of the policy at a place of the list of policies."""
-        return self._hash([self.policies[place]])
+    def fingerprint_of(self, place: int, *, seeded: bool = False) -> str:
+        """Short hash of all settings that affect the record of a seed and the policy at a place of the list of policies.
 
-    def _hash(self, policies: Sequence[PolicyConfig]) -> str:
-        left_out: dict[str, Any] = dict.fromkeys(("name", "output", "repetitions", "quick", "headline"), True)
+        Args:
+            place: The place of the policy.
+            seeded: Whether the first seed is among the settings, as in earlier versions.
+        """
+        return self._hash([self.policies[place]], () if seeded else ("seed",))
+
+    def _hash(self, policies: Sequence[PolicyConfig], further: Sequence[str] = ()) -> str:
+        left_out: dict[str, Any] = dict.fromkeys(("name", "output", "repetitions", "quick", "headline", *further), True)
         chosen = self.model_copy(update={"policies": list(policies)})
         deciding = chosen.model_dump(mode="json", exclude=left_out | {"policies": {"__all__": {"repetitions"}}})
         # Records of versions without these keys are found as well.

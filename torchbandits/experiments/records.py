@@ -73,8 +73,9 @@ def find_record(config: ExperimentConfig, output: Path, place: int, seed: int) -
     if not os.path.isdir(source):
         return None
     history = History.from_parquet(source)
-    # Earlier versions wrote the hash of all policies, so that another policy in the list made every record a stranger.
-    known = (config.fingerprint_of(place), config.fingerprint)
+    # Earlier versions wrote the hash of all policies, so that another policy in the list made every record a stranger, or the
+    # first seed into it.
+    known = (config.fingerprint_of(place), config.fingerprint_of(place, seeded=True), config.fingerprint)
     found = history.metadata.get("fingerprint") in known and history.metadata.get("seed") == seed
     return Record(place, section.label, seed, history) if found else None
 

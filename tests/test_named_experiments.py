@@ -293,8 +293,16 @@ def test_draws_that_make_rewards_of_their_own_are_not_rows_of_a_table(lab: Path)
 
     draws = [kind(X, X.sum(dim=-1), 0.1) for kind in (Table, Doubled)]
     assert stack(draws[:1] * 2).arms.shape == (2, *X.shape)
-    with pytest.raises(ConfigError, match="leave out together"):
-        stack(draws[1:] * 2)
+    reasons = {
+        "Doubled may draw rewards in a way of its own": draws[1],
+        "different numbers of arms": Table(X[:4], X[:4].sum(dim=-1), 0.1),
+        "costs": Table(X, X.sum(dim=-1), 0.1, costs=torch.ones(6, dtype=torch.float64)),
+        "noise differs": Table(X, X.sum(dim=-1), 0.2),
+        "norm of some": Table(X, X.sum(dim=-1), 0.1, norm_bound=2.0),
+    }
+    for reason, other in reasons.items():
+        with pytest.raises(ConfigError, match=f"can't be run together, since .*{reason}.*: leave out together"):
+            stack([draws[0], other])
 
 
 @pytest.mark.exhaustive

@@ -196,15 +196,24 @@ def stack(environments: Sequence[Environment]) -> Table:
     """Draws of one random environment as the batch rows of a table.
 
     Raises:
-        ConfigError: If they differ in more than arms, expected rewards and norm, or a class of the user's draws their rewards.
+        ConfigError: If they differ in more than the values of arms, expected rewards and norm, or a class of the user's draws
+            their rewards; the message names the difference.
     """
-    own = {type(e) for e in environments} - {Table, Function}
+    own = [type(e).__name__ for e in environments if type(e) not in (Table, Function)]
     kinds = {(e.noise_std, getattr(e, "noise", None)) for e in environments}
     norms = [getattr(e, "norm_bound", None) for e in environments]
-    plain_arms = all(e.costs is None and isinstance(e.arms, Tensor) for e in environments)
-    (noise_std, noise), alike = next(iter(kinds)), len(kinds) == 1 and plain_arms and not own
-    good = alike and noise is not None and len({norm is None for norm in norms}) == 1
-    require(good, f"draws of {environments[0].name!r} can't be run together: leave out together.", ConfigError)
+    faults = {
+        f"{', '.join(dict.fromkeys(own))} may draw rewards in a way of its own": bool(own),
+        "their arms are not tensors": not all(isinstance(e.arms, Tensor) for e in environments),
+        "they have different numbers of arms or features": len({e.arms.shape for e in environments}) > 1,
+        "their arms have costs": any(e.costs is not None for e in environments),
+        "their noise differs": len(kinds) > 1,
+        "the norm of some is not known": len({norm is None for norm in norms}) > 1,
+    }
+    why = next((fault for fault, there in faults.items() if there), "")
+    name = environments[0].name
+    require(not why, f"draws of {name!r} can't be run together, since {why}: leave out together.", ConfigError)
+    noise_std, noise = next(iter(kinds))
     return Table(
         torch.stack([e.arms for e in environments if isinstance(e.arms, Tensor)]),
         torch.stack([e.means for e in environments]),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import io
 import math
 import re
 import warnings
@@ -15,6 +16,7 @@ import scipy.stats
 import torch
 import yaml
 from rich.cells import cell_len
+from rich.console import Console
 from typer.testing import CliRunner
 
 import torchbandits as tb
@@ -23,7 +25,7 @@ from torchbandits.errors import ArgumentError, ConfigError, DiagnosticWarning
 from torchbandits.experiments.config import build_environment, build_policy, parse_config
 from torchbandits.experiments.judging import digits
 from torchbandits.experiments.records import Record, load_records
-from torchbandits.experiments.results import aggregate, printed
+from torchbandits.experiments.results import DISPENSABLE, HEADERS, Printed, aggregate, printed, to_rich
 from torchbandits.experiments.runner import run_experiment
 from torchbandits.history import History
 from torchbandits.policies import CATALOGUE, Entry, markdown_table
@@ -106,6 +108,23 @@ def test_run_writes_records_table_and_figures_and_plot_draws_them_again(tmp_path
     again = RUNNER.invoke(app, ["plot", str(out / "records")])
     assert again.exit_code == 0, again.output
     assert (out / "time.png").stat().st_size > 5_000
+
+
+def test_a_narrow_terminal_shows_numbers_and_labels_whole() -> None:
+    sizes = ("24", "18", "19")
+    numbers = ("1.000", "–", "0.0301", *sizes, "0.12", "3")
+    others = ("0.135", "0.006 … 0.263", "0.000762", *sizes, "13.29", "3")
+    table = Printed("mine: 50 evaluations", HEADERS, (("uniform", *numbers), ("BBKB, a tenth of the width", *others)))
+    for width, left_out in {120: 0, 80: 2, 70: 3}.items():
+        console = Console(width=width, file=io.StringIO())
+        console.print(to_rich(table, width))
+        text = console.file.getvalue()
+        assert max(map(len, text.splitlines())) <= width
+        assert "BBKB, a tenth of " in text
+        assert "…" not in text.replace(" … ", "")
+        assert left_out == 0 or f"Only in the files: {', '.join(DISPENSABLE[:left_out])}" in " ".join(text.split())
+        assert all(number in text for number in {*numbers, *others} - set(sizes))
+        assert sum(size in text for size in sizes) == 3 - left_out
 
 
 def test_policies_are_compared_in_pairs(tmp_path: Path) -> None:

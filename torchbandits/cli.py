@@ -368,7 +368,8 @@ def _console() -> Console:
 def _show(experiment: ExperimentConfig, result: Result) -> None:
     from torchbandits.experiments.results import printed, to_rich  # noqa: PLC0415
 
-    _console().print(*map(to_rich, printed(experiment, result.table)))
+    console = _console()
+    console.print(*(to_rich(table, console.width) for table in printed(experiment, result.table)))
     say(f"Table: {', '.join(map(str, result.tables))}")
     say(f"Figures: {', '.join(map(str, result.figures))}")
     say(f"Records: {result.records}  Configuration: {result.config}")

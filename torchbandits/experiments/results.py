@@ -20,6 +20,8 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from rich.box import SIMPLE
+from rich.console import Console
+from rich.measure import Measurement
 from rich.table import Table as RichTable
 
 from torchbandits.checks import as_path
@@ -67,9 +69,16 @@ HEADERS = (
 HEADERS_WITHOUT_BASELINE = ("policy", "regret", *HEADERS[2:])
 HEADERS_WITHOUT_REGRET = ("policy", "largest reward", *HEADERS[4:])
 INTERVAL = HEADERS[2]
+DISPENSABLE = ("dictionary size", "distinct arms", "batches")
+"""Columns that a narrow terminal does not show, the first one first."""
+LABEL_WIDTH = 20
+"""Number of characters of a label that are shown in one line if it has so many."""
+LEAST_LABEL_WIDTH = 8
+"""The same, where there is no room for all other columns."""
 COMPARED = ("regret", "simple_regret")
 """Numbers of a run that are compared in pairs."""
 COMPARED_WITHOUT_REGRET = ("largest_reward",)
+_ENDLESS = Console(width=10_000)
 _LEAST_GAP = 0.06  # distance of labels at the ends of curves, as a share of the height
 
 
@@ -250,14 +259,29 @@ def to_markdown(table: Printed) -> str:
     return above + "".join(f"| {line} |\n" for line in lines)
 
 
-def to_rich(table: Printed) -> RichTable:
-    """A table for a terminal."""
+def to_rich(table: Printed, width: int) -> RichTable:
+    """A table for a terminal of a width. Columns of sizes for which there is no room are left out, and named in the caption."""
+    result, left_out = _rich(table), list[str]()
+    wide = lambda: Measurement.get(_ENDLESS, _ENDLESS.options, result).minimum > width  # noqa: E731
+    for header in DISPENSABLE:
+        if header in table.headers and wide():
+            left_out.append(header)
+            kept = [place for place, one in enumerate(table.headers) if one not in left_out]
+            lines = tuple(tuple(line[place] for place in kept) for line in table.lines)
+            words = f"{table.caption}. Only in the files: {', '.join(left_out)}"
+            result = _rich(Printed(words, tuple(table.headers[place] for place in kept), lines))
+    if wide():
+        result.columns[0].min_width = LEAST_LABEL_WIDTH
+    return result
+
+
+def _rich(table: Printed) -> RichTable:
     result = RichTable(title=plain(table.caption), box=SIMPLE, padding=(0, 1), collapse_padding=True)
     # A label that is too long is continued in the next line: cut off, two could look the same.
-    result.add_column(table.headers[0], overflow="fold")
+    longest = max((len(printable(line[0])) for line in table.lines), default=0)
+    result.add_column(table.headers[0], overflow="fold", min_width=min(longest, LABEL_WIDTH))
     for header in table.headers[1:]:
-        interval = header == INTERVAL
-        result.add_column(header if interval else header.replace(" ", "\n"), justify="right", no_wrap=interval)
+        result.add_column(header if header == INTERVAL else header.replace(" ", "\n"), justify="right", no_wrap=True)
     for line in table.lines:
         result.add_row(*map(plain, line))
     return result

@@ -96,7 +96,7 @@ def test_run_writes_records_table_and_figures_and_plot_draws_them_again(tmp_path
     assert "regret ratio" in result.output
     assert str(out) in result.output.replace("\n", "")
     names = {path.name for path in out.iterdir()}
-    assert {"config.yaml", "table.csv", "table.md", "regret_ratio.png", "mean_regret.png"} <= names
+    assert {"config.yaml", "table.csv", "table.md", "regret_ratio.png", "mean_regret.png", "simple_regret.png"} <= names
     assert {"time.png", "batch_size.png", "dictionary_size.png"} <= names
     table = pd.read_csv(out / "table.csv")
     assert table["policy"].tolist() == ["uniform", "GP-UCB", "BBKB"]

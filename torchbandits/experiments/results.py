@@ -53,7 +53,7 @@ MOST_LINES = 5
 """Largest number of labels in a panel."""
 ENOUGH_FOR_BAND = 10
 """Number of repetitions from which on an interval is shaded."""
-FIGURES = ("mean_regret", "seconds", "batch_size", "dictionary_size")
+FIGURES = ("mean_regret", "simple_regret", "seconds", "batch_size", "dictionary_size")
 FILENAMES = {"seconds": "time.png"}
 HEADERS = (
     "policy",
@@ -313,7 +313,7 @@ def _interval(low: float, high: float, form: Callable[[float], str]) -> str:
 
 
 def draw_figures(config: ExperimentConfig, records: Sequence[Record], folder: Path) -> list[Path]:
-    """Draw regret ratio, mean regret, time, batch size and dictionary size (model order) against t, one PNG each.
+    """Draw regret ratio, mean and simple regret, time, batch size and dictionary size (model order) against t, one PNG each.
 
     If the configuration asks for a headline, its picture is drawn instead.
 
@@ -340,7 +340,7 @@ def draw_figures(config: ExperimentConfig, records: Sequence[Record], folder: Pa
     paths = []
     drawn = ["regret_ratio", *FIGURES] if baseline else [*FIGURES]
     if not regret_is_known(records):
-        drawn = ["best_reward", *FIGURES[1:]]
+        drawn = ["best_reward", *FIGURES[2:]]
     for name in drawn:
         figure = draw_labels(config.name, labels, records, known[name])
         path = folder / FILENAMES.get(name, f"{name}.png")

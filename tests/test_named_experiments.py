@@ -21,6 +21,7 @@ import yaml
 from typer.testing import CliRunner
 
 import torchbandits as tb
+from torchbandits import experiments
 from torchbandits.cli import app
 from torchbandits.environments import Recorded, Table, from_table
 from torchbandits.errors import ArgumentError, ConfigError
@@ -708,6 +709,19 @@ def test_the_files_of_the_page_run(lab: Path, block: str):
         policy = build_policy(config, [place], environment)
         history = tb.run(policy, environment, num_rounds=4, generator=torch.Generator().manual_seed(0))
         assert len(history) >= 4
+
+
+def test_histories_of_own_calls_are_compared_as_the_page_says():
+    table, runs = Table(X, X.sum(dim=-1), 0.1), {}
+    for name, policy in {"uniform": tb.uniform(), "mine": tb.epsilon_greedy()}.items():
+        runs[name] = [tb.run(policy, table, 9, generator=torch.Generator().manual_seed(seed)) for seed in range(3)]
+    lines = [line.strip() for line in PAGE.read_text().splitlines() if line.startswith(("    config = exp", "    records = ["))]
+    made: dict[str, Any] = {"runs": runs, "experiments": experiments}
+    exec("\n".join(lines), made)
+    found = experiments.aggregate(made["config"], made["records"]).set_index("policy")
+    mine, theirs = (np.array([one.summary()["regret"] for one in runs[name]]) for name in ("mine", "uniform"))
+    assert found.loc["mine", "regret_ratio"] == pytest.approx((mine / theirs).mean())
+    assert found.loc["uniform", "regret_difference"] == pytest.approx((theirs - mine).mean())
 
 
 @pytest.mark.exhaustive

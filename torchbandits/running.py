@@ -104,7 +104,8 @@ def run(
         stop: A rule of `torchbandits.stopping`, or several, evaluated before every ask: a batch row makes no further picks once
             one of the rules stops it, and the run ends when all rows have stopped. `history.metadata["stopped"]` holds the
             reason of each row, an empty text for a row that made all its pulls. Rules are copied, and the copies start without
-            memory.
+            memory. Asynchronous runs still evaluate the open picks; one that is interrupted during these decides anew when it
+            is resumed, and may go on.
         repeats: Whether an arm may be pulled again. If False, an arm that has a result (one of `observed` included) or is open
             is not offered to its batch row again, nor are arms with equal features; of picks of one arm in a batch, only the
             first is kept, so that the batch is shorter. The run ends when no arm is left. `failures` decides on arms whose

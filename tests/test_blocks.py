@@ -300,7 +300,6 @@ def test_a_campaign_reads_the_blocks_of_its_results(tmp_path: Path):
     c = campaign(policy=None, journal=tmp_path / "lab.journal", generator=generator(0), minimize=True)
     for day, more in enumerate((0.0, 20.0, -10.0, 5.0), start=1):
         c.tell(by_day(c.ask(8), day, more), block="day")
-    # The first plate has six rows.
     found = np.array(c.explain().shifts)
     assert len(found) == 4
     assert "shifted together" in str(c.explain())
@@ -357,3 +356,27 @@ def test_the_command_line_names_the_column(tmp_path: Path):
     run("ask", "-n", "8", "--output", str(tmp_path / "plate.csv"), *folder)
     by_day(pd.read_csv(tmp_path / "plate.csv", dtype={"id": str}), 3, 0.0).to_csv(path, index=False)
     assert "they count as if their block had no shift" in " ".join(run("tell", str(path), *folder).split())
+
+
+def by_plates(size: float, plates: int = 6) -> tb.Campaign:
+    c = campaign(policy=None, generator=generator(0))
+    for plate in range(plates):
+        told = measured(c.ask(8))
+        c.tell(told.assign(**{"yield": told["yield"] + shift(plate, size)}))
+    return c
+
+
+def test_plates_that_nobody_has_named_are_noticed(tmp_path: Path):
+    c = by_plates(12.0)
+    found = c.explain()
+    assert 6 < found.together < 24
+    assert "told together are shifted together" in str(found)
+    page = c.report(tmp_path / "lab.html").read_text()
+    assert "told together are shifted together" in page
+    again = campaign(policy=None, generator=generator(0))
+    results = c.results()
+    assert results["call"].tolist() == [call for call in range(1, 7) for _ in range(8)]
+    again.tell(results, block="call")
+    assert len(again.explain().shifts) == 6
+    assert again.explain().together == 0
+    assert "told together" not in str(by_plates(0.0).explain())

@@ -140,6 +140,8 @@ class Explanation:
             in the units of the model; 0 where it is not estimated.
         shifts: The estimated shift of each block, in the order of their numbers, reward units; empty if no reward was told with
             its block.
+        together: Standard deviation of the shifts that measurements which were told by one call of a campaign seem to share,
+            units of the objective; 0 where this is not clear, and always for a `Bandit`.
         words: Words of the text.
     """
 
@@ -168,6 +170,7 @@ class Explanation:
     avoided: int = 0
     unexplained: float = 0.0
     shifts: tuple[float, ...] = ()
+    together: float = 0.0
     words: Words = Words()
 
     def __str__(self) -> str:
@@ -255,6 +258,11 @@ class Explanation:
                 f"of the best {said.arm} would show it."
             )
         noise += shifts_in_words(self.shifts, said)
+        if self.together > 0:
+            noise += (
+                f" {said.given.capitalize()}s that were told together are shifted together, by about {self.together:.2g}: if "
+                "they are of one plate or day, name it (block=, --block)."
+            )
         if self.noise_share > NOISE_ALONE:
             noise += (
                 f" {self.doubt()}"

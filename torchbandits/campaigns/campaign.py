@@ -56,6 +56,7 @@ from torchbandits.constraints import Constraint, Distinct, check_within
 from torchbandits.display import Readable, Shown, count, pairs
 from torchbandits.errors import ArgumentError, StateError, UnsupportedError, issue, require
 from torchbandits.explanation import Explanation, Words, explain
+from torchbandits.fitting.blocks import told_together
 from torchbandits.journal import Journal, NoArmLeft, restore, rewrite
 from torchbandits.policies import Policy, auto, per_cost
 from torchbandits.policies.repeats import most_repeated, reason_for_repeats
@@ -96,7 +97,7 @@ _CONSTANT = 4
 """Number of equal results from which a wrong column is suspected: two yields of 0 are common."""
 _BLOCK = 2048
 """Number of rows whose posterior is computed at a time, each with a number for every measured row."""
-EXPECTED, DEVIATION, RANK, MEASURED, TIMES = "expected", "deviation", "rank", "measured", "times"
+EXPECTED, DEVIATION, RANK, MEASURED, TIMES, CALL = "expected", "deviation", "rank", "measured", "times", "call"
 
 
 def of_measurements(decision: Decision) -> Decision:
@@ -1015,11 +1016,13 @@ class Campaign(Readable):
         """All results told, corrections included, one row per evaluation in the order told.
 
         Returns:
-            Rows of the table with their ids, and the columns of the results, empty where an evaluation failed or an outcome was
-            not measured. `tell` of another campaign reads them. Individual noise variances are not part of it.
+            Rows of the table with their ids, the number of the call of `tell`, and the columns of the results, empty where an
+            evaluation failed or an outcome was not measured. `tell` of another campaign reads them, with `block="call"` if each
+            call told one plate or day. Individual noise variances are not part of it.
         """
         self._check_not_closed()
         frame = self._pool.cells(np.array(self._records.rows, np.int64))
+        frame[self._pool.own(CALL)] = self._records.numbers
         for name, own in zip(self.outcomes, self._records.values.T, strict=True):
             frame[name] = own
         return frame
@@ -1046,8 +1049,23 @@ class Campaign(Readable):
             UnsupportedError: For a policy without a single Gaussian process, such as `uniform`.
             StateError: If nothing was measured yet, or no row that fulfils the condition.
 
-        Cost: O(A).
+        Cost: O(A), and two fits to the last 500 results.
         """
+        return replace(self._explanation(where), together=self._together())
+
+    def _together(self) -> float:
+        """See `Explanation.together`."""
+        state, records = self._bandit.loop.state, self._records.outcomes[0]
+        if not self._bandit.policy.takes_blocks or self._blocked or not isinstance(state, GaussianState):
+            return 0.0
+        told = [place for place, value in enumerate(records.values) if not math.isnan(value)]
+        index = self._arms.there(torch.tensor([records.rows[place] for place in told]))
+        values, numbers = ([own[place] for place in told] for own in (records.values, self._records.numbers))
+        rewards, block = (torch.tensor(own, dtype=torch.float64) for own in (values, numbers))
+        return told_together(state.posterior, state.rows.points(index), self._arms.there(rewards), self._arms.there(block))
+
+    def _explanation(self, where: Any = None) -> Explanation:
+        """`explain` without a look at what was told together."""
         self._check_measured("nothing to explain")
         features = feature_names(list(self.columns))
         try:
@@ -1118,6 +1136,7 @@ class Campaign(Readable):
             StateError,
         )
         settings, opened, believed = self._settings, self._arms.open, self._believed()
+        believed = believed and replace(believed, together=self._together())
         aim = "small" if settings.minimize else "large"
         whole = page.CampaignPage(
             title=f"Search for the {'smallest' if settings.minimize else 'largest'} {settings.objective} in {self._pool.title}",
@@ -1309,7 +1328,7 @@ class Campaign(Readable):
     def _believed(self) -> Explanation | None:
         """The explanation; None for a policy without one model."""
         try:
-            return self.explain()
+            return self._explanation()
         except UnsupportedError:
             return None
 

@@ -508,12 +508,14 @@ class Records:
         outcomes: The record of each outcome; all hold the failed evaluations, in which no outcome was measured.
         rows: One row of the table per result, in the order told.
         told: Results in the same order, `k` numbers each, NaN where not measured.
+        numbers: The number of the call of each of them, from 1.
         calls: The cells of each call, and those before each correction, with the number of times that each was told.
     """
 
     outcomes: tuple[Record, ...]
     rows: list[int] = field(default_factory=list)
     told: list[NDArray[np.float64]] = field(default_factory=list)
+    numbers: list[int] = field(default_factory=list)
     calls: list[Counter[Cell]] = field(default_factory=list)
 
     @classmethod
@@ -539,6 +541,7 @@ class Records:
             record.add(*now, before)
         self.rows += rows
         self.told += list(values)
+        self.numbers += [1 + max(self.numbers, default=0)] * len(rows)
         self.calls += [_cells(*call) for call in calls]
 
     def new(self, rows: Sequence[int], values: NDArray[np.float64], opened: Sequence[int] = ()) -> NDArray[np.bool_]:

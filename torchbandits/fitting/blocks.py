@@ -24,6 +24,7 @@ from torchbandits.posteriors.averages import FEWEST, Averages
 from torchbandits.posteriors.evidence import log_evidence
 from torchbandits.posteriors.two_values import two_values
 from torchbandits.tanimoto import tanimoto_scale
+from torchbandits.types import PerPoint, Points
 
 # Mean and standard deviation of the logarithm of τ², for rewards of unit variance.
 _PRIOR = (-3.0, 2.0)
@@ -31,6 +32,8 @@ _PRIOR = (-3.0, 2.0)
 _MEAN = 10.0
 # Number of cells that tell the hyper-parameters.
 _MOST = 500
+# Rise of the log posterior density of the hyper-parameters from which on rewards clearly have shifts.
+_CLEAR = 4.0
 _ITERATIONS = 60
 
 
@@ -58,10 +61,44 @@ def subtract_shifts_(posterior: GaussianProcess, priors: Priors, rows: Tensor) -
         if not bool(rows[place]) or not bool(there.any()):
             continue
         points = statistics.points[place][own[there, 0].long()] / units.features[place]
-        similarity = tanimoto_scale(kernel_row(posterior.kernel, posterior.batch_shape, place)) is not None
-        kernel = priors.unit_similarity(points) if similarity else priors.unit_kernel(units.features[place])
-        own[there, 5] = _shifts(kernel, priors, points, own[there])
+        own[there, 5] = _shifts(_unit_kernel(posterior, priors, place), priors, points, own[there])
     units.shift_(cells)
+
+
+@torch.no_grad()
+def told_together(posterior: GaussianProcess, points: Points, rewards: PerPoint, block: Tensor) -> float:
+    """The standard deviation of the shifts of blocks that nobody has named, such as the calls in which rewards were told, if
+    the rewards tell them clearly; otherwise 0. Reward units.
+
+    Shifts are clear if they raise the log posterior density of the hyper-parameters by 4. Without shifts it rose by at most 3.5
+    in 96 states of runs.
+
+    Args:
+        posterior: Posterior of one batch row with `units`.
+        points, rewards, block: `c x d` and `c` each, the last of which are looked at, at most 500.
+
+    Cost: two fits, O(min(c, 500)³) per iteration.
+    """
+    units, priors = posterior.units, Priors()
+    assert units is not None
+    points, rewards, block = points[-_MOST:].double() / units.features, rewards[-_MOST:].double(), block[-_MOST:].double()
+    if len(rewards) < FEWEST or len(block.unique()) < 2 or not float(scale := rewards.std()) > 0:
+        return 0.0
+    ones, none = torch.ones_like(rewards), torch.zeros_like(rewards)
+    if two_values(ones, rewards, none) is not None:
+        return 0.0
+    seen = Averages(points, ones, (rewards - rewards.mean()) / scale, none)
+    models = [_Model(_unit_kernel(posterior, priors, ()), priors, seen, own) for own in (block, torch.full_like(block, -1.0))]
+    with_shifts, without = (model.fit() for model in models)
+    return float(scale * models[0].log_between.div(2).exp()) if with_shifts > without + _CLEAR else 0.0
+
+
+def _unit_kernel(posterior: GaussianProcess, priors: Priors, place: tuple[int, ...]) -> gpytorch.kernels.ScaleKernel:
+    """The kernel of a batch row at the modes of the priors, for features of range 1."""
+    assert posterior.units is not None
+    similarity = tanimoto_scale(kernel_row(posterior.kernel, posterior.batch_shape, place)) is not None
+    features = posterior.units.features[place]
+    return priors.unit_similarity(features) if similarity else priors.unit_kernel(features)
 
 
 def _shifts(kernel: gpytorch.kernels.ScaleKernel, priors: Priors, points: Tensor, cells: Tensor) -> Tensor:
@@ -88,8 +125,8 @@ class _Model:
         self.log_noise = cells.weights.new_tensor(priors.noise[0])
         self.log_between = cells.weights.new_tensor(_PRIOR[0])
 
-    def fit(self) -> None:
-        """Maximise evidence times priors over the hyper-parameters."""
+    def fit(self) -> float:
+        """Maximise evidence times priors over the hyper-parameters, and return the logarithm, without the prior of τ²."""
         kept = torch.linspace(0, len(self.block) - 1, min(_MOST, len(self.block)), dtype=torch.float64).round().long()
         own, c = kept.to(self.block.device), self.cells
         some = Averages(c.points[own], c.weights[own], c.residuals[own], c.scatter[own])
@@ -107,6 +144,7 @@ class _Model:
         minimize(closure, free, {"noise": math.log(self.priors.least_noise), "between": -12.0}, {}, _ITERATIONS)
         for parameter in free.values():
             parameter.requires_grad_(False)
+        return float(self._log_posterior(some, block) + 0.5 * self._deviation(self.log_between, _PRIOR).square())
 
     def shifts(self) -> Tensor:
         """The posterior mean of the shift of each cell, `c`."""
@@ -122,11 +160,15 @@ class _Model:
         """The covariance of the shifts, `c x c`: τ² for two rewards of the same block."""
         return self.log_between.exp() * ((block.unsqueeze(-1) == block) & (block >= 0))
 
+    @staticmethod
+    def _deviation(log: Tensor, prior: tuple[float, float]) -> Tensor:
+        return (log - prior[0]) / prior[1]
+
     def _log_posterior(self, cells: Averages, block: Tensor) -> Tensor:
         noise = self.log_noise.exp()
         value = log_evidence(self.kernel, cells, noise, shared=self._between(block) + _MEAN)
-        for log, (mean, deviation) in ((self.log_noise, self.priors.noise), (self.log_between, _PRIOR)):
-            value = value - 0.5 * ((log - mean) / deviation).square()
+        for log, pair in ((self.log_noise, self.priors.noise), (self.log_between, _PRIOR)):
+            value = value - 0.5 * self._deviation(log, pair).square()
         for _, part, prior, closure, _ in self.kernel.named_priors():
             value = value + prior.log_prob(closure(part)).sum()
         return value

@@ -328,6 +328,26 @@ def test_labels_are_the_same_in_a_spreadsheet_and_in_a_text_file(tmp_path: Path)
     assert len(found[0]) == 2
 
 
+@pytest.mark.parametrize(
+    ("given", "same"),
+    [
+        (["007", "7"], True),  # a spreadsheet program drops the zeros
+        (["3.0", "3"], True),
+        (["0", "00.0"], True),
+        (["2026-11-01", "2026-11-01 00:00:00"], True),
+        (["v2.0", "v2"], False),
+        (["10", "1"], False),
+        (["-3.0", "-3"], True),
+        (["-3", "3"], False),
+        (["1.50", "1.5"], False),
+    ],
+)
+def test_labels_that_a_program_writes_in_two_ways_are_one_block(given: list[str], same: bool):
+    c = campaign(policy=None, generator=generator(0))
+    c.tell(measured(c.ask(2)).assign(lot=given), block="lot")
+    assert len(units(c.bandit).cells[:, 1].unique()) == (1 if same else 2)
+
+
 def test_results_without_their_block_are_refused():
     c = campaign(policy=None, generator=generator(0))
     plate = measured(c.ask(6))

@@ -41,6 +41,9 @@ Key = tuple[int, float | None]
 _COMMA = re.compile(r"[+-]?\d+,\d+([eE][+-]?\d+)?")
 # A whole number of many digits as spreadsheet programs write it.
 _ROUNDED = re.compile(r"\d([.,]\d+)?[eE]\+\d\d")
+# What programs add to dates, and whole numbers as they write them.
+_MIDNIGHT = re.compile(r"[ T]00:00(:00(\.0+)?)?$")
+_WHOLE = re.compile(r"^(-?)0*(\d+)(?:\.0+)?$")
 _ENOUGH = 8
 """Number of values from which on another one may be called far from them."""
 Call = tuple[Sequence[int], NDArray[np.float64]]
@@ -166,14 +169,14 @@ def _noise_variances(name: str, frame: pd.DataFrame, rows: Sequence[str], column
 
 def _blocks(name: str, frame: pd.DataFrame, rows: Sequence[str], column: str) -> NDArray[np.int64]:
     """The number of the block of each row. It follows from the text of its cell, in which a program may write a whole number
-    as 3.0 and a date with the time 00:00."""
+    as 3.0 or without its leading zeros, and a date with the time 00:00."""
     names = list(frame.columns)
     lacks = f"{name} has no column {column!r} for the block of each result; it has {', '.join(names[:30])}."
     require(column in names, f"{lacks}{nearest(column, names)} Nothing was told.")
     empty = [rows[i] for i in np.flatnonzero(_empty(frame[[column]])[column].to_numpy()).tolist()]
     said = "the block is empty. Fill in where or when it was measured. Nothing was told."
     require(not empty, f"{name}, column {column!r}, {_few(empty)}: {said}")
-    texts = _texts(frame[[column]]).str.replace(r"\.0+$|[ T]00:00(:00(\.0+)?)?$", "", regex=True)
+    texts = _texts(frame[[column]]).str.replace(_MIDNIGHT, "", regex=True).str.replace(_WHOLE, r"\1\2", regex=True)
     digests = {text: hashlib.blake2b(text.encode(), digest_size=6).digest() for text in texts.unique()}
     return np.array([int.from_bytes(digests[text], "big") for text in texts], np.int64)
 

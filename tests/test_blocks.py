@@ -228,6 +228,19 @@ def test_batch_rows_are_independent():
         torch.testing.assert_close(rows.posterior(arms).mean[row], alone.posterior(arms[row]).mean, rtol=1e-6, atol=1e-8)
 
 
+def test_blocks_of_padding_are_ignored():
+    arms = torch.stack([ARMS, ARMS.flip(0)])
+    index, block = torch.arange(0, 40).repeat(2, 1), (torch.arange(40) // 10).repeat(2, 1)
+    index[1, 25:] = block[1, 25:] = -1
+    y = torch.stack([TRUTH, TRUTH.flip(0)]).gather(-1, index.clamp_min(0)) + block
+    rows = tb.Bandit(tb.auto(), arms, generator=[generator(0), generator(1)])
+    rows.tell(index, y, block=block)
+    assert len(units(rows).shifts((0,))) == 4
+    alone = tb.Bandit(tb.auto(), arms[1], generator=generator(0))
+    alone.tell(index[1, :25], y[1, :25], block=block[1, :25])
+    torch.testing.assert_close(units(rows).shifts((1,)), units(alone).shifts(()), rtol=1e-6, atol=1e-8)
+
+
 def test_on_a_device_picks_are_those_of_the_host(lane: Lane):
     own = played(4)
     expected, cells = own.ask().index, units(own).cells
@@ -312,6 +325,22 @@ def test_a_campaign_reads_the_blocks_of_its_results(tmp_path: Path):
     c.close()
     again = campaign(policy=None, journal=tmp_path / "lab.journal", generator=generator(0), minimize=True)
     assert again.explain().shifts == expected
+
+
+def test_a_failed_evaluation_has_its_block_once_it_is_corrected(tmp_path: Path):
+    found = []
+    for number, wrong in enumerate((False, True)):
+        c = campaign(policy=None, journal=tmp_path / f"{number}.journal", generator=generator(0))
+        rows = frame()
+        for day, more in enumerate((0.0, 20.0), start=1):
+            c.tell(by_day(rows[8 * day : 8 * day + 8], day, more), block="day")
+        plate = by_day(rows[:8], 3, -10.0)
+        c.tell(plate.assign(**{"yield": plate["yield"].where(plate.index > 0)}) if wrong else plate, block="day")
+        if wrong:
+            c.correct(plate["id"][0], float(plate["yield"][0]))
+        found.append(c.explain().shifts)
+    assert len(found[1]) == 3
+    np.testing.assert_allclose(found[1], found[0], rtol=1e-6)
 
 
 def test_labels_are_the_same_in_a_spreadsheet_and_in_a_text_file(tmp_path: Path):

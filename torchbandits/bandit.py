@@ -299,13 +299,13 @@ class Bandit(Readable):
         if own is not None:
             own = check_noise_var(own, index.shape, mask & ~given.isnan(), loop.device)
         forgets = failures == "forget"
-        blocks = None if block is None else self._blocks(block, index.shape)
+        blocks = None if block is None else self._blocks(block, mask)
         return self.recorder.tell(
             index, mask, given, forgets=forgets, whole=whole, selected=selected, noise_var=own, block=blocks
         )
 
-    def _blocks(self, block: ArrayLike, shape: torch.Size) -> Tensor:
-        """The number of the block of each reward.
+    def _blocks(self, block: ArrayLike, told: Tensor) -> Tensor:
+        """The number of the block of each reward, of which those in places that are not `told` are ignored.
 
         Raises:
             UnsupportedError: For a policy that does not estimate the shifts of blocks.
@@ -315,7 +315,7 @@ class Bandit(Readable):
             "the average of a control from the rewards of each block."
         )
         require(self.policy.takes_blocks, message, UnsupportedError)
-        return check_block(block, shape, self.loop.device)
+        return check_block(block, told, self.loop.device)
 
     @one_at_a_time
     def observe(

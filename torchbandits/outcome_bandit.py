@@ -183,7 +183,7 @@ class OutcomeBandit(Bandit):
         spread = self._spread(index, mask)
         picks = Selection(self.loop.points(spread), spread, spread >= 0) if isinstance(selection, Selection) else spread
         if block is not None:
-            block = self._blocks(block, index.shape).unsqueeze(-2).expand(spread.shape)
+            block = self._blocks(block, mask).unsqueeze(-2).expand(spread.shape)
         return super().tell(picks, values, failures="forget", noise_var=noise_var, block=block)
 
     @one_at_a_time

@@ -431,24 +431,26 @@ def check_noise_var(noise_var: Any, shape: torch.Size, told: Tensor, device: tor
     return v
 
 
-def check_block(block: Any, shape: torch.Size, device: torch.device) -> Tensor:
-    """Numbers of blocks, one number or one per reward, expanded to the shape of the rewards, int64 on `device`.
+def check_block(block: Any, told: Tensor, device: torch.device) -> Tensor:
+    """Numbers of blocks, one number or one per reward, expanded to the shape of the rewards, int64, 0 where ignored.
 
     Args:
         block: A whole number from 0 on, or such numbers `batch_shape x q`.
-        shape: Shape of the rewards.
+        told: Booleans of the shape of the rewards, False in places that are ignored.
         device: Device of the posterior.
     """
     numbers = as_tensor("block", block, device=None if isinstance(block, Tensor) else device)
     whole = not (numbers.dtype == torch.bool or numbers.is_floating_point() or numbers.is_complex())
     if not whole:
         raise ShapeError(f"block must be whole numbers, such as the number of the plate, got {numbers.dtype}.")
+    shape = tuple(told.shape)
     if numbers.dim() and numbers.shape != shape:
-        raise ShapeError(f"block must be one number, or shaped like the rewards, {tuple(shape)}, got {tuple(numbers.shape)}.")
+        raise ShapeError(f"block must be one number, or shaped like the rewards, {shape}, got {tuple(numbers.shape)}.")
     check_device("block", numbers, device)
+    numbers = numbers.long().to(told.device).expand(shape).masked_fill(~told, 0)
     low, high = (int(numbers.amin()), int(numbers.amax())) if numbers.numel() else (0, 0)
     require(low >= 0 and high < _MOST_BLOCKS, f"block must be whole numbers from 0 to 2^53, got {low if low < 0 else high}.")
-    return numbers.long().expand(shape)
+    return numbers
 
 
 def check_column(name: str, value: Any, like: torch.Size, device: torch.device) -> Tensor:

@@ -522,7 +522,7 @@ class Recorder:
             rewards = check_rewards(get("rewards"), index, mask, loop.device, "forget")
             own = check_noise_var(maybe("noise_var"), index.shape, mask & ~rewards.isnan(), loop.device)
             block = maybe("block")
-            block = None if block is None else check_block(block, index.shape, loop.device)
+            block = None if block is None else check_block(block, mask, loop.device)
             self.tell(index, mask, rewards, forgets=True, noise_var=own, block=block)
         elif kind == "fill":
             points = maybe("points")  # points of a box, which may not be arms yet

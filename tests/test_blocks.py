@@ -172,6 +172,7 @@ def test_yes_and_no_have_no_shifts():
     bandit.tell(index, TRUTH[index] > 1, block=index // 10)
     assert units(bandit).shifts(()).abs().max() == 0
     assert bandit.explain().two_values
+    assert "shifted" not in str(bandit.explain())
 
 
 def test_failures_are_no_rewards_of_a_block():

@@ -328,8 +328,8 @@ def unexplained_in_words(unexplained: float, ranked: bool, said: Words) -> str:
 
 
 def shifts_in_words(shifts: Sequence[float], said: Words) -> str:
-    """A sentence on the shifts of blocks, after a space; an empty text if there are fewer than two."""
-    if len(shifts) < 2:
+    """A sentence on the shifts of blocks, after a space; an empty text if none was estimated."""
+    if not any(shifts):
         return ""
     size = math.sqrt(sum(shift**2 for shift in shifts) / len(shifts))
     return f" The {said.given}s of a block are shifted together, by about {size:.2g} over {len(shifts):,} blocks."

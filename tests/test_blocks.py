@@ -386,10 +386,40 @@ def test_results_without_their_block_are_refused():
     with pytest.raises(ArgumentError, match=r"column 'plate', row 1: the block is empty. Fill in where or when"):
         c.tell(plate.assign(plate=["A", None, "A", "A", "A", "A"]), block="plate")
     assert c.bandit.pulls == 0
-    other = campaign(generator=generator(0))
-    plate = measured(other.ask(1)).assign(plate="A")
-    with pytest.raises(UnsupportedError, match="does not estimate what the rewards of a block have in common"):
-        other.tell(plate, block="plate")
+    for column, what in (("id", "the ids"), ("yield", "what was measured")):
+        with pytest.raises(ArgumentError, match=f"plates, days, machines or lots, and '{column}' has {what}"):
+            c.tell(plate, block=column)
+    assert c.bandit.pulls == 0
+    for other in (campaign(generator=generator(0)), campaign(policy=None, noise_std=1.0, generator=generator(0))):
+        plate = measured(other.ask(1)).assign(plate="A")
+        with pytest.raises(UnsupportedError, match=r"of a block have in common: leave out block= .* without noise_std="):
+            other.tell(plate, block="plate")
+
+
+def test_results_that_were_told_without_their_block_by_mistake_are_told_again_with_it(tmp_path: Path):
+    c = campaign(policy=None, journal=tmp_path / "lab.journal", generator=generator(0))
+    path = tmp_path / "plate.csv"
+    first = by_day(c.ask(4), 1, 0.0)
+    first.to_csv(path, index=False)
+    c.tell(path)
+    second = by_day(c.ask(4), 2, 10.0)
+    assert "These results were told with their block, and earlier ones were not: they count" in str(c.tell(second, block="day"))
+    for id, value in zip(first["id"], first["yield"], strict=True):
+        c.correct(id, None, was=value)
+    assert "told with their block" not in str(c.tell(path, block="day", again=True))
+    blocks = units(c.bandit).cells[:, 1]
+    assert len(blocks) == 8
+    assert blocks.min() >= 0
+    # A failure has no shift.
+    failed = by_day(c.ask(1), 3, np.nan)
+    assert "told with their block" not in str(c.tell(failed))
+
+
+def test_results_without_their_block_after_others_with_it_are_named():
+    c = campaign(policy=None, generator=generator(0))
+    c.tell(by_day(c.ask(4), 1, 0.0), block="day")
+    told = c.tell(by_day(c.ask(4), 2, 0.0))
+    assert "correct() takes these back; then tell them once more with block= and again=True (--block, --again)" in str(told)
 
 
 def test_the_command_line_names_the_column(tmp_path: Path):

@@ -578,6 +578,8 @@ class Campaign(Readable):
         self._check_not_closed()
         check_text("block", "" if block is None else block)
         check_flag("again", bool(again) if again is None else again)
+        if block is not None:
+            self._check_takes_blocks(block)
         usual = self._usual_noise() if noise_var else None
         results, rows, notes = self._read(measured, noise_var, block)
         values, lost = results.values, np.all(np.isnan(results.values), axis=1)
@@ -604,11 +606,7 @@ class Campaign(Readable):
         earlier = [record.values_measured() for record in self._records.outcomes]
         succeeded = self._succeeded(rows[~lost])
         unasked = self._unasked(rows[~lost])
-        if blocks is None and self._blocked:
-            notes.append(
-                "Earlier results were told with their block, and these were not: they count as if their block had no shift. "
-                "correct() takes these back; then name the column of the block by block= (--block)."
-            )
+        notes += self._without_block(blocks is not None, any(earlier), not lost.all())
         self._learn(rows, values, noise, blocks)
         notes += succeeded
         for record, before, told in zip(self._records.outcomes, earlier, values.T, strict=True):
@@ -652,6 +650,35 @@ class Campaign(Readable):
         state = self._bandit.loop.state
         units = state.posterior.units if isinstance(state, GaussianState) else None
         return units is not None and units.blocked
+
+    def _check_takes_blocks(self, block: str) -> None:
+        """Refuse blocks in a campaign that cannot estimate their shifts, and a column that tells something else."""
+        if not self._bandit.policy.takes_blocks:
+            raise UnsupportedError(
+                "this campaign does not estimate what the rewards of a block have in common: leave out block= (--block), or "
+                "begin a campaign without noise_std= (--noise-std) and without policy=, and tell it all results."
+            )
+        other = "the ids" if block == self._pool.ids.name else "what was measured"
+        message = f"block must name a column of plates, days, machines or lots, and {block!r} has {other}."
+        require(block not in (self._pool.ids.name, *self._settings.outcomes), message)
+
+    def _without_block(self, given: bool, before: bool, measured: bool) -> list[str]:
+        """A sentence if either the results that are told now or all those before have no block.
+
+        Args:
+            given: Whether the results that are told now have blocks.
+            before: Whether anything was measured before.
+            measured: Whether any of the results that are told now is a measurement, and not a failure.
+        """
+        if not (before and measured) or given is self._blocked:
+            return []
+        told, which = "These results were told with their block, and earlier ones were not", "the earlier ones"
+        if self._blocked:
+            told, which = "Earlier results were told with their block, and these were not", "these"
+        return [
+            f"{told}: they count as if their block had no shift. correct() takes {which} back; then tell them once more with "
+            "block= and again=True (--block, --again)."
+        ]
 
     def _unasked(self, rows: NDArray[np.int64]) -> int:
         """Number of results in these rows that had not been asked for."""

@@ -175,6 +175,19 @@ def test_yes_and_no_have_no_shifts():
     assert "shifted" not in str(bandit.explain())
 
 
+def test_blocks_of_one_reward_have_no_shifts():
+    """Such a shift cannot be told from noise, which it would hide."""
+    index = torch.arange(0, 40)
+    y = TRUTH[index] + 0.3 * torch.randn(40, dtype=torch.float64, generator=generator(2))
+    own, without = (tb.Bandit(tb.auto(), ARMS, generator=generator(0)) for _ in range(2))
+    own.tell(index, y, block=index)
+    without.tell(index, y)
+    assert units(own).shifts(()).abs().max() == 0
+    torch.testing.assert_close(own.posterior(ARMS).variance, without.posterior(ARMS).variance, rtol=1e-6, atol=1e-9)
+    own.tell(index[:1], y[:1], block=1)
+    assert units(own).shifts(()).abs().max() > 0
+
+
 def test_failures_are_no_rewards_of_a_block():
     bandit = tb.Bandit(tb.auto(), ARMS, generator=generator(0))
     index = torch.arange(0, 40)

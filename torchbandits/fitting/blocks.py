@@ -42,8 +42,8 @@ def subtract_shifts_(posterior: GaussianProcess, priors: Priors, rows: Tensor) -
     """Estimate the shift of every block, and subtract it from the totals of the posterior's units.
 
     The hyper-parameters maximise the evidence of the averages of all cells times the priors, and each shift is then its
-    posterior mean. With less than two blocks (rewards without a block count as one), with fewer than five cells, and where
-    rewards have two values, shifts are 0.
+    posterior mean. With less than two blocks (rewards without a block count as one), with one reward in each, with fewer than
+    five cells, and where rewards have two values, shifts are 0.
 
     Args:
         posterior: Posterior with `units`, whose rewards are recorded by block.
@@ -105,7 +105,11 @@ def _shifts(kernel: gpytorch.kernels.ScaleKernel, priors: Priors, points: Tensor
     """The shift of each cell of one batch row, `c`."""
     _, block, n, s, deviations, _ = cells.unbind(dim=-1)
     averages, none = s / n, torch.zeros_like(s)
-    if len(n) < FEWEST or len(block.unique()) < 2 or two_values(n, averages, deviations) is not None:
+    blocks, group = block.unique(return_inverse=True)
+    rewards = torch.zeros_like(blocks).scatter_add(0, group, n)
+    # The shift of a single reward cannot be told from its noise.
+    told = len(blocks) >= 2 and bool((rewards[blocks >= 0] >= 2).any())
+    if len(n) < FEWEST or not told or two_values(n, averages, deviations) is not None:
         return none
     scale = averages.std()
     if not float(scale) > 0:

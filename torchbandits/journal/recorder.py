@@ -261,7 +261,7 @@ class Recorder:
             whole: Whether these are all open picks, in their places.
             selected: Whether the user told a `Selection`, so that picks that are not open are worth a warning.
             noise_var: `batch_shape x q`, noise variance of each reward; None for the noise variance of the policy.
-            block: `batch_shape x q`, the number of the block of each reward, on the device of the arms; None for no blocks.
+            block: `batch_shape x q`, the number of the block of each reward; None for no blocks.
         """
         loop, device = self.loop, self.loop.device
         # All open picks of a single batch row: nothing is padded.

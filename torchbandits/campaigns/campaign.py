@@ -589,7 +589,8 @@ class Campaign(Readable):
         known = len(rows) - int(some.sum())
         if not count:
             notes += copied(rows, values, some, opened)
-            notes += self._changed(rows, values, new & ~np.isin(rows, opened)[:, None])
+            # The same row in another block, such as a control on each plate, has another value.
+            notes += [] if results.block is not None else self._changed(rows, values, new & ~np.isin(rows, opened)[:, None])
         if not some.any():
             return Told(0, 0, known, notes=tuple(notes))
         # A single empty row is an evaluation that failed, as among workers that tell one result each.

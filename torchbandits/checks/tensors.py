@@ -32,7 +32,8 @@ def as_tensor(name: str, value: Any, dtype: torch.dtype | None = None, device: t
         array = value if isinstance(value, Tensor) else _as_array(name, value)
         # torch would drop the imaginary parts.
         dropped = dtype is not None and (array.is_complex() if isinstance(array, Tensor) else np.iscomplexobj(array))
-        require(not dropped, f"{name} must be real numbers, got complex ones.", ShapeError)
+        if dropped:
+            raise ShapeError(f"{name} must be real numbers, got complex ones.")
         tensor = torch.as_tensor(array, dtype=dtype, device=device)
     except ShapeError:
         raise

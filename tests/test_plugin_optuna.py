@@ -354,6 +354,13 @@ def test_what_runs_elsewhere_or_has_failed_is_not_offered_again(tmp_path: Path):
         both(second.ask())
 
 
+@pytest.mark.parametrize("directions", [["maximize"], ["maximize", "minimize"]])
+def test_a_single_candidate_is_that_of_every_trial(directions: list[str]):
+    study = optuna.create_study(directions=directions, sampler=PoolSampler(CORNERS[:1]))
+    study.optimize(lambda trial: [trial.suggest_float("a", 0, 2)] * len(directions), n_trials=3)
+    assert [trial.params["a"] for trial in study.trials] == [CORNERS[0]["a"]] * 3
+
+
 def test_a_candidate_that_is_listed_twice_is_evaluated_once():
     study = optuna.create_study(sampler=PoolSampler([*CORNERS[:3], *CORNERS[:3]], repeats=False))
     study.optimize(lambda trial: trial.suggest_float("a", 0, 2) + trial.suggest_float("b", 0, 2), n_trials=3)

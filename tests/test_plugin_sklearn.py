@@ -64,6 +64,14 @@ def test_a_setting_is_evaluated_once_though_it_is_listed_twice_or_best_by_far():
     assert sorted(pool.ask(9, torch.arange(6) != 4).index.tolist()) == [0, 1, 2, 3, 5]
 
 
+@pytest.mark.parametrize(
+    "only", [[{"alpha": 1.0}], [{"alpha": 1.0, "max_iter": None, "solver": "cholesky"}] * 2, pd.DataFrame({"alpha": [1.0]})]
+)
+def test_a_single_setting_is_evaluated(only: object):
+    search = CandidateSearchCV(Ridge(), only, n_iter=3, cv=2).fit(X, Y)
+    assert [setting["alpha"] for setting in search.cv_results_["params"]] == [1.0]
+
+
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.FitFailedWarning", "ignore:One or more of the test scores:UserWarning")
 @pytest.mark.filterwarnings("ignore:invalid value encountered in subtract:RuntimeWarning")
 def test_settings_that_fail_teach_nothing():

@@ -25,6 +25,8 @@ else:
     from torchbandits.tabular.extras import pandas as pd
 
 _OBJECTIVE = "told to torchbandits"
+# The feature of settings that are all equal.
+_ONLY = "the only setting"
 # Number of texts that are parsed to find out whether they are SMILES.
 _SOME = 1_000
 # The value of a parameter that a setting lacks.
@@ -68,6 +70,9 @@ class Pool:
         generator = torch.Generator().manual_seed(0 if seed is None else int(seed))  # NumPy's integers are no seeds for torch
         chosen = auto() if policy is None else policy
         kinds = {} if smiles else dict.fromkeys(texts, "category")
+        if all(plain[name].nunique(dropna=False) < 2 for name in plain.columns):
+            # Columns of equal cells are ignored, and the arm of the only setting needs a feature.
+            plain, kinds = plain.assign(**{_ONLY: 0.0}), {_ONLY: "number"}
         self.bandit: Bandit = Campaign(plain, _OBJECTIVE, policy=chosen, columns=kinds, generator=generator).bandit
         self._encoded, self._kinds = plain, kinds
         self._rows: dict[tuple[Any, ...], int] | None = None

@@ -112,14 +112,23 @@ def test_several_scorings_maximise_the_one_that_refit_names():
     scoring = {"fit": "r2", "error": "neg_mean_absolute_error"}
     search = CandidateSearchCV(Ridge(), settings, n_iter=5, policy=policy(), scoring=scoring, refit="error", cv=2).fit(X, Y)
     assert search.best_score_ == search.cv_results_["mean_test_error"].max()
+    # Before the first fit, which would fail: Ridge has no parameter of that name.
     with pytest.raises(ArgumentError, match="refit must name"):
-        CandidateSearchCV(Ridge(), settings, scoring=scoring, refit=False, cv=2).fit(X, Y)
+        CandidateSearchCV(Ridge(), [{"beta": 1.0}, {"beta": 2.0}], scoring=scoring, refit=False, cv=2).fit(X, Y)
+    both = lambda model, X, y: {"fit": model.score(X, y), "size": 1.0}  # noqa: E731
+    with pytest.raises(ArgumentError, match="refit must name"):
+        CandidateSearchCV(Ridge(), settings, scoring=both, refit=False, cv=2).fit(X, Y)
 
 
 @pytest.mark.usefixtures("annotations_not_enforced")
 @pytest.mark.parametrize(
     ("name", "wrong", "named"),
-    [("policy", "gp", "policy must"), ("n_iter", 0, "n_iter"), ("batch_size", 0.5, "batch_size"), ("random_state", -1, "seed")],
+    [
+        ("policy", "gp", "policy must"),
+        ("n_iter", 0, "n_iter"),
+        ("batch_size", 0.5, "batch_size"),
+        ("random_state", -1, "random_state must"),
+    ],
 )
 def test_fit_refuses_wrong_arguments(name: str, wrong: object, named: str):
     with pytest.raises(ArgumentError, match=named):

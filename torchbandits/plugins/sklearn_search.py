@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from torchbandits.checks import check_whole
+from torchbandits.checks import check_whole, is_whole
 from torchbandits.errors import UnsupportedError, require
 from torchbandits.plugins.pool import Pool
 from torchbandits.policies import Policy
@@ -20,6 +20,7 @@ try:
 except ModuleNotFoundError:  # the constructor says what to install
     BaseSearchCV = None
 
+_REFIT = "with several scorings, refit must name the one that is maximised, such as 'accuracy'."
 _LARGEST = np.sqrt(np.finfo(np.float64).max)
 
 
@@ -100,7 +101,12 @@ class CandidateSearchCV(object if BaseSearchCV is None else BaseSearchCV):  # ty
         """Choose, evaluate and learn, batch by batch; called by `fit`."""
         check_whole("n_iter", self.n_iter)
         check_whole("batch_size", self.batch_size)
-        pool = Pool(self.candidates, self.policy, self.random_state)
+        seed = self.random_state
+        require(seed is None or is_whole(seed, 0), f"random_state must be None or a whole number ≥ 0, got {seed!r}.")
+        # A callable may return one score or several: only its results tell.
+        single = self.scoring is None or isinstance(self.scoring, str) or callable(self.scoring)
+        require(single or isinstance(self.refit, str), _REFIT)
+        pool = Pool(self.candidates, self.policy, seed)
         offered = torch.ones(len(pool), dtype=torch.bool)
         left, results, trouble = self.n_iter, None, None
         while left > 0:
@@ -131,7 +137,5 @@ class CandidateSearchCV(object if BaseSearchCV is None else BaseSearchCV):  # ty
         """Name of the column of scores that is maximised."""
         if "mean_test_score" in results:
             return "mean_test_score"
-        require(
-            isinstance(self.refit, str), "with several scorings, refit must name the one that is maximised, such as 'accuracy'."
-        )
+        require(isinstance(self.refit, str), _REFIT)
         return f"mean_test_{self.refit}"

@@ -782,6 +782,16 @@ def test_mistakes_are_named_and_nothing_is_learned(tmp_path: Path):
     assert "All 4 values of 'cost' so far are 1: nothing can be learned from a constant. Is it the right column?" in str(told)
 
 
+def test_a_limit_on_nearly_the_name_of_known_values_is_a_warning():
+    table = frame().rename(columns={"temp": "price"})
+    with pytest.warns(DiagnosticWarning, match=r"no column 'Prise', so that it is to be measured. Did you mean 'price'"):
+        tb.OutcomeCampaign(table, ["yield"], at_most={"Prise": 50.0})
+    # These are no slips, or have no values to be known.
+    for other in ("price_per_g", "cost", "max_prices"):
+        tb.OutcomeCampaign(table, ["yield"], at_most={other: 50.0})
+    tb.OutcomeCampaign(table.assign(yielt=1.0), ["yield"], at_most={"price": 50.0})
+
+
 def test_a_missing_outcome_is_looked_for_under_a_similar_name():
     c = campaign(frame().assign(toxicitx=1.0))
     told = truth(frame()[:3])

@@ -39,7 +39,7 @@ from torchbandits.campaigns.results import (
     Told,
     differing,
 )
-from torchbandits.campaigns.settings import Settings, keeping, known_values
+from torchbandits.campaigns.settings import ALIKE, Settings, keeping, known_values
 from torchbandits.checks import (
     as_device,
     as_path,
@@ -75,8 +75,6 @@ else:
     from torchbandits.campaigns.extras import outcome_page
 
 KEEPS, OPTIMAL = "keeps limits", "on the front"
-_ALIKE = 0.8
-"""Similarity from which on a name is taken for another one that was misspelled; 1 for equal names."""
 _UNLIMITED = 1e15
 """A sum of places among equal rows that no batch reaches."""
 _FEW = 5
@@ -340,7 +338,7 @@ class OutcomeCampaign(Campaign):
         for outcome in (name for name in outcomes if name not in names):
             text = outcome.strip().casefold()
             longer = [name for name in others if text in name and text != name]
-            alike = difflib.get_close_matches(text, [name for name in others if name not in longer], n=1, cutoff=_ALIKE)
+            alike = difflib.get_close_matches(text, [name for name in others if name not in longer], n=1, cutoff=ALIKE)
             lacks = f"{results.name} has no column {outcome!r}"
             if alike:
                 meant = others[alike[0]]

@@ -33,6 +33,8 @@ MEASURED = "measured"
 """Kind of the column of an outcome that is measured, although every row has a value."""
 _NEARLY_ALL = 0.9
 """Share of rows with a value from which on an outcome looks known, beside one that has values in less than half of the rows."""
+ALIKE = 0.8
+"""Similarity from which on a name is taken for another one that was misspelled; 1 for equal names."""
 _SEVERAL_KEYS = ("objectives", "at_least", "at_most")
 _LARGEST = 1 << 26
 _FIXED = {  # fields that cannot change during a campaign, in words
@@ -207,7 +209,7 @@ def begin(given: Any, wanted: dict[str, Any], candidates: str | None, path: Path
     cost = wanted["cost"]
     require(cost is None or cost in names, f"cost: {table.name} has no column {cost!r}.{nearest(str(cost), names)}")
     for name in outcomes:
-        _check_spelling(table, name, [ids.column, cost, *outcomes], wanted["overruled"] or {})
+        _check_spelling(table, name, [ids.column, cost, *outcomes], wanted["overruled"] or {}, "objectives" in wanted)
     candidates = candidates or None
     marks = candidates if boolean_column(table, candidates) else None
     overruled = wanted["overruled"] or {}
@@ -274,19 +276,31 @@ def _known(table: Table, outcomes: Sequence[str], measured: Sequence[str]) -> tu
     return tuple(name for name in full if name not in measured)
 
 
-def _check_spelling(table: Table, objective: str, known: list[str | None], overruled: Mapping[str, Any]) -> None:
-    """Refuse an objective that is not a column, if a column with empty cells has a similar name and no given kind."""
+def _check_spelling(table: Table, objective: str, known: list[str | None], overruled: Mapping[str, Any], several: bool) -> None:
+    """Refuse an objective that is not a column, if a column with empty cells has a similar name and no given kind.
+
+    Warns (`DiagnosticWarning`): If it is one of several outcomes, and a column of numbers without empty cells has almost its
+        name: that column would be known.
+    """
     names = table.schema.names
     if objective in names:
         return
     folded = {name.strip().casefold(): name for name in names if name not in known and name not in overruled}
-    near = [folded[text] for text in difflib.get_close_matches(objective.strip().casefold(), list(folded), cutoff=0.7)]
+    text = objective.strip().casefold()
+    near = [folded[own] for own in difflib.get_close_matches(text, list(folded), cutoff=0.7)]
     found = survey(table, near) if near else {}
     meant = next((name for name in near if found[name].missing), None)
     require(
         meant is None,
         f"objective: {table.name} has no column {objective!r}, and its column {meant!r} has empty cells: is it that one? If "
         f"not, say what {meant!r} is, such as columns={{{meant!r}: 'ignore'}} (--column {meant}=ignore).",
+    )
+    close = difflib.get_close_matches(text, list(folded), cutoff=ALIKE) if several else []
+    given = [name for name in map(folded.__getitem__, close) if found[name].numeric and not found[name].constant]
+    issue(
+        f"{table.name} has no column {objective!r}, so that it is to be measured. Did you mean {name!r}, which has a value in "
+        f"every row, and would be known?"
+        for name in given[:1]
     )
 
 

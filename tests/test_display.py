@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import gpytorch
 import pytest
@@ -67,6 +68,17 @@ def test_a_contextual_bandit_says_what_it_is():
     assert lines[2:] == ["contexts kept 3 of 3 features", "pulls 0", "open picks 1"]
     bandit.tell(selection, torch.zeros(1))
     assert [" ".join(line.split()) for line in repr(bandit).splitlines()][3:] == ["pulls 1", "open picks 0"]
+
+
+def test_a_worker_says_what_it_is_also_after_it_is_closed(tmp_path: Path):
+    policy = tb.gp_ucb(kernel(), noise_std=0.1)
+    worker = tb.Worker(policy, ARMS, store=tmp_path / "run.db", name="w1", lease=60.0)
+    worker.tell(worker.ask(), 1.0)
+    worker.ask()
+    worker.close()
+    title, *lines = [" ".join(line.split()) for line in repr(worker).splitlines()]
+    assert title == "Worker w1: 40 arms of 8 features"
+    assert lines == [f"policy {policy!r}", "rewards learned 1", f"store {tmp_path / 'run.db'}", "lease 60 seconds"]
 
 
 def test_a_selection_is_a_table_of_its_picks():

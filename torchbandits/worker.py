@@ -28,6 +28,7 @@ from torchbandits.checks import (
     is_finite,
     positive,
 )
+from torchbandits.display import Readable, Shown, count, numbers, pairs
 from torchbandits.errors import (
     DataError,
     JournalWarning,
@@ -62,7 +63,7 @@ class Lease:
     run: str = ""
 
 
-class Worker:
+class Worker(Readable):
     """Ask for one pick at a time and tell its reward when it is known, in parallel with other workers on the same file.
 
     Each process makes its own `Worker` on the same path, with the same policy, arms and costs. The file holds all picks and
@@ -275,6 +276,13 @@ class Worker:
     def close(self) -> None:
         """Close the file. Held picks stay held until their leases expire."""
         self._store.close()
+
+    def _shown(self) -> Shown:
+        # The file is not read, since it may be closed: what other workers told since the last call is not counted.
+        *_, arms, features = self._bandit.arms.shape
+        title = f"Worker {self.name}: {count(arms, 'arm')} of {count(features, 'feature')}"
+        values = [("policy", repr(self._bandit.policy)), ("rewards learned", numbers(self._bandit.pulls))]
+        return pairs(title, [*values, ("store", str(self._store.path)), ("lease", f"{numbers(self.lease)} seconds")])
 
     # ------------------------------------------------------------------ internals
 

@@ -928,6 +928,23 @@ def test_separators_and_decimals_are_those_of_the_cells(text: str, columns: dict
         assert [float(text.replace(",", ".")) if read.decimal == "," else float(text) for text in read.frame[name][:2]] == cells
 
 
+def test_results_that_may_be_thousands_are_refused_where_the_candidates_have_decimal_commas(tmp_path: Path):
+    table = frame().assign(temp=frame()["temp"] + 0.5)
+    table.to_csv(tmp_path / "commas.csv", sep=";", decimal=",", index=False)
+    c, path = campaign(tmp_path / "commas.csv"), tmp_path / "results.csv"
+    doubt = "line 3: is '1.000' 1000 or 1,000? The candidates have decimal commas"
+    refused(lambda: c.tell(written(path, "id;yield\n000;7\n001;1.000\n")), doubt, error=DataError)
+    assert int(c.bandit.pulls) == 0
+    c.tell(written(path, "id;yield\n000;7.25\n001;1.000\n"))
+    c.tell(written(path, "id;yield\n002;1,000\n003;2,500\n"))
+    c.tell(written(path, "id,yield\n004,1.000\n"))
+    (tmp_path / "commas.csv").unlink()
+    c.tell(written(path, "id;yield\n005;1000\n"))
+    assert c.results()["yield"].tolist() == [7.25, 1, 1, 2.5, 1, 1000]
+    table.to_csv(tmp_path / "points.csv", sep=";", index=False)
+    assert campaign(tmp_path / "points.csv").tell(written(path, "id;yield\n000;1.000\n")).measured == 1
+
+
 def test_spreadsheets_that_may_mean_two_things_are_refused_with_the_line(tmp_path: Path):
     path = tmp_path / "table.tsv"
     refused(lambda: campaign(written(path, "id\ttemp\na\t1,234\nb\t987\n")), "'1,234' 1234 or 1.234", error=DataError)

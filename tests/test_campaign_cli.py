@@ -346,6 +346,18 @@ def test_plates_open_in_the_program_that_wrote_the_table(fractions: bool, decima
     assert "3 measurements" in run("tell", "plate.csv")
     assert RUNNER.invoke(app, ["campaign", "best"]).stdout_bytes.startswith(b"\xef\xbb\xbfid;")
     assert "4.25 measured" in run("tell", "plate.csv")
+    Path("few.csv").write_text("id;yield\n029;1.000\n")
+    if decimal == ",":
+        assert "few.csv, line 2: is '1.000' 1000 or 1,000? The candidates have decimal commas." in refused("tell", "few.csv")
+    else:
+        run("tell", "few.csv")
+
+
+def test_candidates_without_decimals_leave_those_of_results_as_they_are(folder: Path):
+    Path("whole.csv").write_text("id;temp;yield\na;1;\nb;2;\nc;3;\n")
+    Path("few.csv").write_text("id;yield\na;1.000\n")
+    run("new", "whole.csv", "--objective", "yield")
+    assert "1 measurement" in run("tell", "few.csv")
 
 
 @pytest.mark.exhaustive

@@ -41,7 +41,7 @@ from torchbandits.campaigns.results import (
     read_results,
 )
 from torchbandits.campaigns.rows_as_arms import RowsAsArms
-from torchbandits.campaigns.settings import ADDED, Settings, begin, check_pair, history, known_values
+from torchbandits.campaigns.settings import ADDED, Settings, begin, check_pair, decimal_commas, history, known_values
 from torchbandits.checks import (
     as_device,
     as_path,
@@ -694,7 +694,8 @@ class Campaign(Readable):
         self, measured: Any, noise_var: Mapping[str, str], block: str | None
     ) -> tuple[Results, NDArray[np.int64], list[str]]:
         """Results, the row of each, and sentences on cells that contradict the candidates."""
-        results = read_results(measured, self._pool.ids, self._settings.outcomes, noise_var, block)
+        commas = decimal_commas(self._pool.table)
+        results = read_results(measured, self._pool.ids, self._settings.outcomes, noise_var, block, commas=commas)
         found = self._pool.ids.find(results.ids)
         check_known(results, found, self._pool.ids, self._pool.table.name)
         rows = np.array([found[text] for text in results.ids], np.int64)

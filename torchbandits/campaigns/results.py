@@ -82,7 +82,13 @@ class Results:
 
 
 def read_results(
-    measured: Any, ids: Ids, objectives: Sequence[str], noise_var: Mapping[str, str], block: str | None = None
+    measured: Any,
+    ids: Ids,
+    objectives: Sequence[str],
+    noise_var: Mapping[str, str],
+    block: str | None = None,
+    *,
+    commas: bool = False,
 ) -> Results:
     """Read results from a file or a table.
 
@@ -94,6 +100,7 @@ def read_results(
             columns were not measured; at least one must exist.
         noise_var: By objective, the column of the noise variances: a number above 0, or empty for the usual noise.
         block: The column of the blocks: a text, a number or a date in each row.
+        commas: Whether the candidates have decimal commas.
 
     Raises:
         DataError: If a file cannot be read.
@@ -102,7 +109,7 @@ def read_results(
     """
     path = Path(measured) if isinstance(measured, (str, os.PathLike)) else None
     name, id_name = "measured" if path is None else str(path), ids.name
-    frame, rows, decimal = _opened(measured, path, ids)
+    frame, rows, decimal = _opened(measured, path, ids, commas)
     frame.columns = names = [str(column) for column in frame.columns]
     told = [column for column in objectives if column in names] or [objectives[0]]
     _check_columns(name, names, ids, objectives, told)
@@ -125,10 +132,10 @@ def read_results(
     return Results(name, frame, ids.texts(frame[id_name]), values, rows, path is not None, noise, decimal, blocks)
 
 
-def _opened(measured: Any, path: Path | None, ids: Ids) -> tuple[pd.DataFrame, list[str], str]:
+def _opened(measured: Any, path: Path | None, ids: Ids, commas: bool) -> tuple[pd.DataFrame, list[str], str]:
     """The rows of results, the name of each in messages, and the decimal mark. `path` is that of a file."""
     if path is not None and path.suffix.lower() in TEXT:
-        frame, lines, decimal = read_texts(path)
+        frame, lines, decimal = read_texts(path, commas=commas)
         return frame, [f"line {line}" for line in lines], decimal
     # Rows are numbered from 1, and an index without a name commonly counts from 0: it would be another row.
     if ids.column is None and isinstance(measured, pd.DataFrame) and measured.index.names == [None]:

@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +19,13 @@ from torchbandits.errors import DataError, StateError, issue, nearest, require
 from torchbandits.tabular.columns import Decision, Decisions, as_texts, check_size, decide, no_number, survey
 from torchbandits.tabular.encoding import numbers
 from torchbandits.tabular.ids import Ids, id_column, open_table
-from torchbandits.tabular.tables import Table
+from torchbandits.tabular.spreadsheets import Form, dialect
+from torchbandits.tabular.tables import TEXT, Table
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+else:
+    from torchbandits.tabular.extras import pyarrow as pa
 
 MANY = 1_000_000
 """Number of rows from which on features have single precision by default."""
@@ -416,3 +422,16 @@ def check_pair(journal: Path, settings: Path) -> None:
         "choose another journal.",
         StateError,
     )
+
+
+def decimal_commas(table: Table) -> bool:
+    """Whether candidates were read from a text file with decimal commas."""
+    saved = (table.schema.metadata or {}).get(FORM)
+    if saved is not None:
+        # The form of candidates without decimals is a guess.
+        return Form(*json.loads(saved)).decimal == "," and any(pa.types.is_floating(kind) for kind in table.schema.types)
+    try:
+        return table.path is not None and table.path.suffix.lower() in TEXT and dialect(table.path).decimal == ","
+    except DataError:
+        # The file was moved or changed since it was read.
+        return False

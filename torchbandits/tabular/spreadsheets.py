@@ -84,7 +84,7 @@ def dialect(path: Path) -> Dialect:
     return _detected(path, _text(path, _HEAD))
 
 
-def _detected(path: Path, text: str) -> Dialect:
+def _detected(path: Path, text: str, commas: bool = False) -> Dialect:
     require(bool(text.strip()), f"{path} is empty: its first line must name the columns.", DataError)
     said = _SEPARATOR.match(text)
     # Among equal shares the first delimiter, since a comma is often a decimal mark.
@@ -107,7 +107,7 @@ def _detected(path: Path, text: str) -> Dialect:
     header = header[:width]
     twice = sorted({name for name in header if header.count(name) > 1})
     require(not twice, f"{path} has more than one column {', '.join(map(repr, twice))}: rename all but one.", DataError)
-    return Dialect(delimiter, _decimal(path, delimiter, rows[1:]), tuple(header), line - 1)
+    return Dialect(delimiter, _decimal(path, delimiter, rows[1:], commas), tuple(header), line - 1)
 
 
 def _filled(cells: Sequence[str]) -> int:
@@ -137,23 +137,26 @@ def _fitting(rows: list[Row]) -> float:
     return fitting / len(rows) if width > 1 else -1.0
 
 
-def _decimal(path: Path, delimiter: str, rows: list[Row]) -> str:
-    """The decimal mark of the cells.
+def _decimal(path: Path, delimiter: str, rows: list[Row], expected: bool) -> str:
+    """The decimal mark of the cells. `expected` is whether it should be a comma.
 
     Raises:
         DataError: If all numbers with commas may be thousands: semicolons are used where the comma is taken, tabs anywhere. If
-            some numbers have commas, and all numbers with points may be thousands.
+            some numbers have commas, or should have them and semicolons are used, and all numbers with points may be thousands.
     """
     if delimiter == ",":
         return "."
     stripped = [(line, cell.strip()) for line, cells in rows for cell in cells]
     commas = [(line, cell) for line, cell in stripped if _COMMA.fullmatch(cell)]
     points = [(line, cell) for line, cell in stripped if _POINT.fullmatch(cell)]
-    if commas and points and all(_POINTED_THOUSANDS.fullmatch(cell) for _, cell in points):
-        (line, cell), (other, number) = points[0], commas[0]
+    doubtful = bool(commas) or (expected and delimiter == ";")
+    if doubtful and points and all(_POINTED_THOUSANDS.fullmatch(cell) for _, cell in points):
+        line, cell = points[0]
+        why = "Line {} has the number {!r}".format(*commas[0]) if commas else "The candidates have decimal commas"
+        mark = "point" if commas else "comma"
         raise DataError(
-            f"{path}, line {line}: is {cell!r} {cell.replace('.', '')} or {cell.replace('.', ',')}? Line {other} has the "
-            f"number {number!r}. Save the sheet without separators of thousands, or write all decimals with a point."
+            f"{path}, line {line}: is {cell!r} {cell.replace('.', '')} or {cell.replace('.', ',')}? {why}. Save the "
+            f"sheet without separators of thousands, or write all decimals with a {mark}."
         )
     if not commas or points:
         return "."
@@ -336,14 +339,19 @@ def line_of(path: Path, row: int) -> int:
         return next(islice((line for line, _ in _rows(file, found.delimiter)), row + 1, None))
 
 
-def read_texts(path: Path) -> Texts:
+def read_texts(path: Path, *, commas: bool = False) -> Texts:
     """Read a CSV file with every cell as text. A row that is shorter than the header ends in empty cells.
 
+    Args:
+        path: The file.
+        commas: Whether the candidates to which the file belongs have decimal commas.
+
     Raises:
-        DataError: If the file cannot be read, or a row has cells beyond the header; names the line.
+        DataError: If the file cannot be read, a row has cells beyond the header, or a mark may separate decimals or thousands;
+            names the line.
     """
     text = _text(path)
-    found = _detected(path, text)
+    found = _detected(path, text, commas)
     width, cells, lines = len(found.header), list[list[str]](), list[int]()
     line = 0
     try:

@@ -654,6 +654,12 @@ def test_a_name_alone_is_a_section_without_options(lab: Path):
             parse_config(values(**given), "a test")
     with pytest.raises(ConfigError, match=r"policies\[0\]: expected keys and values, got 3"):
         parse_config(values(policies=[3]), "a test")
+    for alone in ("uniform", "[uniform]"):
+        said = rf"policies: expected a list, got '{re.escape(alone)}': write policies: \[uniform\]\."
+        with pytest.raises(ConfigError, match=said):
+            parse_config(values(policies=alone), "a test")
+    with pytest.raises(ConfigError, match=r"a test: policies: expected a list, got 3\."):
+        parse_config(values(policies=3), "a test")
 
 
 def test_simulated_workers_wait_for_one_another(lab: Path):

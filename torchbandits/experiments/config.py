@@ -117,6 +117,9 @@ def _faults(section: type[BaseModel], error: ValidationError) -> Iterator[str]:
             yield f"{path}: missing"
         elif kind == "model_type":
             yield f"{path or 'the whole'}: expected keys and values, got {shortened(repr(given))}"
+        elif kind == "list_type":
+            hint = f": write {place[-1]}: [{shortened(given.strip('[]'))}]" if isinstance(given, str) else ""
+            yield f"{path}: expected a list, got {shortened(repr(given))}{hint}"
         elif kind == "value_error":
             yield f"{path or 'the whole'}: {fault['ctx']['error']}"
         else:

@@ -61,6 +61,19 @@ def test_a_row_followed_literally_beats_random_picks(recipe: str, given: dict) -
     assert ratio < 0.9, f"{recipe}: {ratio:.2f} of the regret of uniform picks"
 
 
+def test_the_kernel_of_a_box_is_that_of_its_points_standardised() -> None:
+    names: dict = {}
+    for block in re.findall(r"^```python\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)[:2]:
+        exec(block, names)
+    low, high = names["box"]
+    points = torch.lerp(low, high, torch.rand(20_000, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0)))
+    _, kernel, given = names["practical"](points, points[:, 0], points[:9, 0])
+    torch.testing.assert_close(names["kernel"].lengthscale, kernel.lengthscale * points.std(dim=0), rtol=0.02, atol=0.0)
+    for policy in (tb.gp_ucb(names["kernel"], **given), tb.ada_bkb(names["kernel"], horizon=9, **given)):
+        bandit = tb.Bandit(policy, bounds=names["box"])
+        bandit.tell(bandit.ask(), torch.ones(1))
+
+
 def test_the_first_row_answers_who_knows_nothing() -> None:
     assert ROWS[0][0].startswith("I know no kernel")
     assert "tb.auto()" in ROWS[0][1]

@@ -134,10 +134,19 @@ def factories() -> list[Any]:
     return [pytest.param(factory, id=name) for name, factory in tb.policies.registry.items()]
 
 
+def test_a_number_without_a_name_is_a_limit_as_the_docstring_says():
+    bandit = tb.Bandit(tb.auto(), torch.rand(20, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0)))
+    assert "`ask(8)` under `auto()` is one pick, and `ask(exactly=8)` is eight." in " ".join(tb.Bandit.ask.__doc__.split())
+    assert len(bandit.ask(8)) == 1
+    bandit.forget(bandit.ask())
+    assert len(bandit.ask(exactly=8)) == 8
+
+
 @pytest.mark.parametrize("factory", factories())
 def test_every_policy_explains_keywords_that_it_does_not_take(factory: Any):
     known = inspect.signature(factory).parameters
-    for word, instead in {"seed": "manual_seed", "maximize": "maximised everywhere", "batch_size": r"ask\(limit=…\)"}.items():
+    words = {"seed": "manual_seed", "maximize": "maximised everywhere", "batch_size": r"ask\(exactly=…\).*ask\(limit=…\)"}
+    for word, instead in words.items():
         if word not in known:
             with pytest.raises(
                 errors.KeywordError, match=f"{factory.__name__} takes no argument '{word}': .*{instead}"

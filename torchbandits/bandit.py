@@ -144,7 +144,8 @@ class Bandit(Readable):
         """Return the picks to evaluate next. While picks are open, the same selection is returned again.
 
         Args:
-            limit: Maximum number of picks, one number or one per batch row (`batch_shape`). It applies only to a new batch.
+            limit: Maximum number of picks, one number or one per batch row (`batch_shape`). It applies only to a new batch, and
+                the batch rule may end it earlier: `ask(8)` under `auto()` is one pick, and `ask(exactly=8)` is eight.
             more: Number of picks per row by which to extend the open selection, regardless of the batch rule, with all open
                 picks as pending. The whole open selection is returned, earlier picks first. As long as first picks (`initial=`)
                 remain, only first picks are added, possibly fewer than requested.

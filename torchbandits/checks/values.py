@@ -24,7 +24,8 @@ _P = ParamSpec("_P")
 _R = TypeVar("_R")
 _GENERATOR = "draws come from a generator that you give: generator=torch.Generator().manual_seed(seed) of Bandit or run."
 _BATCH = (
-    "the policy's batch rule says how many arms are picked: ask(limit=…) takes fewer, ask(more=…) adds as many to them. "
+    "the policy's batch rule says how many arms are picked: ask(exactly=…) picks as many in its place, ask(limit=…) takes "
+    "fewer, ask(more=…) adds as many to them. "
     "ask(8) of a campaign selects eight rows."
 )
 _LARGEST_IS_BEST = "rewards are maximised everywhere: tell their negatives to minimise."

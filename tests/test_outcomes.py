@@ -513,6 +513,16 @@ def test_the_front_is_the_dense_one():
     assert bool(bandit.front().hypervolume.isnan())
 
 
+def test_there_is_no_front_before_a_reward_also_after_failures():
+    bandit = tb.OutcomeBandit(POLICIES["chebyshev"](), PROBLEM.tensor, generator=generator(3))
+    for _ in range(2):
+        with pytest.raises(errors.StateError, match="nothing was measured yet, so that there is no front"):
+            bandit.front()
+        bandit.tell(bandit.ask(), {name: [float("nan")] for name in bandit.outcomes}, failures="forget")
+    bandit.tell(bandit.ask(), {bandit.outcomes[0]: [1.0]})
+    assert len(bandit.front().index) > 0
+
+
 def test_the_pareto_set_is_the_dense_one_and_right_where_the_bounds_hold():
     epsilon, signs = np.array([0.2, 0.8]), np.array([1.0, -1.0])
     made = models(width=tb.widths.Constant(4.0))

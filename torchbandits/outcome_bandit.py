@@ -33,7 +33,7 @@ from torchbandits.checks import (
 )
 from torchbandits.constraints import Constraint
 from torchbandits.display import Shown, numbers, of_run
-from torchbandits.errors import ArgumentError, NonFiniteError, ShapeError, UnsupportedError, require
+from torchbandits.errors import ArgumentError, NonFiniteError, ShapeError, StateError, UnsupportedError, require
 from torchbandits.fronts import Front, ParetoSet, front, pareto_set
 from torchbandits.gradients import without_gradients
 from torchbandits.journal import Journal
@@ -340,6 +340,7 @@ class OutcomeBandit(Bandit):
 
         Raises:
             ArgumentError: If an argument is not as above.
+            StateError: If nothing was measured yet, since all means are then those of the prior.
 
         Cost: O(A k) per member, O(k r³ + k r² draws) for r members and rivals.
         """
@@ -348,6 +349,8 @@ class OutcomeBandit(Bandit):
         check_draws(draws, seed)
         signs = self._signs(minimize)
         point = None if reference is None else self._of_all("reference", reference, signs)
+        message = "nothing was measured yet, so that there is no front: tell() rewards or observe() history first."
+        require(bool((self.pulls > 0).any()), message, StateError)
         with self.loop.few_threads():
             return front(self.loop, signs, pulled=pulled, reference=point, draws=draws, seed=seed)
 

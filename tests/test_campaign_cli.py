@@ -485,6 +485,10 @@ def test_the_tutorial_is_a_session_that_works(folder: Path, monkeypatch: pytest.
     monkeypatch.setattr("torchbandits.campaigns.campaign.auto", tb.auto)  # the page shows which rows a reader is given
     whole = (Path(__file__).parents[1] / "docs" / "tutorials" / "campaign.md").read_text()
     text, several = whole.split("## Several outcomes\n")
+    # The section on plates is a separate session, since all of its results have a plate.
+    text, rest = text.split("## Results of different plates or days\n")
+    plates, rest = rest.split("## When to stop\n")
+    text += rest
     table, first, results, more = re.findall(r"^```csv\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
     (folder / "candidates.csv").write_text(table)
     (folder / "more.csv").write_text(more)
@@ -505,6 +509,12 @@ def test_the_tutorial_is_a_session_that_works(folder: Path, monkeypatch: pytest.
     assert {"A6", "B3"} <= set(plate(planned)["id"])
     assert ["2 rows excluded, 2 in all." in excluded[0], "3 rows excluded, 5 in all." in excluded[1]] == [True, True]
     assert "2 rows added. The campaign has 14 rows now." in extended
+    shutil.rmtree("campaign")
+    (told,) = re.findall(r"^```csv\n(.*?)^```", plates, re.DOTALL | re.MULTILINE)
+    (folder / "results.csv").write_text(told)
+    run("new", "candidates.csv", "--objective", "yield")
+    (told,) = session(plates)
+    assert "3 measurements and 0 failed evaluations told." in told
     # The section on several outcomes is a separate session.
     shutil.rmtree("campaign")
     (results,) = re.findall(r"^```csv\n(.*?)^```", several, re.DOTALL | re.MULTILINE)

@@ -513,8 +513,9 @@ def test_the_tutorial_is_a_session_that_works(folder: Path, monkeypatch: pytest.
     (told,) = re.findall(r"^```csv\n(.*?)^```", plates, re.DOTALL | re.MULTILINE)
     (folder / "results.csv").write_text(told)
     run("new", "candidates.csv", "--objective", "yield")
-    (told,) = session(plates)
+    told, _, _, again = session(plates)
     assert "3 measurements and 0 failed evaluations told." in told
+    assert "3 measurements and 0 failed evaluations told." in again
     # The section on several outcomes is a separate session.
     shutil.rmtree("campaign")
     (results,) = re.findall(r"^```csv\n(.*?)^```", several, re.DOTALL | re.MULTILINE)

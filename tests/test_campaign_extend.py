@@ -391,7 +391,9 @@ def test_all_results_are_told_to_another_campaign_which_has_a_new_category(tmp_p
     assert results["id"].tolist()[-3:] == [first, first, results["id"].iloc[-1]]
     assert results["yield"].tolist()[-3:-1] == [2.5, 1.75]
     assert np.isnan(results["yield"].iloc[-1])
-    assert list(results.columns) == [*OLD.columns.drop("yield", errors="ignore"), "yield"]
+    assert list(results.columns) == [*OLD.columns.drop("yield", errors="ignore"), "call", "yield"]
+    # The two results of one file have the same call, and a correction is none.
+    assert results["call"].diff().tolist()[-2:] == [0, 1]
     more = NEW.assign(solvent="ethanol")
     with pytest.raises(
         ArgumentError, match=r"begin another campaign with all rows, and tell\(\) it the results\(\) of this one"
@@ -399,7 +401,7 @@ def test_all_results_are_told_to_another_campaign_which_has_a_new_category(tmp_p
         c.extend(more)
     other = campaign(pd.concat([OLD, more], ignore_index=True), journal=tmp_path / "second")
     assert str(other.tell(results)).startswith(f"{len(results) - 1} measurements and 1 failed evaluation told")
-    pd.testing.assert_frame_equal(other.results(), results)
+    pd.testing.assert_frame_equal(other.results(), results.assign(call=1))
     assert other.bandit.pulls == c.bandit.pulls
     assert "ethanol" in other.columns["solvent"].categories
     other.close()

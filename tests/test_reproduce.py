@@ -207,7 +207,9 @@ def test_a_record_that_is_missing_or_damaged_is_run_again_and_the_others_are_kep
     assert picks(tmp_path) == before
     assert kept.stat().st_mtime_ns == stamp
     run_experiment(parse_config(EXPERIMENT | {"seed": 4}, "test"), tmp_path, resume=True)
-    assert kept.stat().st_mtime_ns != stamp or "3" in kept.parts  # another configuration: run anew
+    assert (kept.stat().st_mtime_ns == stamp) == ("4" in kept.parts)  # seed 4 is in both
+    run_experiment(parse_config(EXPERIMENT | {"horizon": 1 + EXPERIMENT["horizon"]}, "test"), tmp_path, resume=True)
+    assert kept.stat().st_mtime_ns != stamp  # another configuration: run anew
 
 
 def test_errors_of_all_experiments_are_found_before_the_first_run(tmp_path: Path) -> None:

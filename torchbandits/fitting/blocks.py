@@ -60,8 +60,9 @@ def subtract_shifts_(posterior: GaussianProcess, priors: Priors, rows: Tensor) -
         there = own[:, 0] >= 0
         if not bool(rows[place]) or not bool(there.any()):
             continue
-        points = statistics.points[place][own[there, 0].long()] / units.features[place]
-        own[there, 5] = _shifts(_unit_kernel(posterior, priors, place), priors, points, own[there])
+        row, block, n, s, deviations, _ = own[there].unbind(dim=-1)
+        seen = Averages(statistics.points[place][row.long()], n, s / n, deviations)
+        own[there, 5] = _shifts(_unit_kernel(posterior, priors, place), priors, seen, units.features[place], block)
     units.shift_(cells)
 
 
@@ -75,22 +76,22 @@ def told_together(posterior: GaussianProcess, points: Points, rewards: PerPoint,
 
     Args:
         posterior: Posterior of one batch row with `units`.
-        points, rewards, block: `c x d` and `c` each, the last of which are looked at, at most 500.
+        points, rewards, block: `c x d` and `c` each, the last of which are looked at, at most 500. A block of one reward tells
+            no shift.
 
     Cost: two fits, O(min(c, 500)³) per iteration.
     """
     units, priors = posterior.units, Priors()
     assert units is not None
-    points, rewards, block = points[-_MOST:].double() / units.features, rewards[-_MOST:].double(), block[-_MOST:].double()
-    if len(rewards) < FEWEST or len(block.unique()) < 2 or not float(scale := rewards.std()) > 0:
+    last = slice(-_MOST, None)
+    points, rewards, block = points[last].double(), rewards[last].double(), block[last].double()
+    seen = Averages(points, torch.ones_like(rewards), rewards, torch.zeros_like(rewards))
+    standard = _standardised(seen, units.features, block)
+    if standard is None:
         return 0.0
-    ones, none = torch.ones_like(rewards), torch.zeros_like(rewards)
-    if two_values(ones, rewards, none) is not None:
-        return 0.0
-    seen = Averages(points, ones, (rewards - rewards.mean()) / scale, none)
-    models = [_Model(_unit_kernel(posterior, priors, ()), priors, seen, own) for own in (block, torch.full_like(block, -1.0))]
+    models = [_Model(_unit_kernel(posterior, priors, ()), priors, standard, b) for b in (block, torch.full_like(block, -1.0))]
     with_shifts, without = (model.fit() for model in models)
-    return float(scale * models[0].log_between.div(2).exp()) if with_shifts > without + _CLEAR else 0.0
+    return float(rewards.std() * models[0].log_between.div(2).exp()) if with_shifts > without + _CLEAR else 0.0
 
 
 def _unit_kernel(posterior: GaussianProcess, priors: Priors, place: tuple[int, ...]) -> gpytorch.kernels.ScaleKernel:
@@ -101,23 +102,26 @@ def _unit_kernel(posterior: GaussianProcess, priors: Priors, place: tuple[int, .
     return priors.unit_similarity(features) if similarity else priors.unit_kernel(features)
 
 
-def _shifts(kernel: gpytorch.kernels.ScaleKernel, priors: Priors, points: Tensor, cells: Tensor) -> Tensor:
-    """The shift of each cell of one batch row, `c`."""
-    _, block, n, s, deviations, _ = cells.unbind(dim=-1)
-    averages, none = s / n, torch.zeros_like(s)
+def _standardised(cells: Averages, ranges: Tensor, block: Tensor) -> Averages | None:
+    """Cells of one batch row for features of range 1 and rewards of unit variance; None if these tell no shifts."""
+    n, averages = cells.weights, cells.residuals
     blocks, group = block.unique(return_inverse=True)
     rewards = torch.zeros_like(blocks).scatter_add(0, group, n)
     # The shift of a single reward cannot be told from its noise.
-    told = len(blocks) >= 2 and bool((rewards[blocks >= 0] >= 2).any())
-    if len(n) < FEWEST or not told or two_values(n, averages, deviations) is not None:
+    told = len(n) >= FEWEST and len(blocks) >= 2 and bool((rewards[blocks >= 0] >= 2).any())
+    if not told or two_values(n, averages, cells.scatter) is not None or not float(scale := averages.std()) > 0:
+        return None
+    return Averages(cells.points / ranges, n, (averages - averages.mean()) / scale, cells.scatter / scale**2)
+
+
+def _shifts(kernel: gpytorch.kernels.ScaleKernel, priors: Priors, cells: Averages, ranges: Tensor, block: Tensor) -> Tensor:
+    """The shift of each cell of one batch row, `c`."""
+    none, standard = torch.zeros_like(block), _standardised(cells, ranges, block)
+    if standard is None:
         return none
-    scale = averages.std()
-    if not float(scale) > 0:
-        return none
-    seen = Averages(points, n, (averages - averages.mean()) / scale, deviations / scale**2)
-    model = _Model(kernel, priors, seen, block)
+    model = _Model(kernel, priors, standard, block)
     model.fit()
-    shift = scale * model.shifts()
+    shift = cells.residuals.std() * model.shifts()
     return shift if bool(shift.isfinite().all()) else none
 
 

@@ -22,7 +22,7 @@ from typing import Annotated
 import numpy as np
 import torch
 import typer
-from long_runs import PROBLEMS
+from long_runs import PROBLEMS, print_differences
 
 import torchbandits as tb
 from torchbandits.errors import DiagnosticWarning
@@ -89,19 +89,13 @@ def main(
         shares = ", ".join(f"{share:.2f} after {mark} plates" for mark, share in zip(MARKS, np.mean(runs, axis=0), strict=True))
         print(f"shifts of {shift:g} noticed in {len(runs)} runs: {shares}")
         return
-    found: dict[str, list[tuple[float, float, float]]] = {way: [] for way in WAYS}
+    found: dict[str, list[tuple[float, ...]]] = {way: [] for way in WAYS}
     for x, y in PROBLEMS[problems]():
         scaled = np.ascontiguousarray((y - y.mean()) / y.std(), np.float64)
         for seed in range(first, first + seeds):
             for way in WAYS:
                 found[way].append(play(np.ascontiguousarray(x, np.float64), scaled, way, noise, shift, seed))
-    base = np.array(found["not told"])
-    for way, runs in found.items():
-        less = np.array(runs) - base
-        error = 2 * less.std(axis=0, ddof=1) / len(runs) ** 0.5
-        each = zip(("simple", "mean"), np.mean(runs, axis=0), less.mean(axis=0), error, strict=False)
-        said = "; ".join(f"{name} regret {value:.3f}, {change:+.3f} ± {wide:.3f}" for name, value, change, wide in each)
-        print(f"{way} ({len(runs)} runs, {np.mean(runs, axis=0)[2]:.1f} s): {said}", flush=True)
+    print_differences(found)
 
 
 if __name__ == "__main__":

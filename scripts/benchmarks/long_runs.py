@@ -138,6 +138,19 @@ def tables() -> list[Problem]:
     return found
 
 
+def print_differences(found: dict[str, list[tuple[float, ...]]]) -> None:
+    """Print simple and mean regret of each way, the differences to the first way by run with two standard errors, and the
+    seconds of a run, if they come third."""
+    first = np.array(next(iter(found.values())))
+    for way, runs in found.items():
+        values, less = np.mean(runs, axis=0), np.array(runs) - first
+        error = 2 * less.std(axis=0, ddof=1) / len(runs) ** 0.5
+        each = zip(("simple", "mean"), values, less.mean(axis=0), error, strict=False)
+        said = "; ".join(f"{name} regret {value:.3f}, {change:+.3f} ± {wide:.3f}" for name, value, change, wide in each)
+        took = f", {values[2]:.1f} s" if len(values) > 2 else ""
+        print(f"{way} ({len(runs)} runs{took}): {said}", flush=True)
+
+
 PROBLEMS = {"functions": functions, "more": more_functions, "tables": tables}
 
 

@@ -17,10 +17,9 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import warnings
 from typing import Annotated, Any
 
-import numpy as np
 import torch
 import typer
-from long_runs import PROBLEMS
+from long_runs import PROBLEMS, print_differences
 
 import torchbandits as tb
 from torchbandits.errors import DiagnosticWarning
@@ -41,7 +40,7 @@ def main(
 ) -> None:
     """Print simple and mean regret of each way, and the differences to one by one with two standard errors."""
     warnings.simplefilter("ignore", DiagnosticWarning)
-    found: dict[str, list[tuple[float, float]]] = {way: [] for way in WAYS}
+    found: dict[str, list[tuple[float, ...]]] = {way: [] for way in WAYS}
     for x, y in PROBLEMS[problems]():
         environment = tb.environments.Table(torch.from_numpy(x), torch.from_numpy(y), noise)
         for seed in range(seeds):
@@ -51,13 +50,7 @@ def main(
                 scale = float(y.max() - y.mean())
                 own = history.summary()
                 found[way].append((own["simple_regret"] / scale, own["regret"] / pulls / scale))
-    first = np.array(found["one by one"])
-    for way, runs in found.items():
-        less = np.array(runs) - first
-        error = 2 * less.std(axis=0, ddof=1) / len(runs) ** 0.5
-        each = zip(("simple", "mean"), np.mean(runs, axis=0), less.mean(axis=0), error, strict=True)
-        said = "; ".join(f"{name} regret {value:.3f}, {change:+.3f} ± {wide:.3f}" for name, value, change, wide in each)
-        print(f"{way} ({len(runs)} runs): {said}", flush=True)
+    print_differences(found)
 
 
 if __name__ == "__main__":

@@ -52,10 +52,13 @@ def fresh(policy: Any = None, arms: Tensor = ARMS, **options: Any) -> tb.Bandit:
 
 
 def test_arms_that_are_likely_to_fail_are_left_out():
-    learns, forgets = fresh(), fresh()
-    taught, untaught = played(learns, 36), played(forgets, 36, teaches=False)
-    assert int(FAILS[taught].sum()) <= 14
-    assert int(FAILS[untaught].sum()) >= 24
+    taught, untaught = [], []
+    for seed in range(3):
+        learns, forgets = fresh(generator=generator(seed)), fresh(generator=generator(seed))
+        taught += played(learns, 36)
+        untaught += played(forgets, 36, teaches=False)
+    assert int(FAILS[taught].sum()) <= 51
+    assert int(FAILS[untaught].sum()) >= 72
     regret = VALUE[~FAILS].max() - VALUE[learns.best(1).index]
     assert float(regret) < 0.3 * float(VALUE.std())
     # What is left out is what fails, but for arms near the plane.

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -379,3 +380,14 @@ def test_an_option_that_came_later_is_described_where_it_is_given(plain: Policy,
     assert not difference(before, describe_policy(plain))
     assert difference(before, after)
     assert difference(after, before)
+
+
+def test_a_default_that_has_changed_is_no_difference():
+    """A journal of before stays the journal of `auto`, and one of other priors does not become it."""
+    before, other = (
+        describe_policy(replace(tb.auto(), from_data=replace(tb.auto().from_data, priors=tb.ingredients.Priors(noise=pair))))
+        for pair in ((-4.0, 1.0), (-3.0, 1.0))
+    )
+    assert not difference(before, describe_policy(tb.auto()))
+    assert "priors.noise" in difference(describe_policy(tb.auto()), before)
+    assert "priors.noise.0 was -3.0, is absent" in difference(other, describe_policy(tb.auto()))

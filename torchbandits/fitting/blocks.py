@@ -129,8 +129,9 @@ class _Model:
     """The joint model of function, shifts and noise, for rewards of unit variance."""
 
     def __init__(self, kernel: gpytorch.kernels.ScaleKernel, priors: Priors, cells: Averages, block: Tensor) -> None:
-        self.kernel, self.priors, self.cells, self.block = kernel, priors, cells, block
-        self.log_noise = cells.weights.new_tensor(priors.noise[0])
+        self.kernel, self.cells, self.block = kernel, cells, block
+        self.least_noise, self.noise = priors.least_noise, priors.of_noise(kernel)
+        self.log_noise = cells.weights.new_tensor(self.noise[0] - self.noise[1] ** 2)
         self.log_between = cells.weights.new_tensor(_PRIOR[0])
 
     def fit(self) -> float:
@@ -149,7 +150,7 @@ class _Model:
             good = bool(worse.isfinite()) and all(bool(slope.isfinite().all()) for slope in slopes)
             return (worse, slopes) if good else (worse.new_tensor(1e10), [torch.zeros_like(p) for p in free.values()])
 
-        minimize(closure, free, {"noise": math.log(self.priors.least_noise), "between": -12.0}, {}, _ITERATIONS)
+        minimize(closure, free, {"noise": math.log(self.least_noise), "between": -12.0}, {}, _ITERATIONS)
         for parameter in free.values():
             parameter.requires_grad_(False)
         return float(self._log_posterior(some, block) + 0.5 * self._deviation(self.log_between, _PRIOR).square())
@@ -175,8 +176,10 @@ class _Model:
     def _log_posterior(self, cells: Averages, block: Tensor) -> Tensor:
         noise = self.log_noise.exp()
         value = log_evidence(self.kernel, cells, noise, shared=self._between(block) + _MEAN)
-        for log, pair in ((self.log_noise, self.priors.noise), (self.log_between, _PRIOR)):
+        # The density of the noise, as in fits without blocks, and that of the logarithm of τ².
+        for log, pair in ((self.log_noise, self.noise), (self.log_between, _PRIOR)):
             value = value - 0.5 * self._deviation(log, pair).square()
+        value = value - self.log_noise
         for _, part, prior, closure, _ in self.kernel.named_priors():
             value = value + prior.log_prob(closure(part)).sum()
         return value

@@ -30,6 +30,12 @@ _VALUES = (complex, bytes, range, slice, Decimal, Fraction, PurePath, torch.devi
 _LIBRARIES = frozenset({"torchbandits", "torch", "gpytorch", "botorch", "linear_operator", "numpy", "scipy"})
 _PROBES = 64  # arms at which environments are compared
 _SPEED = ".memory_budget"  # sizes of caches in bytes, which change no pick
+# How names end whose default has changed, with their values in earlier versions and in this one.
+_CHANGED_DEFAULTS = {
+    ".priors.noise": ("builtins.tuple", "None"),
+    ".priors.noise.0": ("-4.0", None),
+    ".priors.noise.1": ("1.0", None),
+}
 _CONTENT = "arms.content"
 # The arms of a source in descriptions that have no entry for its content yet.
 _STORED = re.compile(r"\w+\((\d+ x \d+, [\w.]+), [\w:]+\)( -?[0-9a-f]+)")
@@ -263,8 +269,8 @@ def difference(written: Mapping[str, str], given: Mapping[str, str]) -> str:
 
     The comparison leaves out: entries that the first form did not have, if the written description has this form; the code of
     functions, if another version of Python compiled it; the environment, unless both descriptions have one; budgets of memory,
-    which change no pick; options that did not exist when the description was written, if they are None now; and the way in
-    which equal arms are stored.
+    which change no pick; options that did not exist when the description was written, if they are None now; defaults that have
+    changed since; and the way in which equal arms are stored.
     """
     first = "__form__" not in written
     played = all(any(_of_environment(key) for key in side) for side in (written, given))
@@ -281,6 +287,8 @@ def difference(written: Mapping[str, str], given: Mapping[str, str]) -> str:
         if key == "arms" and (content := _content(written)) is not None and content == _content(given):
             return False
         if old is None and new == "None":  # an option that did not exist when this was written, left out now
+            return False
+        if any(key.endswith(name) and (old, new) == values for name, values in _CHANGED_DEFAULTS.items()):
             return False
         elsewhere = key.endswith("__code__") and old is not None and new is not None and old.split()[0] != new.split()[0]
         return old != new and not elsewhere

@@ -576,6 +576,35 @@ def test_without_repeats_the_last_open_picks_are_evaluated_when_the_run_resumes(
     assert sorted(history.pulls["arm"].tolist()) == [0, 1, 2, 3, 4]
 
 
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_a_run_that_resumes_with_fewer_rounds_forgets_the_open_picks_beyond_them(asynchronous: bool, tmp_path: Path):
+    calls = itertools.count(1)
+
+    def once_broken(point: Tensor) -> float:
+        if next(calls) == 7:
+            raise RuntimeError("broken")
+        return float(point.sum())
+
+    def play(rounds: int) -> tb.History:
+        policy = tb.thompson_sampling(rbf(), noise_std=0.1, batch_size=4)
+        own: dict[str, Any] = {"workers": 4, "asynchronous": True} if asynchronous else {}
+        return tb.run(policy, BlackBox(once_broken, ARMS), rounds, generator=generator(1), journal=tmp_path / "run", **own)
+
+    with pytest.raises(errors.EvaluationError) as caught:
+        play(20)
+    bandit = caught.value.bandit
+    told, opened = int(bandit.pulls), len(bandit.ask())
+    assert bandit.journal is not None
+    assert opened > 1
+    bandit.journal.close()
+    del bandit, caught
+    history = play(told + 1)
+    assert history.num_pulls.tolist() == [told + 1]
+    kinds = [record["kind"] for record in tb.Journal(tmp_path / "run").records()]
+    assert kinds[-2:] == ["forget", "tell"]
+    assert len(play(20)) == 20, "and more rounds than before are made"
+
+
 def test_a_run_without_repeats_resumes_and_still_decides_on_failures(tmp_path: Path):
     bad = torch.arange(0, 60, 3)
 

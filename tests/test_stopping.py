@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -328,6 +329,45 @@ def test_a_run_that_was_cut_short_stops_where_the_whole_one_does(tmp_path: Path)
         assert history.metadata["stopped"] == whole.metadata["stopped"]
     again = played(path)
     assert again.pulls["arm"].tolist() == whole.pulls["arm"].tolist(), "a run that has stopped stays stopped"
+
+
+@dataclass(frozen=True)
+class At(stopping.Rule):
+    """Stops the first batch row only while all rows together have exactly this number of pulls."""
+
+    pulls: int
+
+    def decide(self, loop: Any) -> stopping.Decision:
+        told = loop.pulls.sum().expand(loop.batch_shape)
+        first = torch.arange(told.numel()).reshape(told.shape) == 0
+        return stopping.decision_of(loop, first & (told == self.pulls), told, f"{self.pulls} pulls were told")
+
+
+@pytest.mark.parametrize("rows", [1, 2])
+def test_a_row_that_was_stopped_before_other_rewards_were_told_stays_stopped(rows: int, tmp_path: Path):
+    """Rewards are told after a decision if picks of other workers were open, or by the other batch rows."""
+    options: dict[str, Any] = {"workers": 4, "asynchronous": True} if rows == 1 else {}
+
+    def play(name: str, at: int = 6, cut: int = 0) -> tb.History:
+        def break_off(bandit: tb.Bandit, *_: Any) -> None:
+            if cut and int(bandit.pulls.sum()) == cut:
+                raise RuntimeError("cut")
+
+        return tb.run(
+            tb.gp_ucb(rbf(), **COMMON), environment(), 10, journal=tmp_path / name, stop=[At(at), At(40)],
+            generator=[generator(seed) for seed in range(rows)], callbacks=[break_off], **options,
+        )  # fmt: skip
+
+    whole = play("whole")
+    assert whole.num_pulls.tolist() == ([9] if rows == 1 else [3, 10])
+    assert whole.metadata["stopped"] == ["6 pulls were told", ""][:rows]
+    for cut in (8, 9):
+        with pytest.raises(RuntimeError, match="cut"):
+            play(f"run{cut}", cut=cut)
+        resumed = play(f"run{cut}")
+        assert resumed.pulls["arm"].tolist() == whole.pulls["arm"].tolist()
+        assert resumed.metadata["stopped"] == whole.metadata["stopped"]
+    assert play("run8", at=41).num_pulls.tolist() == [10] * rows, "other rules decide anew"
 
 
 def test_workers_stop_together(tmp_path: Path):

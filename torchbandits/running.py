@@ -32,7 +32,7 @@ from torchbandits.evaluation import (
     check_parallel,
 )
 from torchbandits.history import History
-from torchbandits.journal import Journal, as_journal, describe_environment, held, pack, report_in
+from torchbandits.journal import Journal, as_journal, describe, describe_environment, difference, held, pack, report_in
 from torchbandits.outcome_bandit import OutcomeBandit
 from torchbandits.policies import Policy
 from torchbandits.policies.joint import Joint
@@ -72,7 +72,8 @@ def run(
             the order of the outcomes: arms `k x A x d`, the same for each outcome, and rewards `k x A`. The history, whose
             metadata contain the names, and the arguments of callbacks have the same rows.
         environment: The environment that evaluates the picks. Its arms are the arms of the bandit.
-        num_rounds: Number of pulls of each batch row, including failed ones. The last batch is shortened to it.
+        num_rounds: Number of pulls of each batch row, including failed ones and those of a resumed journal. The last batch is
+            shortened to it.
         generator: As for `Bandit`. The noise of each row is drawn from a generator that is seeded by the row's generator.
         budget: The largest total cost of the pulls of a batch row, one number or `batch_shape` of them. Arms that cost more
             than the rest of a row's budget are not offered, picks of a batch beyond this rest are forgotten, and the run ends
@@ -81,9 +82,10 @@ def run(
             and is not recorded.
         journal: As for `Bandit`. Repeating the call resumes an interrupted run, the noise included, and returns the whole
             history; the seconds of earlier steps are NaN, and callbacks are only called for later steps. Picks that were
-            pending are evaluated again, and excluded arms stay excluded. A different environment raises an error; environments
-            are compared by class, name, noise, costs and expected rewards (or, if these are unknown, by function). Ctrl-C, and
-            any error except `EvaluationError`, closes the journal.
+            pending are evaluated again, except those beyond `num_rounds` or `budget` of this call, which are forgotten; both
+            may differ from those of the first call. Excluded arms stay excluded. A different environment raises an error;
+            environments are compared by class, name, noise, costs and expected rewards (or, if these are unknown, by function).
+            Ctrl-C, and any error except `EvaluationError`, closes the journal.
         clock: Clock for the seconds of ask and tell; `time.process_time` counts the processor seconds of this process only.
         callbacks: Functions that are called after each tell with the bandit, the selection, the rewards and the report. The run
             ends if one of them returns True.
@@ -104,8 +106,8 @@ def run(
         stop: A rule of `torchbandits.stopping`, or several, evaluated before every ask: a batch row makes no further picks once
             one of the rules stops it, and the run ends when all rows have stopped. `history.metadata["stopped"]` holds the
             reason of each row, an empty text for a row that made all its pulls. Rules are copied, and the copies start without
-            memory. Asynchronous runs still evaluate the open picks; one that is interrupted during these decides anew when it
-            is resumed, and may go on.
+            memory. Asynchronous runs still evaluate the open picks. A row that has stopped stays stopped when the run is
+            resumed with the same rules; with other rules these decide anew.
         repeats: Whether an arm may be pulled again. If False, an arm that has a result (one of `observed` included) or is open
             is not offered to its batch row again, nor are arms with equal features; of picks of one arm in a batch, only the
             first is kept, so that the batch is shorter. The run ends when no arm is left. `failures` decides on arms whose
@@ -145,11 +147,14 @@ def run(
         rounds = Rounds(bandit, num_rounds + before, money, once=not repeats)
         exclude = failures == "exclude"
         if bandit.journal is not None:
-            bandit.journal.ride(noise, _regrets(environment, policy))
-            several = bool(policy.outcomes)
-            _catch_up(bandit.journal, steps, money, rounds, bandit.device, rules, exclude=exclude, several=several)
+            several, own = bool(policy.outcomes), describe(rules, "stop")
+            # The list alone, because through `rounds` the journal would hold its bandit, and stay open after both are dropped.
+            regrets, stopped = _regrets(environment, policy), rounds.stopped
+            bandit.journal.ride(noise, lambda record: regrets(record) | _stopped(record, stopped, own))
+            _catch_up(bandit.journal, steps, money, rounds, bandit.device, rules, own, exclude=exclude, several=several)
         evaluator = _evaluator(environment, noise, executor, workers, retries, timeout, failures, asynchronous)
         try:
+            rounds.shorten()
             if asynchronous and (out := rounds.again()) is not None:
                 evaluator.submit(out)
             while True:
@@ -320,12 +325,14 @@ def _catch_up(
     rounds: Rounds,
     device: torch.device,
     rules: Sequence[Rule],
+    described: dict[str, str],
     *,
     exclude: bool,
     several: bool,
 ) -> None:
     """Record the rewards told before the run was interrupted, and charge them to rounds and budget. A NaN is a failed
-    evaluation."""
+    evaluation. Rows that rules of the same description had stopped are stopped again."""
+    stopped: dict[str, Any] | None = None
     for record in journal.records():
         if record["kind"] == "tell":
             report, best = report_in(record, device)
@@ -339,6 +346,20 @@ def _catch_up(
                 budget.spend(index)
             for rule in rules:
                 rule.see(shared(report.pulls) if several else report.pulls, best)
+            stopped = record.get("stopped")
+    if rules and stopped is not None and not difference(stopped["rules"], described):
+        rounds.stop_again(stopped["reasons"])
+
+
+def _stopped(record: dict[str, Any], reasons: Sequence[str], described: dict[str, str]) -> dict[str, Any]:
+    """Entry of the record of a tell after a batch row was stopped: the reasons of all rows, and the description of the rules.
+
+    A decision depends on the rewards told by then, and so it can't be made again once others, of picks that were open, were
+    told.
+    """
+    if record["kind"] != "tell" or not any(reasons):
+        return {}
+    return {"stopped": {"reasons": list(reasons), "rules": described}}
 
 
 def _regret(environment: Environment, index: Tensor, policy: Policy | None) -> Tensor:
@@ -351,14 +372,13 @@ def _regret(environment: Environment, index: Tensor, policy: Policy | None) -> T
     return torch.where(sign == 0, torch.nan, found)
 
 
-def _regrets(environment: Environment, policy: Policy) -> Callable[[dict[str, Any]], dict[str, Any]] | None:
-    """Regret fields of the record of a tell, or None when the environment's optimum is unknown."""
+def _regrets(environment: Environment, policy: Policy) -> Callable[[dict[str, Any]], dict[str, Any]]:
+    """A function that returns the regret fields of the record of a tell; none when the environment's optimum is unknown."""
     optimum = environment.optimum.unsqueeze(-1)
-    if bool(optimum.isnan().all()):
-        return None
+    unknown = bool(optimum.isnan().all())
 
     def beside(record: dict[str, Any]) -> dict[str, Any]:
-        if record["kind"] != "tell":
+        if record["kind"] != "tell" or unknown:
             return {}
         index = torch.cat([held(record["index"]), held(record["best"]).unsqueeze(-1)], dim=-1).to(optimum.device)
         regret = _regret(environment, index, policy)
@@ -388,10 +408,10 @@ class _Steps:
         if len(self._steps) >= _STEPS:
             self._flush()
 
-    def history(self, stopped: Sequence[str] | None = None) -> History:
+    def history(self, stopped: Sequence[str] = ()) -> History:
         """The history of all steps, with the reason why each row stopped, if stopping rules were given."""
         self._flush()
-        if stopped is not None:
+        if stopped:
             self._history.metadata["stopped"] = list(stopped)
         return self._history
 
@@ -429,22 +449,27 @@ class Rounds:
         self._rounds = rounds  # `batch_shape`, total pulls of the bandit at which each row ends
         self._least = int((rounds - bandit.pulls.long()).min())  # lower bound of the remaining pulls of every row
         self._excluded: Tensor | None = None
-        self.stopped: tuple[str, ...] | None = None
+        self._over = torch.zeros_like(rounds, dtype=torch.bool)  # `batch_shape`, rows that a decision has stopped
+        self.stopped: list[str] = []  # the reason of each row, empty where it goes on; an empty list without stopping rules
 
     def stop(self, decision: Decision) -> None:
         """Ask for no more picks of the batch rows that a decision stops, and keep their reasons. Outcomes share their picks, so
         that they stop together."""
-        if self.stopped is None:
-            self.stopped = ("",) * len(decision.reasons)
+        self.stopped += [""] * (len(decision.reasons) - len(self.stopped))
         ends = decision.stop
         if self._bandit.policy.outcomes:
             ends = ends.all(dim=-1, keepdim=True).expand_as(ends)
-        over = ends & (self._rounds > self._bandit.pulls.long())
+        over = ends & ~self._over & (self._rounds > self._bandit.pulls.long())
         if bool(over.any()):
             reasons = zip(self.stopped, decision.reasons, over.reshape(-1).tolist(), strict=True)
-            self.stopped = tuple(new if now else old for old, new, now in reasons)
-            self._rounds = torch.where(over, self._bandit.pulls.long(), self._rounds)
+            self.stopped[:] = [new if now else old for old, new, now in reasons]
+            self._over = self._over | over
             self._least = 0  # recomputed by the next `ask`
+
+    def stop_again(self, reasons: list[str]) -> None:
+        """Stop the batch rows that have a reason, as they were stopped before the run was interrupted."""
+        self.stopped[:], self._least = reasons, 0
+        self._over = torch.tensor([bool(reason) for reason in reasons], device=self._over.device).reshape(self._over.shape)
 
     def ask(self, waiting: int, workers: int | None) -> Selection | None:
         """The next batch or, for a number of workers, picks for all idle workers; None if there is nothing to pick now.
@@ -462,7 +487,7 @@ class Rounds:
             if able is not None and self._once and workers is None and opened is not None:
                 # Picks that were open when the run was interrupted are evaluated, also if no further arm is on offer.
                 able = able | opened.mask.any(dim=-1)
-            limit = self._rounds - self._bandit.pulls.long()
+            limit = (self._rounds - self._bandit.pulls.long()).masked_fill(self._over, 0)
             limit = limit if able is None else torch.where(able, limit, 0)
             self._least = int(limit.min())
             if not bool((limit > waiting).any()):
@@ -479,6 +504,12 @@ class Rounds:
             selection = whole[waiting:]
         self._least -= len(selection)
         return self._budget.pay(selection) if self._budget is not None and workers is None else selection
+
+    def shorten(self) -> None:
+        """Forget the picks that a journal left open beyond the rounds, which were more in an earlier call."""
+        if (out := self._bandit.loop.open) is not None:
+            left = (self._rounds - self._bandit.pulls.long()).unsqueeze(-1)
+            _only(self._bandit, out, out.mask & (out.mask.cumsum(dim=-1) <= left))
 
     def again(self) -> Selection | None:
         """The picks that are already open, to be evaluated again; None if there are none."""

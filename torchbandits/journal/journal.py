@@ -368,7 +368,7 @@ class Journal:
     def ride(self, generators: Sequence[torch.Generator], beside: Beside | None = None) -> None:
         """Keep the states of further generators, such as those of an environment's noise, in the journal: they are set to their
         states at the last record, and each further record holds their new states. `beside` returns additional entries of a
-        record, which are for readers only."""
+        record, which repeating it does not read."""
         self._riders, self._beside = GeneratorStates(generators), beside
         for record in self.records():
             if (changes := record.get(_riders_of(record))) is not None:

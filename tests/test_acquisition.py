@@ -712,6 +712,29 @@ def test_another_regularization_is_refused_unless_the_noise_was_fitted():
     PolicyAcquisition(fixed_model(regularization=0.5), ucb(noise_std=0.0, regularization=0.5))
 
 
+def test_another_noise_than_the_model_s_is_refused_for_a_bandit_s_model_too():
+    with pytest.raises(ArgumentError, match=r"λ is 0\.01 and its noise_std 0\.5, the model's 0\.01 and 0\.1: make it with"):
+        PolicyAcquisition(fixed_model(noise_std=0.1), ucb(noise_std=0.5, regularization=0.01))
+    bandit = tb.Bandit(ucb(noise_std=0.1), points(12).squeeze(-2))
+    rewards = 3 * points(12)[:, 0] + 0.3 * torch.randn(2, 12, generator=torch.Generator().manual_seed(3))
+    bandit.tell(torch.arange(12).repeat(2), rewards.flatten())
+    with pytest.raises(ArgumentError, match=r"λ is 0\.25 and its noise_std 0\.5, the model's 0\.01 and 0\.1"):
+        PolicyAcquisition(bandit.model(), ucb(noise_std=0.5))
+    PolicyAcquisition(bandit.model(), ucb(noise_std=0.1))
+    bandit.fit_kernel_(noise=True)
+    model = bandit.model()
+    assert abs(model.noise_std - 0.1) > 1e-3
+    PolicyAcquisition(model, bandit.policy)
+    PolicyAcquisition(model, ucb(noise_std=model.noise_std))
+
+
+def test_another_prior_mean_than_the_model_s_is_refused():
+    with pytest.raises(ArgumentError, match=r"the policy's prior_mean is 3\.0, and means are those of the model"):
+        PolicyAcquisition(fixed_model(), ucb(prior_mean=3.0))
+    PolicyAcquisition(fixed_model(prior_mean=3.0), ucb(prior_mean=3.0))
+    PolicyAcquisition(fixed_model(prior_mean="estimate"), ucb())
+
+
 def test_the_draws_of_a_policy_that_does_not_score_are_not_its_own():
     assert isinstance(drawing().score, PosteriorDraw)
     assert not PolicyAcquisition(fixed_model(), drawing()).lazy

@@ -41,10 +41,12 @@ class PolicyAcquisition(AcquisitionFunction):
     extends the pending points selects the next path, so that q sequential picks are the maximisers of q paths; going back to
     earlier pending points selects their path again.
 
-    Policy and model must agree on the form of the kernel (classes, smoothness, active features) and on λ, or, where the model
-    fits its noise (`noise_std=None`), on the ratio of λ to the noise variance. Hyper-parameters of the kernel may differ, since
-    those of the model may be fitted: the model's are used. A `margin` of EI and PI is in the units of the outcomes; that of PI
-    is by default the noise, `noise_std`, which a model with `Standardize` has in units of the transformed outcomes.
+    Policy and model must agree on the form of the kernel (classes, smoothness, active features), on a `prior_mean` of the
+    policy other than 0, and on λ and `noise_std` (0 agrees with any); where the model fits its noise (`noise_std=None`), on the
+    ratio of λ to the noise variance. The model of a bandit also agrees with the λ and `noise_std` that its bandit began with.
+    Hyper-parameters of the kernel may differ, since those of the model may be fitted: the model's are used. A `margin` of EI
+    and PI is in the units of the outcomes; that of PI is by default the noise, `noise_std`, which a model with `Standardize`
+    has in units of the transformed outcomes.
 
     Another BoTorch model of one outcome can be used where its posterior suffices: for UCB with a width that depends on nothing
     else (`Constant`; `Srinivas` given `num_arms`), and for EI and PI if the model keeps its observations. Kernel, noise and

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Any
 
 import gpytorch
@@ -67,7 +68,8 @@ def check_policy(policy: Any, model: Any) -> Composed:
         f"the policy's kernel is {' of '.join(mine)}, the model's {' of '.join(theirs)}: make the policy with "
         "model.covar_module. (Values of hyper-parameters may differ: the model's, which may be fitted, are used.)",
     )
-    _check_regularization(policy, model)
+    _check_noise(policy, model)
+    _check_mean(policy, model)
     return policy
 
 
@@ -136,16 +138,39 @@ def kernel_form(kernel: gpytorch.kernels.Kernel) -> tuple[str, ...]:
     return tuple(form)
 
 
-def _check_regularization(policy: Composed, model: BanditModel) -> None:
-    """Refuse a model with another λ, or, if the model or its bandit fits the noise, with another ratio of λ to its variance."""
-    mine, theirs, what = policy.regularization, float(model.regularization), "λ"
-    if (model.fits_noise or model.of_run) and policy.noise_std > 0:
-        mine, theirs, what = mine / policy.noise_std**2, theirs / float(model.noise_std) ** 2, "λ / noise_std²"
-    if not math.isclose(mine, theirs, rel_tol=_TOLERANCE):
-        raise ArgumentError(
-            f"the policy's {what} is {mine:.6g}, the model's {theirs:.6g}: give both the same noise_std= and "
-            "regularization=, for example the policy model.noise_std and model.regularization."
-        )
+def _check_noise(policy: Composed, model: BanditModel) -> None:
+    """Refuse a model with another λ or noise. The noise of a model that fits it is its own, with the policy's ratio of λ to its
+    variance; that of a bandit's model may be the bandit's, fitted or not, or that of the bandit's policy."""
+    mine, how = (policy.noise_std, policy.regularization), "make it with model.noise_std and model.regularization"
+    theirs = (model.noise_std, float(model.regularization))
+    if model.fits_noise and policy.noise_std > 0:
+        share, own = (lam / std**2 for std, lam in (mine, theirs))
+        message = f"the policy's λ / noise_std² is {share:.6g}, the model's {own:.6g}: {how}."
+        require(math.isclose(share, own, rel_tol=_TOLERANCE), message)
+        return
+    given = model.noise_of_policy
+    if _agree(mine, theirs) or (given is not None and _agree(mine, given)):
+        return
+    raise ArgumentError(
+        f"the policy's λ is {mine[1]:.6g} and its noise_std {mine[0]:.6g}, the model's {theirs[1]:.6g} and {theirs[0]:.6g}: "
+        f"{how}."
+    )
+
+
+def _check_mean(policy: Composed, model: BanditModel) -> None:
+    """Refuse another prior mean than the model's. 0 is the default of policies, and means that of the model."""
+    mine = policy.prior_mean
+    require(
+        mine == 0.0 or policy.from_data is not None or mine == model.prior_mean,
+        f"the policy's prior_mean is {mine!r}, and means are those of the model, which has another one: give it to the model "
+        "(or to the policy of its bandit), and leave it out of this policy.",
+    )
+
+
+def _agree(mine: tuple[float, float], theirs: tuple[float, float]) -> bool:
+    """Whether two pairs of noise_std and λ are equal up to rounding. A noise_std of 0 is that of a policy without one."""
+    near = partial(math.isclose, rel_tol=_TOLERANCE)
+    return near(mine[1], theirs[1]) and (0.0 in (mine[0], theirs[0]) or near(mine[0], theirs[0]))
 
 
 def check_transforms(model: Model, posterior_transform: Any) -> None:

@@ -187,6 +187,7 @@ class BanditModel(GPyTorchModel, gpytorch.models.GP, FantasizeMixin):
         self._blocks: tuple[Block, ...] = (Block(own_copy(train_X), own_copy(train_Y.squeeze(-1)), variance),)
         self._pending: tuple[tuple[Tensor, Tensor, bool], ...] = ()  # points, counts, whether the dictionary is frozen
         self._path: Path | None = None
+        self._given: tuple[float, float] | None = None
         self._posterior: Conditional | None = None
         self._table: Tabulated | None = None
         self._arms: Tensor | None = None  # of a bandit with batch rows, which are not tabulated
@@ -259,6 +260,12 @@ class BanditModel(GPyTorchModel, gpytorch.models.GP, FantasizeMixin):
     def of_run(self) -> bool:
         """Whether the model was made by a bandit, whose progress it continues."""
         return self._path is not None
+
+    @property
+    def noise_of_policy(self) -> tuple[float, float] | None:
+        """`noise_std` and λ of the policy of the bandit that made the model, which may have fitted others; None for a model of
+        data."""
+        return self._given
 
     @property
     def hallucinates(self) -> bool:
@@ -820,6 +827,8 @@ def model_of_run(policy: Policy, state: State) -> BanditModel:
         "bandit.posterior, which is callable on any points.",
         UnsupportedError,
     )
+    own = policy.engine if isinstance(policy, Phased) else policy
+    assert isinstance(own, Composed | AdaptiveUCB)
     statistics, arms = process.statistics, state.rows.arms
     weights = torch.where(statistics.mask, statistics.weights, 0.0)
     # A padded place repeats the first point of its row, without weight.
@@ -830,7 +839,7 @@ def model_of_run(policy: Policy, state: State) -> BanditModel:
         X,
         Y.unsqueeze(-1),
         kernel=process.kernel,
-        noise_std=math.sqrt(lam * _noise_share(policy)),
+        noise_std=math.sqrt(lam * noise_share(own.noise_std, own.regularization)),
         regularization=lam,
         prior_mean=process.prior_mean,
     )
@@ -848,11 +857,6 @@ def model_of_run(policy: Policy, state: State) -> BanditModel:
         else:
             model._tabulate(arms)
     origin = model._conditional().log_det.expand(state.log_det.shape)
+    model._given = (own.noise_std, own.regularization)
     model._path = Path(state.told, state.log_det, state.batched_log_det, state.batched_log_det_3, origin)
     return model
-
-
-def _noise_share(policy: Policy) -> float:
-    own = policy.engine if isinstance(policy, Phased) else policy
-    assert isinstance(own, Composed | AdaptiveUCB)
-    return noise_share(own.noise_std, own.regularization)

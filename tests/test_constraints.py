@@ -290,8 +290,8 @@ def test_a_sum_is_kept_and_a_batch_that_is_possible_is_filled(seed: int, distinc
 
 @pytest.mark.parametrize("seed", range(6))
 def test_a_sum_beside_other_constraints(seed: int) -> None:
-    """By the cheapest sets of arms that satisfy the others: a plate of one value is filled wherever that is possible, and
-    others where the limit leaves some freedom."""
+    """By the cheapest sets of arms that satisfy the others: a plate of one value is filled wherever that is possible, so is one
+    of few of a supplier, and others where the limit leaves some freedom."""
     rng = np.random.default_rng(seed)
     arms, values = torch.from_numpy(rng.random((16, 2))), rng.lognormal(1.0, 1.0, 16)
     plate, supplier = torch.arange(16) % 3, torch.from_numpy(rng.integers(4, size=16))
@@ -299,17 +299,50 @@ def test_a_sum_beside_other_constraints(seed: int) -> None:
     rules: dict[str, tuple[list[Constraint], Any]] = {
         "same": ([Same(plate)], lambda chosen: len(set(plate[chosen].tolist())) == 1),
         "at most": ([AtMost(supplier, 1)], lambda chosen: len(set(supplier[chosen].tolist())) == 3),
+        "both": (
+            [Same(plate), AtMost(supplier, 2)],
+            lambda chosen: len(set(plate[chosen].tolist())) == 1 and len(set(supplier[chosen].tolist())) > 1,
+        ),
         "groups": ([Groups(plate, 2)], lambda chosen: len(set(plate[chosen].tolist())) == 2),
     }
     for name, (within, fits) in rules.items():
         least = min(sum(values[chosen]) for chosen in sets if fits(chosen))
         bandit = tb.Bandit(tb.gp_ucb(rbf(), **COMMON), arms)
-        most = (1.0 if name == "same" else 3.0) * float(least)
+        most = (3.0 if name == "groups" else 1.0) * float(least)
         total = constraints.Total(torch.from_numpy(values), most)
         picks = bandit.ask(exactly=3, within=[total, Distinct(), *within]).index.tolist()
         assert sum(values[picks]) <= most * (1 + 1e-8)
         assert len(set(picks)) == 3
         assert fits(picks)
+        assert bandit.ask().index.tolist() == picks
+        few = constraints.Total(torch.from_numpy(values), 0.99 * float(least))
+        with pytest.raises(errors.ArgumentError, match=r"Total allows a sum of at most|smallest values were tried, too"):
+            tb.Bandit(tb.gp_ucb(rbf(), **COMMON), arms).ask(exactly=3, within=[few, Distinct(), *within])
+
+
+def test_a_batch_that_the_cheapest_arms_complete_is_repeated_by_the_journal(tmp_path: Path) -> None:
+    """The policy's first pick leaves the cheapest arms of the other suppliers too dear; at each context of a contextual bandit
+    likewise."""
+    price, supplier = torch.tensor([1.0, 1, 1, 2, 4, 9, 5, 9]), torch.tensor([0, 0, 0, 0, 1, 1, 2, 2])
+    arms = torch.rand(8, 2, dtype=torch.float64, generator=generator(0))
+    within = [Distinct(), constraints.Total(price, 10.0), AtMost(supplier, 1)]
+    for seed in range(6):
+
+        def made(seed: int = seed) -> tb.Bandit:
+            journal = tb.Journal(tmp_path / f"run{seed}", durable=False)
+            return tb.Bandit(tb.thompson_sampling(rbf(), **COMMON), arms, generator=generator(seed), journal=journal)
+
+        bandit = made()
+        picks = bandit.ask(exactly=3, within=within).index
+        assert supplier[picks].sort().values.tolist() == [0, 1, 2]
+        assert float(price[picks].sum()) == 10.0
+        assert bandit.journal is not None
+        bandit.journal.close()
+        assert torch.equal(made().ask().index, picks)
+        contexts = torch.tensor([[0.1], [0.3]], dtype=torch.float64)
+        contextual = tb.ContextualBandit(tb.thompson_sampling(rbf(), **COMMON), arms, contexts, generator=generator(seed))
+        chosen = contextual.ask(context=[0.3], exactly=3, within=within).index
+        assert float(price[chosen].sum()) == 10.0
 
 
 def test_a_sum_counts_open_picks_and_names_how_many_can_be_had() -> None:

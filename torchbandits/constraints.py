@@ -191,9 +191,10 @@ class Total(Constraint):
 
     Enough is kept for the remaining picks: an arm is allowed only if its value, the values of the picks so far and the smallest
     values that the remaining picks can have are within the limit together. Arms that `Distinct`, `Same` or `AtMost` exclude are
-    not counted on. Alone, with `Distinct` or with one `Same`, a batch is therefore filled wherever this is possible. With other
-    constraints it may come to an end early; it is then selected again without the arms of the largest values, and refused if
-    that fails too.
+    not counted on. A batch may still come to an end early; it is then selected again without the arms of the largest values,
+    and at last as many of its picks are kept as the arms of the smallest values can complete. Alone, and with `Distinct`, one
+    `Same` and one `AtMost`, a batch is therefore filled wherever this is possible (if no two arms are equal); with other
+    constraints it may be refused although there is one.
 
     Picks are made one after another, whatever the sum still has to buy: under a tight limit the first picks may take nearly all
     of it, and the last ones are among the arms of the smallest values. Scores per cost (`per_cost`, `cost=` of a `Campaign`)

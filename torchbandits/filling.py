@@ -87,4 +87,64 @@ def fill_within(
             elif rarest:
                 values, rarest, left_out = values + rarest, [], torch.zeros_like(free)
             else:
-                raise dead_end from None
+                begun = dead_end.picks
+                found = _completed(constraints, before, outward(begun), whole, free, first, once=once)
+                if found is None:
+                    limited = any(isinstance(constraint, Total) for constraint in constraints)
+                    raise NoArmLeft(begun, dead_end.stuck, count, limited) from None
+                index = torch.stack([_place(inward, row, free) for row in found.unbind(-1)], dim=-1)
+                return recorder.plan(index, index >= 0)
+
+
+def _completed(
+    constraints: Sequence[Constraint],
+    before: Picks,
+    begun: Picks,
+    whole: int,
+    free: Tensor,
+    first: Tensor | None,
+    *,
+    once: bool,
+) -> Picks | None:
+    """Picks `batch_shape x count` that meet the constraints with the open ones: as many of those that were begun as can be
+    completed by the arms of the smallest values, or half as many, and so on; None if no such batch was found, or no constraint
+    limits a sum."""
+    limits = [constraint.at_most for constraint in constraints if isinstance(constraint, Total)]
+    if not limits:
+        return None
+    # Of several sums each counts in units of its limit.
+    value = torch.zeros(free.shape[-1], dtype=torch.float64, device=free.device)
+    for limit, own in zip(limits, values_of_sums(constraints, free), strict=True):
+        value = value + own / (limit if limit > 0 else 1.0)
+    kept = begun.shape[-1]
+    while True:
+        start = torch.cat([before, begun[..., :kept]], dim=-1)
+        left_out = torch.zeros_like(free)
+        while True:
+            picks, stuck = start, torch.zeros(free.shape[:-1], dtype=torch.bool, device=free.device)
+            while picks.shape[-1] < whole and not bool(stuck.any()):
+                room = whole - picks.shape[-1] if once else 1
+                left = allowed_by(constraints, picks, free, free & ~left_out, room, first)
+                stuck = ~left.any(dim=-1)
+                cheapest = torch.where(left, value, torch.inf).argmin(dim=-1, keepdim=True)
+                picks = torch.cat([picks, cheapest], dim=-1)
+            if not bool(stuck.any()):
+                return picks[..., before.shape[-1] :]
+            # Another value of `Same` or `Groups` than that of the cheapest arm.
+            made = picks[..., start.shape[-1] : -1]
+            further = torch.zeros_like(free)
+            for constraint in constraints:
+                if not isinstance(constraint, Total):
+                    further |= constraint.instead(made, free)
+            further &= stuck.unsqueeze(-1) & ~left_out
+            if not made.shape[-1] or not bool(further.any(dim=-1)[stuck].all()):
+                break
+            left_out |= further
+        if not kept:
+            return None
+        kept //= 2
+
+
+def _place(inward: Callable[[Tensor], Tensor], arm: Tensor, free: Tensor) -> Tensor:
+    """The arm of the loop that stands for an arm of each row, `batch_shape`."""
+    return inward(torch.zeros_like(free).scatter_(-1, arm.unsqueeze(-1), True)).byte().argmax(dim=-1)

@@ -494,9 +494,10 @@ class Campaign(Readable):
         try:
             self._bandit.ask(more=count, within=constraints, available=self._arms.there(left))
         except NoArmLeft as error:
+            too = " Batches of the cheapest rows were tried, too." if error.smallest else ""
             raise ArgumentError(
                 f"no batch was found that meets the constraints: no further row fits after {error.picks.shape[-1]:,} of "
-                f"{count:,}. Ask for fewer rows, or loosen the constraints."
+                f"{count:,}.{too} Ask for fewer rows, or loosen the constraints."
             ) from error
 
     @one_at_a_time

@@ -64,18 +64,20 @@ class NoArmLeft(ArgumentError):
         picks: `batch_shape x j`, the picks of the batch so far.
         stuck: `batch_shape` booleans, rows without an arm.
         count: Number of picks that were requested.
+        smallest: Whether no batch was found that the arms of the smallest values complete, either.
     """
 
-    def __init__(self, picks: Picks, stuck: Tensor, count: int) -> None:
+    def __init__(self, picks: Picks, stuck: Tensor, count: int, smallest: bool = False) -> None:
+        too = " Batches of the arms of the smallest values were tried, too." if smallest else ""
         super().__init__(
             f"no batch was found that meets the constraints: after {picks.shape[-1]} of exactly {count} picks no arm is left "
-            "in at least one batch row. Ask for fewer, or loosen them."
+            f"in at least one batch row.{too} Ask for fewer, or loosen them."
         )
-        self.picks, self.stuck, self.count = picks, stuck, count
+        self.picks, self.stuck, self.count, self.smallest = picks, stuck, count, smallest
 
-    def __reduce__(self) -> tuple[type[NoArmLeft], tuple[Picks, Tensor, int]]:
+    def __reduce__(self) -> tuple[type[NoArmLeft], tuple[Picks, Tensor, int, bool]]:
         # By default an exception is pickled with its message as the only argument.
-        return type(self), (self.picks, self.stuck, self.count)
+        return type(self), (self.picks, self.stuck, self.count, self.smallest)
 
 
 class Recorder:
@@ -313,12 +315,13 @@ class Recorder:
         record = {"kind": "forget", "index": pack(torch.where(mask, index, -1))}
         self.change(partial(loop.set_open_, remaining), lambda _: record, draws=False)
 
-    def plan(self, index: Picks, mask: PickMask) -> None:
-        """Open picks `batch_shape x q`, of which there must be some, that the policy did not select."""
+    def plan(self, index: Picks, mask: PickMask) -> Selection:
+        """Open picks `batch_shape x q`, of which there must be some, that the policy did not select. Returns a copy of them."""
         points = self.loop.points
         selection = within(Selection(points(index), index, mask), mask, points)
         assert selection is not None
         self.change(partial(self.loop.open_, selection), lambda _: fill_record(selection, (), box=False), draws=False)
+        return duplicate(selection)
 
     def maximize(self, find: Callable[[], Tensor], count: int) -> None:
         """Open picks at the points that `find` returns, `batch_shape x 1 x d`; a point that is not an arm yet becomes one."""

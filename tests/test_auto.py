@@ -1067,7 +1067,7 @@ def test_an_update_that_fails_is_undone_whole(monkeypatch: pytest.MonkeyPatch):
 def test_it_explains_itself_in_five_lines(tmp_path):
     x, f = table()
     bandit = tb.Bandit(tb.auto(), x, generator=generator(10))
-    with pytest.raises(errors.StateError, match="nothing was told"):
+    with pytest.raises(errors.StateError, match="no reward was told yet"):
         bandit.explain()
     play(bandit, f, 3)
     assert "5 distinct arms" in str(bandit.explain())
@@ -1093,7 +1093,7 @@ def test_it_explains_itself_in_five_lines(tmp_path):
     two = tb.Bandit(tb.gp_ucb(gpytorch.kernels.RBFKernel().double(), noise_std=0.1), x, generator=[generator(0), generator(1)])
     two.tell(torch.tensor([[1], [-1]]), torch.ones(2, 1))
     assert two.explain(row=0).distinct == 1
-    with pytest.raises(errors.StateError, match=r"nothing was told yet in batch row \(1,\)"):
+    with pytest.raises(errors.StateError, match=r"no reward was told yet in batch row \(1,\)"):
         two.explain(row=1)
     other = tb.Bandit(tb.uniform(), x)
     other.tell(torch.tensor([1]), torch.ones(1))

@@ -134,6 +134,15 @@ def test_a_campaign_says_what_auto_learns_from_failures(tmp_path: Path):
     assert "00:00:00" not in page, "a date is no time of day"
 
 
+def test_after_failures_alone_the_error_counts_them():
+    c = campaign()
+    for times in ("1 evaluation", "2 evaluations"):
+        c.tell(c.ask(1)[["id"]].assign(**{"yield": np.nan}))
+        for ask in (c.best, c.explain):
+            with pytest.raises(StateError, match=f"^{times} failed and none succeeded, so that there is no"):
+                ask()
+
+
 @OFF_SCALE
 def test_a_row_that_failed_is_told_alone_and_not_selected_again_without_repeats(tmp_path: Path):
     c = campaign(journal=tmp_path / "lab")

@@ -202,7 +202,7 @@ def test_before_data_nothing_is_recommended():
     assert bandit.best().mean[1].isnan().all()
     assert bandit.best_arm().tolist() == [3, -1]
     contextual = tb.ContextualBandit(tb.gp_ucb(rbf(), **COMMON), ARMS[:, :1], ARMS[:1, :1])
-    with pytest.raises(errors.StateError, match="nothing was told yet"):
+    with pytest.raises(errors.StateError, match="no reward was told yet"):
         contextual.best(context=ARMS[0, :1])
 
 

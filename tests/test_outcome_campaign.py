@@ -952,7 +952,7 @@ def test_explain_of_known_models_and_few_results():
     x = torch.rand(2, 60, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     policy = outcomes.pareto({name: gp(name) for name in NOISE})
     bandit = tb.OutcomeBandit(policy, x, generator=[torch.Generator().manual_seed(s) for s in range(2)])
-    with pytest.raises(StateError, match="nothing was told yet"):
+    with pytest.raises(StateError, match="no reward was told yet"):
         bandit.explain(row=0)
     bandit.tell(torch.arange(4).expand(2, 4), torch.ones(2, 4, 2))
     assert "yield: after 4 rewards of 4 of 60 arms; 5 must be pulled before it shows" in str(bandit.explain(row=0))

@@ -516,7 +516,7 @@ def test_the_front_is_the_dense_one():
 def test_there_is_no_front_before_a_reward_also_after_failures():
     bandit = tb.OutcomeBandit(POLICIES["chebyshev"](), PROBLEM.tensor, generator=generator(3))
     for _ in range(2):
-        with pytest.raises(errors.StateError, match="nothing was measured yet, so that there is no front"):
+        with pytest.raises(errors.StateError, match="no reward was told yet, so that there is no front"):
             bandit.front()
         bandit.tell(bandit.ask(), {name: [float("nan")] for name in bandit.outcomes}, failures="forget")
     bandit.tell(bandit.ask(), {bandit.outcomes[0]: [1.0]})

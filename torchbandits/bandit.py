@@ -416,7 +416,7 @@ class Bandit(Readable):
     @one_at_a_time
     def best_arm(self) -> Tensor:
         """The index of the recommended arm, `batch_shape`, as `best()` returns it. Raises the errors of `best`. Cost: O(u)."""
-        check_told(self.loop.pulls)
+        check_told(self.loop.pulls, self.loop.num_failed)
         return self.loop.best_arm()
 
     @one_at_a_time
@@ -434,7 +434,7 @@ class Bandit(Readable):
         Cost: O(u).
         """
         k = check_count(k)
-        check_told(self.loop.pulls)
+        check_told(self.loop.pulls, self.loop.num_failed)
         return self.loop.best(k)
 
     @one_at_a_time
@@ -601,7 +601,7 @@ class Bandit(Readable):
 
         Cost: O(A).
         """
-        check_told(self.loop.pulls)
+        check_told(self.loop.pulls, self.loop.num_failed)
         offered = check_available(available, self.loop.batch_shape, self.loop.num_arms, self.loop.device)
         with self.loop.few_threads():
             found = explain(self.policy, self.loop.state, names, row, self.loop.likely(offered))

@@ -542,7 +542,7 @@ class ContextualBandit(Readable):
         policy without a posterior, the k arms pulled there with the highest average reward. The context is then kept, as after
         `ask`."""
         k = check_count(k)
-        check_told(self.pulls)
+        check_told(self.pulls, self.loop.num_failed)
         self._enter(context, looks=True)
         return self._best_here(k)
 

@@ -430,7 +430,7 @@ def explain(
     posterior = state.posterior
     own = checked_names(names, posterior.statistics.points.shape[-1])
     check_row(place, posterior.batch_shape)
-    nothing = f"nothing was told yet in batch row {place}, so that there is nothing to explain: give a row that has rewards."
+    nothing = f"no reward was told yet in batch row {place}, so that there is nothing to explain: give a row that has rewards."
     require(bool((state.told[place] > 0).all()), nothing, StateError)
     here, best = best is not None, best or state.best(1, elsewhere=True)
     known = Recommendation(best.points[place], best.index[place], best.mean[place], best.variance[place])

@@ -120,6 +120,13 @@ class Failures:
         failed = statistics.weights[place].sum() - units.totals[place][:, 0].sum()
         return round(float(failed)), int((~self.left_in(None, 1)[place]).sum())
 
+    @property
+    def num_failed(self) -> int:
+        """The number of evaluations of all batch rows that failed."""
+        units = self._state.posterior.units
+        assert units is not None
+        return round(float(self._state.statistics.weights.sum() - units.totals[..., 0].sum()))
+
     # ------------------------------------------------------------------ saving and moving
 
     def snapshot(self) -> Callable[[], None]:

@@ -377,6 +377,11 @@ class Loop:
         """For a batch row, the number of evaluations that failed, and the number of arms that are left out therefore."""
         return (0, 0) if self.failures is None else self.failures.counted((row,) if isinstance(row, int) else row)
 
+    @property
+    def num_failed(self) -> int:
+        """The number of evaluations of all batch rows that failed; 0 for a policy that does not learn from them."""
+        return 0 if self.failures is None else self.failures.num_failed
+
     def _learn_failures(self, pulls: Pulls, evaluated: PickMask | None) -> None:
         """Learn which evaluations succeeded, once one of them has failed."""
         succeeded = (pulls.counts > 0) if pulls.mask is None else pulls.mask

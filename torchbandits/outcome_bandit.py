@@ -33,7 +33,7 @@ from torchbandits.checks import (
 )
 from torchbandits.constraints import Constraint
 from torchbandits.display import Shown, numbers, of_run
-from torchbandits.errors import ArgumentError, NonFiniteError, ShapeError, StateError, UnsupportedError, require
+from torchbandits.errors import ArgumentError, NonFiniteError, ShapeError, UnsupportedError, require
 from torchbandits.fronts import Front, ParetoSet, front, pareto_set
 from torchbandits.gradients import without_gradients
 from torchbandits.journal import Journal
@@ -277,7 +277,7 @@ class OutcomeBandit(Bandit):
             UnsupportedError: For several objectives, which have a front instead of a best arm.
         """
         most = check_count(k)
-        check_told(self.loop.pulls)
+        check_told(self.loop.pulls, self.loop.num_failed)
         self.loop.recover_()
         state = table_of(self.loop, "best()")
         mean, std = (part.double() for part in marginals(state))
@@ -349,8 +349,7 @@ class OutcomeBandit(Bandit):
         check_draws(draws, seed)
         signs = self._signs(minimize)
         point = None if reference is None else self._of_all("reference", reference, signs)
-        message = "nothing was measured yet, so that there is no front: tell() rewards or observe() history first."
-        require(bool((self.pulls > 0).any()), message, StateError)
+        check_told(self.pulls, self.loop.num_failed, "there is no front")
         with self.loop.few_threads():
             return front(self.loop, signs, pulled=pulled, reference=point, draws=draws, seed=seed)
 
@@ -438,7 +437,7 @@ class OutcomeBandit(Bandit):
 
         Cost: O(A k).
         """
-        check_told(self.loop.pulls)
+        check_told(self.loop.pulls, self.loop.num_failed)
         self.loop.recover_()
         state = table_of(self.loop, "explain()")
         with self.loop.few_threads():

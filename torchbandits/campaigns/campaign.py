@@ -1193,7 +1193,9 @@ class Campaign(Readable):
 
     def _check_measured(self, there_is: str) -> None:
         """Refuse a call that needs results as long as there are none."""
-        message = f"nothing was measured yet, so that there is {there_is}: tell() results first (torchbandits campaign tell)."
+        failed = len(self._records.failed_rows())
+        are = f"{count(failed, 'evaluation')} failed and none succeeded" if failed else "nothing was measured yet"
+        message = f"{are}, so that there is {there_is}: tell() results first (torchbandits campaign tell)."
         require(bool((self._bandit.pulls > 0).any()), message, StateError)
 
     def _has_model(self) -> bool:

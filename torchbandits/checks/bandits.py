@@ -537,9 +537,16 @@ def check_draws(draws: Any, seed: Any) -> None:
     require(is_whole(seed, 0), f"seed must be a whole number ≥ 0, got {seed!r}.")
 
 
-def check_told(pulls: Tensor) -> None:
-    """Refuse to recommend an arm before rewards were told in at least one batch row."""
-    message = "nothing was told yet, so that no arm can be recommended: tell() rewards or observe() history first."
+def check_told(pulls: Tensor, failed: int, so: str = "no arm can be recommended") -> None:
+    """Refuse a recommendation before rewards were told in at least one batch row.
+
+    Args:
+        pulls: `batch_shape`, number of rewards told.
+        failed: Number of evaluations that failed, where the policy learns from them.
+        so: The consequence, for the message.
+    """
+    are = f"{failed:,} evaluation{'' if failed == 1 else 's'} failed and none succeeded" if failed else "no reward was told yet"
+    message = f"{are}, so that {so}: tell() rewards or observe() history first."
     require(bool((pulls > 0).any()), message, StateError)
 
 

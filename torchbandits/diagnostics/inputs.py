@@ -37,7 +37,7 @@ def told_state(bandit: Bandit) -> State:
     state = bandit.loop.state
     require(
         bool((state.statistics.pulls > 0).all()),
-        "nothing was told yet in at least one batch row: tell rewards first.",
+        "no reward was told yet in at least one batch row: tell rewards first.",
         StateError,
     )
     return state

@@ -317,7 +317,7 @@ class PolicyContract(ABC):
         bandit = Bandit(self.policy(rbf()), arms, generator=[generator(r) for r in range(rows)] or generator(0))
         assert bandit.batch_shape == shape, f"batch_shape must be {shape}, got {bandit.batch_shape}"
         for recommend in (bandit.best_arm, bandit.best):
-            check_raises(StateError, recommend, "a recommendation before any reward", naming="nothing was told yet")
+            check_raises(StateError, recommend, "a recommendation before any reward", naming="no reward was told yet")
         for _ in range(7):
             selection = bandit.ask(limit=2)
             assert selection.index.dtype == torch.int64, f"picks must be int64, got {selection.index.dtype}"

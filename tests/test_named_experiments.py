@@ -634,6 +634,40 @@ def test_a_switch_is_no_number(lab: Path, changes: dict[str, Any]):
     assert f"{next(iter(changes))}: expected a whole number, got {str(next(iter(changes.values()))).lower()}" in result.stderr
 
 
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"policies": []}, "policies: expected at least one entry, got []: give one."),
+        ({"policies": {"name": "auto"}}, "policies: expected a list, got {'name': 'auto'}: begin each entry with -."),
+        ({"policies": None}, "policies: expected a list, got no value."),
+        (
+            {"policies": [{"name": "auto", "options": []}]},
+            "policies[0].options: expected keys and values, got []: write options: {option: value}, or leave options out.",
+        ),
+        ({"kernel": {"lengthscale": []}}, "kernel.lengthscale: expected at least one entry, got []: give one, or leave "),
+        ({"kernel": {"lengthscale": "wide"}}, "kernel.lengthscale: expected a number or a list, got 'wide'."),
+        ({"kernel": {"lengthscale": -1}}, "kernel.lengthscale: expected a number > 0, got -1."),
+        ({"kernel": {"lengthscale": [1, "b"]}}, "kernel.lengthscale[1]: expected a number, got 'b'."),
+        ({"horizon": "ten"}, "horizon: expected a whole number, got 'ten'."),
+        ({"horizon": 10**12}, "horizon: expected a number ≤ 1,000,000,000, got 1000000000000."),
+        ({"together": []}, "together: expected true or false or a whole number, got []."),
+        ({"clock": "cpu"}, "clock: expected 'wall' or 'processor', got 'cpu'."),
+        ({"quick": {"policies": []}}, "quick.policies: expected at least one entry, got []: give one, or leave policies out."),
+    ],
+)
+def test_values_of_the_wrong_kind_are_answered_with_the_key_and_what_to_write(given: dict[str, Any], said: str):
+    with pytest.raises(ConfigError) as caught:
+        parse_config(values(**given), "a test")
+    assert str(caught.value).startswith(f"a test: {said}")
+
+
+def test_an_option_of_the_wrong_kind_is_answered_with_the_kinds_that_a_file_may_hold():
+    policies = [{"name": "gp_bucb", "options": {"norm_bound": "q"}}]
+    config = parse_config(values(environment="sin_cos", policies=policies), "a test")
+    with pytest.raises(ConfigError, match=r"^policies\[0\]\.options\.norm_bound: expected a number, got 'q'\.$"):
+        build_policy(config, [0], build_environment(config, 0))
+
+
 def test_a_name_alone_is_a_section_without_options(lab: Path):
     short = {"environment": "sin_cos", "kernel": "matern", "policies": ["uniform", "gp_ucb"]}
     long = {
@@ -652,7 +686,7 @@ def test_a_name_alone_is_a_section_without_options(lab: Path):
     for given in (short, long):
         with pytest.raises(ConfigError, match="kernel: a matern kernel needs nu"):
             parse_config(values(**given), "a test")
-    with pytest.raises(ConfigError, match=r"policies\[0\]: expected keys and values, got 3"):
+    with pytest.raises(ConfigError, match=r"policies\[0\]: expected a name, or keys and values, got 3"):
         parse_config(values(policies=[3]), "a test")
     for alone in ("uniform", "[uniform]"):
         said = rf"policies: expected a list, got '{re.escape(alone)}': write policies: \[uniform\]\."

@@ -104,26 +104,114 @@ def all_faults(section: type[BaseModel], error: ValidationError) -> str:
 
 
 def _faults(section: type[BaseModel], error: ValidationError) -> Iterator[str]:
+    groups: dict[tuple[int | str, ...], list[tuple[tuple[int | str, ...], Any]]] = {}
     for fault in error.errors(include_url=False):
-        place, kind, given = fault["loc"], fault["type"], fault["input"]
-        path = "".join(f"[{part}]" if isinstance(part, int) else f".{shortened(part)}" for part in place).lstrip(".")
-        if kind == "extra_forbidden":
-            known = _known_keys(section, place[:-1])
-            meant = MEANT.get(str(place[-1]))
-            hint = f" Did you mean {meant!r}?" if meant in known else nearest(str(place[-1]), known)
-            hint = hint or f" Known keys: {', '.join(known)}"
-            yield f"{path}: unknown key.{hint}"
-        elif kind == "missing":
-            yield f"{path}: missing"
-        elif kind == "model_type":
-            yield f"{path or 'the whole'}: expected keys and values, got {shortened(repr(given))}"
-        elif kind == "list_type":
-            hint = f": write {place[-1]}: [{shortened(given.strip('[]'))}]" if isinstance(given, str) else ""
-            yield f"{path}: expected a list, got {shortened(repr(given))}{hint}"
-        elif kind == "value_error":
-            yield f"{path or 'the whole'}: {fault['ctx']['error']}"
-        else:
-            yield f"{path}: {fault['msg']}, got {shortened(repr(given))}"
+        place, union = _place(section, fault)
+        groups.setdefault(place if union is None else union, []).append((place, fault))
+    for faults in groups.values():
+        # Of a value that may be of several kinds, the faults are those of its own kind. If it is of none, all are expected.
+        own = [(place, fault) for place, fault in faults if not _of_another_kind(fault) or len(place) > len(faults[0][0])]
+        if len(faults) > 1 and not own:
+            kinds = " or ".join(dict.fromkeys(_expected(fault) for _, fault in faults))
+            yield f"{_path(faults[0][0])}: expected {kinds}, got {_given(faults[0][1])}"
+            continue
+        for place, fault in own or faults:
+            yield _said(section, place, fault)
+
+
+def _place(section: type[BaseModel], fault: Any) -> tuple[tuple[int | str, ...], tuple[int | str, ...] | None]:
+    """The place of a fault, without Pydantic's names of the kinds that a value may have; and, if there are such, the place of
+    this value."""
+    place: list[int | str] = []
+    union, fields = None, section.model_fields
+    for part in fault["loc"]:
+        if isinstance(part, int) or part in fields or fault["type"] in ("extra_forbidden", "missing"):
+            place.append(part)
+        elif union is None:
+            union = tuple(place)
+        if part in fields:
+            fields = next((one.model_fields for one in _sections(fields[part].annotation)), {})
+    return tuple(place), union
+
+
+def _path(place: Sequence[int | str]) -> str:
+    return "".join(f"[{part}]" if isinstance(part, int) else f".{shortened(part)}" for part in place).lstrip(".")
+
+
+def _of_another_kind(fault: Any) -> bool:
+    """Whether a value is of another kind than expected, such as a text for a number."""
+    return str(fault["type"]).endswith(("_type", "_parsing"))
+
+
+def _given(fault: Any) -> str:
+    return "no value" if fault["input"] is None else shortened(repr(fault["input"]))
+
+
+_KINDS = {
+    "string": "a text",
+    "int": "a whole number",
+    "float": "a number",
+    "finite": "a finite number",
+    "bool": "true or false",
+    "dict": "keys and values",
+    "model": "keys and values",
+    "list": "a list",
+}
+_BOUNDS = {
+    "greater_than": ("gt", ">"),
+    "greater_than_equal": ("ge", "≥"),
+    "less_than": ("lt", "<"),
+    "less_than_equal": ("le", "≤"),
+}
+
+
+def _expected(fault: Any) -> str:
+    """What was expected in place of a value; in Pydantic's words where no others are known."""
+    kind, context = str(fault["type"]), fault.get("ctx", {})
+    if kind in _BOUNDS:
+        key, sign = _BOUNDS[kind]
+        return f"a number {sign} {context[key]:,.10g}"
+    if kind == "literal_error":
+        return str(context["expected"])
+    if kind.endswith("too_short"):
+        return "at least one character" if kind.startswith("string") else "at least one entry"
+    return _KINDS.get(kind.partition("_")[0], f"something else ({fault['msg']})")
+
+
+def _said(section: type[BaseModel], place: tuple[int | str, ...], fault: Any) -> str:
+    """A fault in words, with its place and what to write."""
+    path, kind, given = _path(place), fault["type"], fault["input"]
+    key = next((part for part in reversed(place) if isinstance(part, str)), "")
+    if kind == "extra_forbidden":
+        known = _known_keys(section, place[:-1])
+        meant = MEANT.get(str(place[-1]))
+        hint = f" Did you mean {meant!r}?" if meant in known else nearest(str(place[-1]), known)
+        hint = hint or f" Known keys: {', '.join(known)}"
+        return f"{path}: unknown key.{hint}"
+    if kind == "missing":
+        return f"{path}: missing"
+    if kind == "value_error":
+        return f"{path or 'the whole'}: {fault['ctx']['error']}"
+    expected, hint = _expected(fault), ""
+    if kind == "model_type" and "name" in _known_keys(section, place):
+        expected = f"a name, or {expected}" if place else expected
+    if kind == "list_type" and isinstance(given, str):
+        hint = f": write {key}: [{shortened(given.strip('[]'))}]"
+    elif kind == "list_type" and isinstance(given, dict):
+        hint = ": begin each entry with -"
+    elif kind == "dict_type":
+        hint = f": write {key}: {{option: value}}, or leave {key} out"
+    elif kind == "too_short":
+        hint = ": give one" if _is_required(section, place) else f": give one, or leave {key} out"
+    return f"{path or 'the whole'}: expected {expected}, got {_given(fault)}{hint}"
+
+
+def _is_required(section: type[BaseModel], place: tuple[int | str, ...]) -> bool:
+    """Whether the key at a place has no default."""
+    for part in place[:-1]:
+        if isinstance(part, str):
+            section = next(_sections(section.model_fields[part].annotation))
+    return section.model_fields[str(place[-1])].is_required()
 
 
 def _known_keys(section: type[BaseModel], place: tuple[int | str, ...]) -> list[str]:
@@ -842,8 +930,11 @@ def _convert(value: Any, annotation: Any, where: str) -> Any:
     try:
         return adapter.validate_python(value)
     except ValidationError as error:
-        fault = error.errors()[0]
-        said = IN_A_FILE.get(str(fault.get("ctx", {}).get("class")), fault["msg"])
+        faults = error.errors(include_url=False)
+        own = next((IN_A_FILE[name] for one in faults if (name := str(one.get("ctx", {}).get("class"))) in IN_A_FILE), None)
+        # A class, such as that of tensors, is none of the kinds that a file may hold.
+        written = [one for one in faults if one["type"] != "is_instance_of"] or faults
+        said = own or f"expected {' or '.join(dict.fromkeys(_expected(one) for one in written))}"
         raise ConfigError(f"{where}: {said}, got {value!r}.") from error
 
 

@@ -905,6 +905,57 @@ def test_saved_contexts_that_do_not_fit_are_refused(wrong: Any):
     assert torch.equal(bandit.ask(context=CONTEXTS[0]).index, before)
 
 
+REFUSED: dict[str, tuple[Any, Any]] = {
+    "observe": (
+        tb.forgetting.window(tb.gp_ucb(rbf(), **COMMON), pulls=5),
+        lambda b, c: b.observe(torch.tensor([1]), torch.ones(1), torch.ones(1), context=c),
+    ),
+    "ask": (tb.qpo(rbf(), noise_std=0.1), lambda b, c: b.ask(context=c, exactly=300)),
+    "within": (
+        tb.gp_ucb(rbf(), **COMMON),
+        lambda b, c: b.ask(context=c, exactly=26, within=tb.constraints.Distinct()),
+    ),
+    "explain": (tb.gp_ucb(rbf(), **COMMON), lambda b, c: b.explain(context=c, names=["one"])),
+    "top_k": (tb.uniform(), lambda b, c: b.top_k(2, context=c)),
+}
+
+
+@pytest.mark.parametrize("every", [None, 1, 1000])
+@pytest.mark.parametrize("name", list(REFUSED))
+def test_a_call_that_is_refused_enters_no_context(name: str, every: int | None, tmp_path: Path):
+    """Neither a new context, which takes the place of another one, nor one that is kept: the run goes on as if the call had
+    never been made, also after it was resumed."""
+    policy, call = REFUSED[name]
+
+    def made(file: str) -> tb.ContextualBandit:
+        journal = None if every is None else tb.Journal(tmp_path / file, every=every, durable=False)
+        return tb.ContextualBandit(policy, ARMS, CONTEXTS[:2], max_contexts=2, generator=generator(0), journal=journal)
+
+    bandit, twin = made("one"), made("two")
+    for t, c in enumerate((0, 1, 0, 4)):
+        for own in (bandit, twin):
+            selection = own.ask(limit=1, context=CONTEXTS[c])
+            own.tell(selection, reward(selection.points, t))
+        before = bandit.state_dict()
+        for context in (CONTEXTS[7], CONTEXTS[1]):
+            with pytest.raises((errors.ArgumentError, errors.UnsupportedError)):
+                call(bandit, context)
+            assert not differences(bandit.state_dict(), before)
+    for own in (bandit, twin):
+        if own.journal is not None:
+            own.journal.close()
+    if every is not None:
+        kinds = [[record["kind"] for record in tb.Journal(tmp_path / file).records()] for file in ("one", "two")]
+        assert kinds[0] == kinds[1]
+        bandit, twin = made("one"), made("two")
+    assert torch.equal(bandit.contexts, twin.contexts)
+    for t, c in enumerate((5, 4, 0)):
+        picks = [own.ask(limit=1, context=CONTEXTS[c]) for own in (bandit, twin)]
+        assert torch.equal(picks[0].index, picks[1].index)
+        for own, selection in zip((bandit, twin), picks, strict=True):
+            own.tell(selection, reward(selection.points, 10 + t))
+
+
 def test_a_recommendation_before_any_reward_enters_no_context():
     bandit = tb.ContextualBandit(tb.gp_ucb(rbf(), **COMMON), ARMS, CONTEXTS[:2], max_contexts=2, generator=generator(0))
     with pytest.raises(errors.StateError):

@@ -6,11 +6,12 @@ The joint arm set contains one copy of the arms per kept context, so that one po
 from __future__ import annotations
 
 import copy
+import functools
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, cast
+from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -60,6 +61,7 @@ from torchbandits.journal import (
     state_of_text,
     unpack,
 )
+from torchbandits.journal.format import Mark
 from torchbandits.loop import Advised, Loop
 from torchbandits.policies import Policy
 from torchbandits.posteriors import GaussianProcess, PartitionedProcess
@@ -292,6 +294,20 @@ class LoopHere(Advised):
         return torch.where(arm >= 0, arm % self._num_own, -1)
 
 
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+
+
+def _enters(method: Callable[Concatenate[ContextualBandit, _P], _R]) -> Callable[Concatenate[ContextualBandit, _P], _R]:
+    """Decorate a method that enters contexts: if it raises an error, the contexts are as they were before."""
+
+    @functools.wraps(method)
+    def called(self: ContextualBandit, *args: _P.args, **kwargs: _P.kwargs) -> _R:
+        return self._with_entry(lambda: method(self, *args, **kwargs))
+
+    return called
+
+
 class ContextualBandit(Readable):
     """Selects arms at given contexts. The kernel is defined on (context, arm) pairs, with the context's features first.
 
@@ -342,6 +358,9 @@ class ContextualBandit(Readable):
         generators, batch_shape = check_generators(generator, arms, getattr(policy, "kernel", None))
         self._contexts = Contexts(own_copy(arms), contexts, max_contexts, batch_shape)
         self._costs = self._checked_costs(costs, arms, batch_shape)
+        # Undoes the contexts that the present call has entered, after which the journal had this end.
+        self._before_entry: Callable[[], None] | None = None
+        self._entered: Mark | None = None
         joint, repeated, journal = self._contexts.joint(), self._contexts.repeated(self._costs), as_journal(journal)
         kept = {"contexts": f"{self._contexts.seen.shape[-2]} at the start, {self._contexts.most} kept"}
         with begun(journal, policy, joint, repeated, generators, kept):
@@ -350,11 +369,13 @@ class ContextualBandit(Readable):
             self._keep(self._contexts)
             again = {"context": self._enter_again, "load": self._load_again, "set_arms": self._replace_again}
             self.recorder.resume(again, restore=self._restore)
+        self._before_entry = None
 
     # ------------------------------------------------------------------ ask and tell
 
     @explains_keywords
     @one_at_a_time
+    @_enters
     def ask(
         self,
         limit: ArrayLike | None = None,
@@ -411,6 +432,7 @@ class ContextualBandit(Readable):
         return self._outward(mine)
 
     @one_at_a_time
+    @_enters
     def plan(self, selection: Selection | ArrayLike, *, context: ArrayLike) -> Selection:
         """Open picks of one's own choice at a context, in addition to the open ones; see `Bandit.plan`.
 
@@ -430,6 +452,7 @@ class ContextualBandit(Readable):
         return self._outward(cast(Selection, self._open_here()))
 
     @one_at_a_time
+    @_enters
     def tell(
         self,
         selection: Selection | ArrayLike,
@@ -463,6 +486,7 @@ class ContextualBandit(Readable):
         return self.recorder.tell(joint, mask, given, forgets=forgets, selected=selected, noise_var=own)
 
     @one_at_a_time
+    @_enters
     def observe(
         self,
         points_or_index: ArrayLike,
@@ -537,16 +561,15 @@ class ContextualBandit(Readable):
     # ------------------------------------------------------------------ results
 
     @one_at_a_time
+    @_enters
     def best(self, k: int = 1, *, context: ArrayLike) -> Recommendation:
         """The k arms with the highest posterior mean at a context, best first, whether they were pulled there or not. For a
         policy without a posterior, the k arms pulled there with the highest average reward. The context is then kept, as after
         `ask`."""
-        k = check_count(k)
-        check_told(self.pulls, self.loop.num_failed)
-        self._enter(context, looks=True)
-        return self._best_here(k)
+        return self._best_at(check_count(k), context)
 
     @one_at_a_time
+    @_enters
     def top_k(self, k: int, *, context: ArrayLike, draws: int = 1_000, seed: int = 0) -> TopK:
         """The k arms with the highest posterior mean at a context, each with its probability of being among the k best there;
         see `Bandit.top_k`. The context is then kept, as after `ask`."""
@@ -558,6 +581,7 @@ class ContextualBandit(Readable):
         return replace(found, index=self._contexts.outward(found.index))
 
     @one_at_a_time
+    @_enters
     def level_set(self, level: float, *, context: ArrayLike, width: Width | None = None) -> LevelSet:
         """Classify the arms at a context as above or below a level, or as undecided; see `Bandit.level_set`. The context is
         then kept, as after `ask`. If the confidence bounds hold for all pairs and steps, the classification is correct at all
@@ -571,6 +595,7 @@ class ContextualBandit(Readable):
         return LevelSet(own(found.above), own(found.below), own(found.undecided), own(found.probability))
 
     @one_at_a_time
+    @_enters
     def should_stop(self, *rules: Rule, context: ArrayLike) -> Decision:
         """Apply stopping rules to the arms at a context; see `Bandit.should_stop`. The context is then kept, as after `ask`.
 
@@ -603,6 +628,7 @@ class ContextualBandit(Readable):
         return replace(found, arm=arm, reasons=reasons)
 
     @one_at_a_time
+    @_enters
     def explain(
         self,
         *,
@@ -632,7 +658,7 @@ class ContextualBandit(Readable):
         Cost: O(A C), and that of a new context.
         """
         offered = check_available(available, self.batch_shape, self.arms.shape[-2], self.device)
-        best = self.best(1, context=context)
+        best = self._best_at(1, context)
         contexts, loop = self._contexts, self.loop
         inside = replace(best, index=contexts.inward(best.index, contexts.current.unsqueeze(-1)))
         with loop.few_threads():
@@ -773,6 +799,9 @@ class ContextualBandit(Readable):
         if not torch.equal(ahead.seen[..., : before.seen.shape[-2], :], before.seen):
             entered["replaces"] = True  # the index of a pair means another one from here on, which readers have to know
 
+        if self._before_entry is None:
+            self._before_entry = self.recorder.undoing(lambda: self._keep(before))
+
         def enter() -> None:
             if changed:
                 try:
@@ -785,7 +814,26 @@ class ContextualBandit(Readable):
                     ) from error
             self._keep(ahead)
 
-        self.recorder.change(enter, lambda _: entered, draws=False, take_back=lambda: self._keep(before))
+        self.recorder.change(enter, lambda _: entered, draws=False, take_back=lambda: self._keep(before), settles=False)
+        self._entered = self._mark()
+
+    def _with_entry(self, work: Callable[[], _R]) -> _R:
+        """Call `work`, which may enter contexts first. If it raises an error, they are undone."""
+        self.loop.recover_()
+        self._before_entry, done = None, False
+        try:
+            result = work()
+            done = True
+        finally:
+            # Where an interrupt came after a further record, of what `work` has done, a checkpoint may hold it already.
+            if not done and self._before_entry is not None and self._mark() == self._entered:
+                self.loop.undo_(self._before_entry)
+            self._before_entry = None
+        return result
+
+    def _mark(self) -> Mark | None:
+        """The end of the journal; None without one."""
+        return None if self.journal is None else self.journal.mark()
 
     def _enter_again(self, record: dict[str, Any]) -> None:
         """Replay the journal record of an entered context. Those of earlier versions never released more than one."""
@@ -861,6 +909,12 @@ class ContextualBandit(Readable):
     def _open_here(self) -> Selection | None:
         loop = self.loop
         return None if loop.open is None else picks_within(loop.open, self._contexts.here(loop.open.index), loop.points)
+
+    def _best_at(self, k: int, context: ArrayLike) -> Recommendation:
+        """The k arms with the highest posterior mean at a context, which is entered."""
+        check_told(self.pulls, self.loop.num_failed)
+        self._enter(context, looks=True)
+        return self._best_here(k)
 
     def _best_here(self, k: int) -> Recommendation:
         """The k best arms at the current context, see `best`."""

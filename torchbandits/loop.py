@@ -488,6 +488,25 @@ class Loop:
         """
         if self._undo is not None:
             self._undo()
+        self._undo = undone = self.undoing(draws=draws, restore=restore, take_back=take_back)
+        try:
+            with full_precision() if self.narrow else nullcontext():
+                result = work()
+            self._undo = None
+        finally:
+            # A nested call may already have undone the change.
+            if self._undo is undone:
+                undone()
+        return result
+
+    def undoing(
+        self,
+        *,
+        draws: bool = True,
+        restore: Callable[[], None] | None = None,
+        take_back: Callable[[], None] | None = None,
+    ) -> Callable[[], None]:
+        """A function that makes the loop as it is now; the arguments are those of `all_or_nothing`."""
         state, opened, failures, moved = self.state, self.open, self.failures, self.moved
         back = state.snapshot(draws=draws) if restore is None else restore
         forget = None if failures is None else failures.snapshot()
@@ -504,16 +523,13 @@ class Loop:
                 take_back()
             self._undo = None
 
+        return undone
+
+    def undo_(self, undone: Callable[[], None]) -> None:
+        """Undo changes by the result of `undoing`. If an interrupt ends this, the next call undoes the rest."""
+        self.recover_()
         self._undo = undone
-        try:
-            with full_precision() if self.narrow else nullcontext():
-                result = work()
-            self._undo = None
-        finally:
-            # A nested call may already have undone the change.
-            if self._undo is undone:
-                undone()
-        return result
+        undone()
 
     def recover_(self) -> None:
         """Undo a change that an interrupt left half-way. Must be called before the loop is read for the next change."""

@@ -380,6 +380,7 @@ class Recorder:
         draws: bool = True,
         restore: Callable[[], None] | None = None,
         take_back: Callable[[], None] | None = None,
+        settles: bool = True,
     ) -> Result:
         """Call `work` and record it: both happen, or neither.
 
@@ -387,6 +388,7 @@ class Recorder:
             work: Changes the loop.
             note: Returns the record, given the result of `work`; None for no record.
             draws, restore, take_back: As for `Loop.all_or_nothing`.
+            settles: Whether a checkpoint may follow; not for a change that may still be undone by `undoing`.
 
         Returns:
             The result of `work`.
@@ -411,8 +413,21 @@ class Recorder:
             journal.rewind_(mark)
 
         result = loop.all_or_nothing(recorded, draws=draws, restore=restore, take_back=rewound)
-        journal.checkpoint(self._checkpointed, took=time.monotonic() - began, urgent=urgent)
+        if settles:
+            journal.checkpoint(self._checkpointed, took=time.monotonic() - began, urgent=urgent)
         return result
+
+    def undoing(self, take_back: Callable[[], None]) -> Callable[[], None]:
+        """A function for `Loop.undo_` that makes the loop as it is now, and removes the records after those of now; `take_back`
+        undoes other changes."""
+        journal, mark = self.journal, None if self.journal is None else self.journal.mark()
+
+        def rewound() -> None:
+            take_back()
+            if journal is not None and mark is not None:
+                journal.rewind_(mark)
+
+        return self.loop.undoing(take_back=rewound)
 
     def settle(self) -> None:
         """Write a checkpoint if the journal has records after the last one, so that resuming repeats nothing."""

@@ -167,6 +167,11 @@ def test_bandits_and_runs_explain_keywords_that_they_do_not_take():
         (lambda: bandit.ask(batch_size=3), "batch_size", r"ask\(more=…\)"),
         (lambda: bandit.ask(q=3), "q", r"ask\(more=…\)"),
         (lambda: tb.gp_ucb(rbf(), beta=2.0), "beta", "widths.Constant"),
+        (lambda: tb.ContextualBandit(policy, ARMS, ARMS, bounds=ARMS[:2]), "bounds", r"tb\.Bandit\(policy, bounds=…\)"),
+        (lambda: tb.ContextualBandit(policy, ARMS, context=ARMS), "context", "Did you mean 'contexts'"),
+        (lambda: tb.Bandit(policy, ARMS, contexts=ARMS), "contexts", "tb.ContextualBandit"),
+        (lambda: tb.Bandit(policy, ARMS, known={}), "known", "tb.OutcomeBandit"),
+        (lambda: tb.Worker(policy, ARMS, store="run.db", seed=0), "seed", "generator=torch.Generator"),
         (lambda: tb.gp_ucb(rbf(), noise_sd=2.0), "noise_sd", "Did you mean 'noise_std'"),
     ):
         with pytest.raises(errors.KeywordError, match=f"takes no argument '{word}': .*{instead}"):

@@ -25,6 +25,7 @@ from torchbandits.checks import (
     check_state,
     check_text,
     check_whole,
+    explains_keywords,
     is_finite,
     positive,
 )
@@ -97,6 +98,7 @@ class Worker(Readable):
         UnsupportedError: For several batch rows.
     """
 
+    @explains_keywords
     def __init__(
         self,
         policy: Policy,

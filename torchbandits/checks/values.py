@@ -34,6 +34,12 @@ _ELSEWHERE = {
     **dict.fromkeys(("seed", "random_seed", "random_state", "rng"), _GENERATOR),
     **dict.fromkeys(("batch_size", "q", "n", "num_picks", "n_points"), _BATCH),
     **dict.fromkeys(("maximize", "minimize", "maximise", "minimise", "direction"), _LARGEST_IS_BEST),
+    "bounds": (
+        "a box is for tb.Bandit(policy, bounds=…); other bandits take arms, A x d: lower + (upper - lower) * torch.rand(A, d) "
+        "draws them from a box."
+    ),
+    **dict.fromkeys(("context", "contexts"), "contexts are those of tb.ContextualBandit(policy, arms, contexts)."),
+    "known": "outcomes that are known for all arms are those of tb.OutcomeBandit(policy, arms, known=…).",
     "beta": "give the number that multiplies the posterior standard deviation: width=widths.Constant(math.sqrt(beta)).",
 }
 

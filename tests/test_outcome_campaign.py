@@ -268,6 +268,28 @@ def test_of_equal_rows_the_best_by_what_is_known_is_selected(tmp_path: Path):
         campaign(heavy, ["yield", "cost", "weight"], minimize=["cost", "weight"], at_most=None)
 
 
+def test_a_row_that_breaks_a_limit_does_not_stand_for_its_equals():
+    """A cheap compound that is not pure enough gave its price to the pure one, or was said to be neither better nor worse."""
+    table = priced(12)
+    cheap = table.assign(id=[f"c{i}" for i in range(12)], cost=table["cost"] - 3, purity=90.0)
+    pure = table.assign(id=[f"p{i}" for i in range(12)], cost=table["cost"] + 5, purity=99.0)
+    dear = table.assign(id=[f"d{i}" for i in range(12)], cost=table["cost"] + 9, purity=99.5)
+    c = campaign(pd.concat([cheap, pure], ignore_index=True), at_most=None, at_least={"purity": 95.0})
+    rows = c.ask(4)
+    assert rows["id"].str.startswith("p").all()
+    c.tell(measured(rows))
+    assert c.front()["id"].str.startswith("p").all()
+    prices = c.bandit.loop.state.rows.known[..., 0, :].flatten()
+    np.testing.assert_array_equal(prices, np.tile(pure["cost"], 2), err_msg="what the pure one costs")
+    with pytest.raises(ArgumentError, match=r"rows 'p0' and 'd0' .*neither row is the better one"):
+        campaign(pd.concat([cheap, pure, dear], ignore_index=True), at_most=None, at_least={"purity": 95.0})
+    # A limit against the objective: the cheapest row is below it.
+    both = pd.concat([cheap.assign(cost=1.0), pure.assign(cost=12.0)], ignore_index=True).drop(columns="purity")
+    c = campaign(both, at_most=None, at_least={"cost": 10.0})
+    assert c.ask(6)["id"].str.startswith("p").all()
+    assert bool((c.bandit.loop.state.rows.known[..., 0, :] == 12.0).all())
+
+
 def test_of_equal_rows_the_best_of_those_on_offer_is_selected():
     """The order of the table does not count, and a condition on the supplier may leave the dear ones only."""
     table = priced(12)

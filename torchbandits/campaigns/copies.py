@@ -30,7 +30,7 @@ class Equals:
 
     Attributes:
         first: The lowest row with the features of each row.
-        order: All rows, those of the same features one after the other, the best of them last.
+        order: All rows, those of the same features one after the other, the best of them that keeps all limits last.
     """
 
     first: NDArray[np.int64]
@@ -54,7 +54,13 @@ class Equals:
         return found
 
 
-def equals(first: NDArray[np.int64] | None, known: Values, directions: Mapping[str, float], pool: Candidates) -> Equals | None:
+def equals(
+    first: NDArray[np.int64] | None,
+    known: Values,
+    directions: Mapping[str, float],
+    pool: Candidates,
+    kept: NDArray[np.bool_],
+) -> Equals | None:
     """The rows of the same features by their known values; None if rows of the same features have the same.
 
     Args:
@@ -62,9 +68,12 @@ def equals(first: NDArray[np.int64] | None, known: Values, directions: Mapping[s
         known: The values of each known outcome in all rows.
         directions: For each of them 1.0 if larger values are better, −1.0 if smaller values are, and 0.0 if neither is.
         pool: The candidates, for messages.
+        kept: Whether each row keeps the limits on known outcomes. A row that does not is never the best one where another of
+            the same features does.
 
     Raises:
-        ArgumentError: If of some rows none has the best values of all known outcomes: names two of them.
+        ArgumentError: If of some rows (of those that keep the limits, if any do) none has the best values of all known
+            outcomes: names two of them.
 
     Cost: O(A log A).
     """
@@ -72,13 +81,14 @@ def equals(first: NDArray[np.int64] | None, known: Values, directions: Mapping[s
         return None
     rows = np.arange(len(first))
     signed = np.array([(directions[name] or 1.0) * own for name, own in known.items()])
-    # The last row of a group is the best by the first outcome, by the second among equal ones, and so on; then the first row.
-    found = Equals(first, np.lexsort((-rows, *signed[::-1], first)))
+    # The last row of a group keeps the limits if any does, and is the best by the first outcome, by the second among equal
+    # ones, and so on; then the first row.
+    found = Equals(first, np.lexsort((-rows, *signed[::-1], kept, first)))
     best = found.best()
     if (signed == signed[:, best]).all():
         return None
     either = np.array([[directions[name] == 0] for name in known])
-    worse = (signed > signed[:, best]) | (either & (signed != signed[:, best]))
+    worse = ((signed > signed[:, best]) | (either & (signed != signed[:, best]))) & (kept | ~kept[best])
     if worse.any():
         place, row = (int(part[0]) for part in np.nonzero(worse))
         name = list(known)[place]

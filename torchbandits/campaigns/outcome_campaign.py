@@ -199,7 +199,7 @@ class OutcomeCampaign(Campaign):
     ) -> tuple[dict[str, NDArray[np.float64]], Equals | None]:
         """The known values of rows, those of the best of equal rows, and the rows that are equal (see `equals`)."""
         known = known_values(pool.table, self._settings.known)
-        found = equals(first, known, self._settings.directions, pool)
+        found = equals(first, known, self._settings.directions, pool, self._keeping(pool))
         return known if found is None else {name: own[found.best()] for name, own in known.items()}, found
 
     def _on_offer(self, where: Any = None) -> Tensor | None:
@@ -216,12 +216,15 @@ class OutcomeCampaign(Campaign):
         """Whether each row keeps the limits on known outcomes, and the rows that are equal (see `equals`); computed anew where
         rows were added."""
         if self._known is None or len(self._known[0]) != self._pool.count:
-            settings, pool = self._settings, self._pool
-            limited = known_values(pool.table, sorted(settings.limited & {*settings.known}))
-            kept = keeping(settings, limited) if limited else np.ones(pool.count, bool)
             first = self._bandit.loop.state.rows.first
-            self._known = kept, self._known_of(pool, None if first is None else first.cpu().numpy())[1]
+            same = self._known_of(self._pool, None if first is None else first.cpu().numpy())[1]
+            self._known = self._keeping(self._pool), same
         return self._known
+
+    def _keeping(self, pool: Candidates) -> NDArray[np.bool_]:
+        """Whether each row keeps the limits on known outcomes."""
+        limited = known_values(pool.table, sorted(self._settings.limited & {*self._settings.known}))
+        return keeping(self._settings, limited) if limited else np.ones(pool.count, bool)
 
     def _broken(self) -> NDArray[np.bool_]:
         """Whether each row breaks a limit on a known outcome."""

@@ -944,6 +944,7 @@ def test_results_that_may_be_thousands_are_refused_where_the_candidates_have_dec
     doubt = "line 3: is '1.000' 1000 or 1,000? The candidates have decimal commas"
     refused(lambda: c.tell(written(path, "id;yield\n000;7\n001;1.000\n")), doubt, error=DataError)
     assert int(c.bandit.pulls) == 0
+    refused(lambda: c.tell(written(path, "id\tyield\n000\t7\n001\t1.000\n")), doubt, error=DataError)
     c.tell(written(path, "id;yield\n000;7.25\n001;1.000\n"))
     c.tell(written(path, "id;yield\n002;1,000\n003;2,500\n"))
     c.tell(written(path, "id,yield\n004,1.000\n"))

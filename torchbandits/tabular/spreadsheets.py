@@ -142,15 +142,14 @@ def _decimal(path: Path, delimiter: str, rows: list[Row], expected: bool) -> str
 
     Raises:
         DataError: If all numbers with commas may be thousands: semicolons are used where the comma is taken, tabs anywhere. If
-            some numbers have commas, or should have them and semicolons are used, and all numbers with points may be thousands.
+            some numbers have commas, or should have them, and all numbers with points may be thousands.
     """
     if delimiter == ",":
         return "."
     stripped = [(line, cell.strip()) for line, cells in rows for cell in cells]
     commas = [(line, cell) for line, cell in stripped if _COMMA.fullmatch(cell)]
     points = [(line, cell) for line, cell in stripped if _POINT.fullmatch(cell)]
-    doubtful = bool(commas) or (expected and delimiter == ";")
-    if doubtful and points and all(_POINTED_THOUSANDS.fullmatch(cell) for _, cell in points):
+    if (commas or expected) and points and all(_POINTED_THOUSANDS.fullmatch(cell) for _, cell in points):
         line, cell = points[0]
         why = "Line {} has the number {!r}".format(*commas[0]) if commas else "The candidates have decimal commas"
         mark = "point" if commas else "comma"

@@ -358,8 +358,8 @@ class ContextualBandit(Readable):
         generators, batch_shape = check_generators(generator, arms, getattr(policy, "kernel", None))
         self._contexts = Contexts(own_copy(arms), contexts, max_contexts, batch_shape)
         self._costs = self._checked_costs(costs, arms, batch_shape)
-        # Undoes the contexts that the present call has entered, after which the journal had this end.
-        self._before_entry: Callable[[], None] | None = None
+        # Functions that undo the contexts that the present call has entered, after which the journal had this end.
+        self._entries: list[Callable[[], None]] = []
         self._entered: Mark | None = None
         joint, repeated, journal = self._contexts.joint(), self._contexts.repeated(self._costs), as_journal(journal)
         kept = {"contexts": f"{self._contexts.seen.shape[-2]} at the start, {self._contexts.most} kept"}
@@ -369,7 +369,7 @@ class ContextualBandit(Readable):
             self._keep(self._contexts)
             again = {"context": self._enter_again, "load": self._load_again, "set_arms": self._replace_again}
             self.recorder.resume(again, restore=self._restore)
-        self._before_entry = None
+        self._entries = []
 
     # ------------------------------------------------------------------ ask and tell
 
@@ -799,9 +799,6 @@ class ContextualBandit(Readable):
         if not torch.equal(ahead.seen[..., : before.seen.shape[-2], :], before.seen):
             entered["replaces"] = True  # the index of a pair means another one from here on, which readers have to know
 
-        if self._before_entry is None:
-            self._before_entry = self.recorder.undoing(lambda: self._keep(before))
-
         def enter() -> None:
             if changed:
                 try:
@@ -814,21 +811,22 @@ class ContextualBandit(Readable):
                     ) from error
             self._keep(ahead)
 
-        self.recorder.change(enter, lambda _: entered, draws=False, take_back=lambda: self._keep(before), settles=False)
+        self.recorder.change(enter, lambda _: entered, draws=False, take_back=lambda: self._keep(before), undoes=self._entries)
         self._entered = self._mark()
 
     def _with_entry(self, work: Callable[[], _R]) -> _R:
         """Call `work`, which may enter contexts first. If it raises an error, they are undone."""
         self.loop.recover_()
-        self._before_entry, done = None, False
+        self._entries, done = [], False
         try:
             result = work()
             done = True
         finally:
             # Where an interrupt came after a further record, of what `work` has done, a checkpoint may hold it already.
-            if not done and self._before_entry is not None and self._mark() == self._entered:
-                self.loop.undo_(self._before_entry)
-            self._before_entry = None
+            if not done and self._entries and self._mark() == self._entered:
+                while self._entries:
+                    self.loop.undo_(self._entries.pop())
+            self._entries = []
         return result
 
     def _mark(self) -> Mark | None:

@@ -470,6 +470,7 @@ class Loop:
         draws: bool = True,
         restore: Callable[[], None] | None = None,
         take_back: Callable[[], None] | None = None,
+        undoes: list[Callable[[], None]] | None = None,
     ) -> Result:
         """Call `work` as a transaction: after a failure the loop is as it was before.
 
@@ -482,31 +483,13 @@ class Loop:
             draws: Whether `work` may advance the generators.
             restore: Function that restores the state, in place of the default snapshot, which does not cover writes in place.
             take_back: Function that is called after the loop was restored, to undo other changes.
+            undoes: A list to which the function is added that undoes the change later; see `undo_`.
 
         Returns:
             The result of `work`.
         """
         if self._undo is not None:
             self._undo()
-        self._undo = undone = self.undoing(draws=draws, restore=restore, take_back=take_back)
-        try:
-            with full_precision() if self.narrow else nullcontext():
-                result = work()
-            self._undo = None
-        finally:
-            # A nested call may already have undone the change.
-            if self._undo is undone:
-                undone()
-        return result
-
-    def undoing(
-        self,
-        *,
-        draws: bool = True,
-        restore: Callable[[], None] | None = None,
-        take_back: Callable[[], None] | None = None,
-    ) -> Callable[[], None]:
-        """A function that makes the loop as it is now; the arguments are those of `all_or_nothing`."""
         state, opened, failures, moved = self.state, self.open, self.failures, self.moved
         back = state.snapshot(draws=draws) if restore is None else restore
         forget = None if failures is None else failures.snapshot()
@@ -523,10 +506,21 @@ class Loop:
                 take_back()
             self._undo = None
 
-        return undone
+        if undoes is not None:
+            undoes.append(undone)
+        self._undo = undone
+        try:
+            with full_precision() if self.narrow else nullcontext():
+                result = work()
+            self._undo = None
+        finally:
+            # A nested call may already have undone the change.
+            if self._undo is undone:
+                undone()
+        return result
 
     def undo_(self, undone: Callable[[], None]) -> None:
-        """Undo changes by the result of `undoing`. If an interrupt ends this, the next call undoes the rest."""
+        """Undo the last change, by the function in `undoes`. If an interrupt ends this, the next call undoes the rest."""
         self.recover_()
         self._undo = undone
         undone()

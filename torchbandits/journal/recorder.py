@@ -380,22 +380,22 @@ class Recorder:
         draws: bool = True,
         restore: Callable[[], None] | None = None,
         take_back: Callable[[], None] | None = None,
-        settles: bool = True,
+        undoes: list[Callable[[], None]] | None = None,
     ) -> Result:
         """Call `work` and record it: both happen, or neither.
 
         Args:
             work: Changes the loop.
             note: Returns the record, given the result of `work`; None for no record.
-            draws, restore, take_back: As for `Loop.all_or_nothing`.
-            settles: Whether a checkpoint may follow; not for a change that may still be undone by `undoing`.
+            draws, restore, take_back, undoes: As for `Loop.all_or_nothing`. No checkpoint follows a change that may be undone
+                later.
 
         Returns:
             The result of `work`.
         """
         loop, journal = self.loop, self.journal
         if journal is None or note is None:
-            return loop.all_or_nothing(work, draws=draws, restore=restore, take_back=take_back)
+            return loop.all_or_nothing(work, draws=draws, restore=restore, take_back=take_back, undoes=undoes)
         loop.recover_()
         mark, urgent, began = journal.mark(), False, time.monotonic()
 
@@ -412,22 +412,10 @@ class Recorder:
                 take_back()
             journal.rewind_(mark)
 
-        result = loop.all_or_nothing(recorded, draws=draws, restore=restore, take_back=rewound)
-        if settles:
+        result = loop.all_or_nothing(recorded, draws=draws, restore=restore, take_back=rewound, undoes=undoes)
+        if undoes is None:
             journal.checkpoint(self._checkpointed, took=time.monotonic() - began, urgent=urgent)
         return result
-
-    def undoing(self, take_back: Callable[[], None]) -> Callable[[], None]:
-        """A function for `Loop.undo_` that makes the loop as it is now, and removes the records after those of now; `take_back`
-        undoes other changes."""
-        journal, mark = self.journal, None if self.journal is None else self.journal.mark()
-
-        def rewound() -> None:
-            take_back()
-            if journal is not None and mark is not None:
-                journal.rewind_(mark)
-
-        return self.loop.undoing(take_back=rewound)
 
     def settle(self) -> None:
         """Write a checkpoint if the journal has records after the last one, so that resuming repeats nothing."""

@@ -370,6 +370,24 @@ def test_a_row_that_was_stopped_before_other_rewards_were_told_stays_stopped(row
     assert play("run8", at=41).num_pulls.tolist() == [10] * rows, "other rules decide anew"
 
 
+def test_a_rule_that_was_used_before_begins_a_run_without_memory():
+    """It had seen its arm at the first pull of another bandit, and so stopped a run whose history recommends the same arm."""
+    rule, policy = stopping.SameArm(6), tb.gp_ucb(rbf(), **COMMON)
+    best = int(torch.tensor(PROBLEM.f).argmax())
+    history = (torch.tensor([best]), torch.tensor([20.0]), torch.tensor([40.0]))
+    bandit = tb.Bandit(policy, PROBLEM.tensor)
+    for _ in range(2):
+        bandit.tell(torch.tensor([best]), torch.tensor([2.0]))
+        bandit.should_stop(rule)
+    used, new = (
+        tb.run(policy, environment(), 12, observed=history, generator=generator(2), stop=own)
+        for own in (rule, stopping.SameArm(6))
+    )
+    assert used.pulls["arm"].tolist() == new.pulls["arm"].tolist()
+    assert used.metadata["stopped"] == new.metadata["stopped"]
+    assert len(used) >= 6
+
+
 def test_workers_stop_together(tmp_path: Path):
     workers = [
         tb.Worker(tb.gp_ucb(rbf(), **COMMON), PROBLEM.tensor, store=tmp_path / "run.db", generator=generator(1))

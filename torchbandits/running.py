@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -106,8 +105,8 @@ def run(
         stop: A rule of `torchbandits.stopping`, or several, evaluated before every ask: a batch row makes no further picks once
             one of the rules stops it, and the run ends when all rows have stopped. `history.metadata["stopped"]` holds the
             reason of each row, an empty text for a row that made all its pulls. Rules are copied, and the copies start without
-            memory. Asynchronous runs still evaluate the open picks. A row that has stopped stays stopped when the run is
-            resumed with the same rules; with other rules these decide anew.
+            memory (`Rule.fresh`). Asynchronous runs still evaluate the open picks. A row that has stopped stays stopped when
+            the run is resumed with the same rules; with other rules these decide anew.
         repeats: Whether an arm may be pulled again. If False, an arm that has a result (one of `observed` included) or is open
             is not offered to its batch row again, nor are arms with equal features; of picks of one arm in a batch, only the
             first is kept, so that the batch is shorter. The run ends when no arm is left. `failures` decides on arms whose
@@ -126,7 +125,7 @@ def run(
     check_flag("repeats", repeats)
     check_parallel(executor, workers, retries, timeout, failures, asynchronous)
     bandit = _bandit(policy, environment, generator, journal)
-    rules = copy.deepcopy(() if isinstance(stop, tuple) and not stop else check_rules(stop, "stop"))
+    rules = () if isinstance(stop, tuple) and not stop else tuple(rule.fresh() for rule in check_rules(stop, "stop"))
     with _closed_where_it_fails(bandit):
         single = not asynchronous or bandit.batch_shape.numel() == 1
         message = (

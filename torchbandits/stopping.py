@@ -119,6 +119,10 @@ class Rule(ABC):
         """Observe the number of pulls told and the recommended arm after a tell, `batch_shape` each; for rules with a memory. A
         run that resumes from a journal passes every recorded tell."""
 
+    def fresh(self) -> Rule:
+        """A copy without memory, for another run. By default a deep copy, which is one for rules that remember nothing."""
+        return copy.deepcopy(self)
+
 
 @without_gradients
 def decide(rules: Sequence[Rule], loop: Loop) -> Decision:
@@ -627,6 +631,10 @@ class SameArm(Rule):
     def __repr__(self) -> str:
         """The rule without its memory."""
         return f"SameArm(pulls={self.pulls})"
+
+    def fresh(self) -> SameArm:
+        """A rule for the same number of pulls that has not observed anything."""
+        return SameArm(self.pulls)
 
     def see(self, told: Tensor, arm: Tensor) -> None:
         """Observe the recommended arm."""

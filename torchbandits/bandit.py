@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
@@ -603,10 +602,7 @@ class Bandit(Readable):
         """
         check_told(self.loop.pulls, self.loop.num_failed)
         offered = check_available(available, self.loop.batch_shape, self.loop.num_arms, self.loop.device)
-        with self.loop.few_threads():
-            found = explain(self.policy, self.loop.state, names, row, self.loop.likely(offered))
-            failed, avoided = self.loop.failed(row)
-            return replace(found, failed=failed, avoided=avoided)
+        return explain(self.loop, names, row, offered)
 
     # ------------------------------------------------------------------ saving and moving
 

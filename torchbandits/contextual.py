@@ -661,10 +661,8 @@ class ContextualBandit(Readable):
         best = self._best_at(1, context)
         contexts, loop = self._contexts, self.loop
         inside = replace(best, index=contexts.inward(best.index, contexts.current.unsqueeze(-1)))
-        with loop.few_threads():
-            found = explain(loop.policy, loop.state, names, row, loop.likely(contexts.only_here(offered)), inside)
-            failed, every = loop.failed(row)[0], contexts.only_here(None)
-            left_in = loop.likely(every)
+        found, every = explain(loop, names, row, contexts.only_here(offered), inside), contexts.only_here(None)
+        left_in = loop.likely(every)
         assert left_in is not None
         place = (row,) if isinstance(row, int) else row
         told = loop.state.statistics.points[place][: found.distinct, : contexts.dim]
@@ -674,7 +672,6 @@ class ContextualBandit(Readable):
             best=replace(found.best, index=best.index[place]),
             num_arms=self.arms.shape[-2],
             elsewhere=int((told != here).any(dim=-1).sum()),
-            failed=failed,
             avoided=int((every & ~left_in)[place].sum()),
             repeated=None,
             uncertainty=float("nan"),

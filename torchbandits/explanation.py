@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import gpytorch
@@ -17,6 +17,7 @@ from torchbandits.errors import StateError, UnsupportedError, require
 from torchbandits.figures import COLORS, tidy
 from torchbandits.fitting.degeneracy import signal_variance
 from torchbandits.kernels import kernel_diagonal, kernel_row
+from torchbandits.loop import Loop
 from torchbandits.policies.base import Policy, State
 from torchbandits.policies.composed import Composed, noise_share
 from torchbandits.policies.from_data import FromData
@@ -406,23 +407,37 @@ def _literal(text: str) -> str:
     return text.replace("$", r"\$")
 
 
-@torch.no_grad()
 def explain(
-    policy: Policy,
-    state: State,
+    loop: Loop,
     names: Sequence[str] | None,
     row: tuple[int, ...] | int,
     offered: Tensor | None = None,
     best: Recommendation | None = None,
 ) -> Explanation:
-    """Explain the state of a policy that was told some rewards; see `Bandit.explain`.
+    """Explain what a loop that was told some rewards has learned; see `Bandit.explain`.
 
     Args:
-        policy, state: The policy and its state.
+        loop: The policy and its state.
         names, row: As for `Bandit.explain`.
-        offered: `batch_shape x A`, arms that may be better than the best one.
+        offered: `batch_shape x A`, arms that may be pulled; None for all. Those that are likely to fail do not count as rivals.
         best: The best arms of a context; by default the best arms pulled.
     """
+    with loop.few_threads():
+        found = _explained(loop.policy, loop.state, names, row, loop.likely(offered), best)
+        failed, avoided = loop.failed(row)
+    return replace(found, failed=failed, avoided=avoided)
+
+
+@torch.no_grad()
+def _explained(
+    policy: Policy,
+    state: State,
+    names: Sequence[str] | None,
+    row: tuple[int, ...] | int,
+    offered: Tensor | None,
+    best: Recommendation | None,
+) -> Explanation:
+    """The explanation without what failed evaluations taught. `offered` are the arms that may be better than the best one."""
     place = (row,) if isinstance(row, int) else row
     check_no_box(state, "explain()")
     if not isinstance(state, TableState) or not isinstance(policy, Composed):
@@ -748,22 +763,22 @@ def _spread(arms: ArmSource) -> Tensor:
 
 
 def _guarantee(policy: Composed, fitted: bool) -> str:
+    if fitted:
+        return (
+            "Guarantee: none, since the kernel is estimated. With a kernel and a norm bound that you know, igp_ucb has one; "
+            "batch_bkb for long runs; with a norm bound alone, lb_gp_ucb."
+        )
     width = policy.confidence
     while isinstance(width, Scaled) and width.scale >= 1:
         width = width.base
-    if not fitted and policy.reweighting is not None:
+    if policy.reweighting is not None:
         return "Guarantee: none, since the policy forgets rewards or weights them, for which no bound here is proved."
-    if not fitted and isinstance(width, Constant | Explored | Growing | PracticalBBKB | PracticalBKB | Scaled):
+    if isinstance(width, Constant | Explored | Growing | PracticalBBKB | PracticalBKB | Scaled):
         return f"Guarantee: none, since nothing is proved for the width {type(width).__name__} of the policy."
-    if not fitted and policy.prior_mean == "estimate":
+    if policy.prior_mean == "estimate":
         return "Guarantee: none, since the prior mean is estimated. With prior_mean= a number, there is that of the policy."
-    if not fitted:
-        try:
-            check_assumptions(width, policy.noise_std, policy.regularization)
-        except UnsupportedError as error:
-            return f"Guarantee: none, since {error}"
-        return "Guarantee: that of the policy, if its documentation has one, while the kernel is the one it was given."
-    return (
-        "Guarantee: none, since the kernel is estimated. With a kernel and a norm bound that you know, igp_ucb has one; "
-        "batch_bkb for long runs; with a norm bound alone, lb_gp_ucb."
-    )
+    try:
+        check_assumptions(width, policy.noise_std, policy.regularization)
+    except UnsupportedError as error:
+        return f"Guarantee: none, since {error}"
+    return "Guarantee: that of the policy, if its documentation has one, while the kernel is the one it was given."

@@ -1130,10 +1130,7 @@ class Campaign(Readable):
         require(len(place) > 0, "no row that fulfils the condition was measured, so that there is no best one.", StateError)
         best = Recommendation(every.points[place], every.index[place], every.mean[place], every.variance[place])
         offered = offer if self._offer.mask is None else offer & self._offer.mask
-        with loop.few_threads():
-            found = explain(loop.policy, loop.state, names, (), loop.likely(self._arms.there(offered)), best)
-            failed, avoided = loop.failed(())
-        return replace(found, failed=failed, avoided=avoided, uncertainty=math.nan, repeats=0)
+        return replace(explain(loop, names, (), self._arms.there(offered), best), uncertainty=math.nan, repeats=0)
 
     @one_at_a_time
     def doubt(self) -> str:

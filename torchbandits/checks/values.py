@@ -108,14 +108,14 @@ def check_whole(name: str, value: Any, least: int = 1, otherwise: str = "") -> N
     )
 
 
-def check_flag(name: str, value: Any) -> None:
-    """Refuse anything but True and False."""
-    require(isinstance(value, bool), f"{name} must be True or False, got {value!r}.")
+def check_flag(name: str, value: Any, *, optional: bool = False) -> None:
+    """Refuse anything but True and False, and None if it is `optional`."""
+    require(isinstance(value, bool) or (optional and value is None), f"{name} must be True or False, got {value!r}.")
 
 
-def check_text(name: str, value: Any) -> None:
-    """Refuse anything but a text."""
-    require(isinstance(value, str), f"{name} must be a text, got {type(value).__name__}.")
+def check_text(name: str, value: Any, *, optional: bool = False) -> None:
+    """Refuse anything but a text, and None if it is `optional`."""
+    require(isinstance(value, str) or (optional and value is None), f"{name} must be a text, got {type(value).__name__}.")
 
 
 def check_choice(name: str, value: Any, known: Iterable[str]) -> None:

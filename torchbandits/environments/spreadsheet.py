@@ -67,7 +67,7 @@ def from_table(
     for name, flag in (("minimize", minimize), ("standardize", standardize)):
         check_flag(name, flag)
     for name, text in (("id", id), ("cost", cost)):
-        check_text(name, "" if text is None else text)
+        check_text(name, text, optional=True)
     check_dtype("dtype", dtype)
     require(columns is None or isinstance(columns, Mapping), f"columns must be a dictionary, got {type(columns).__name__}.")
     measured = _objectives(objective)

@@ -68,7 +68,7 @@ class PoolSampler(BaseSampler):
         self, candidates: Any, *, policy: Policy | None = None, repeats: bool | None = None, seed: int | None = None
     ) -> None:
         require(optuna is not None, 'PoolSampler needs Optuna: pip install "torchbandits[optuna]".', UnsupportedError)
-        check_flag("repeats", bool(repeats) if repeats is None else repeats)
+        check_flag("repeats", repeats, optional=True)
         self._pool = Pool(candidates, policy, seed)
         self._repeats = repeats
         # Which candidates were evaluated.

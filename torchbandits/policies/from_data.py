@@ -76,7 +76,7 @@ class FromData:
         check_whole("exact_bytes", self.exact_bytes, 0)
         check_whole("replicate_every", self.replicate_every, 0, otherwise="for 8")
         for name in ("own_width", "effects", "two_values"):
-            check_flag(name, True if getattr(self, name) is None else getattr(self, name))
+            check_flag(name, getattr(self, name), optional=True)
 
     def prior(self, arms: ArmSet, batch_shape: torch.Size) -> tuple[gpytorch.kernels.Kernel, Units]:
         """The kernel and the units before any data. There is one kernel for all batch rows unless the rows have different arms.

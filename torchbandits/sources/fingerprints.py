@@ -65,7 +65,7 @@ class Fingerprints(PackedArms):
         self._device, self._dtype = as_device(device), check_dtype("dtype", dtype)
         check_flag("distinct", distinct)
         self.distinct = distinct
-        check_flag("counts", bool(counts) if counts is None else counts)
+        check_flag("counts", counts, optional=True)
         check_whole("num_bits", num_bits, otherwise="for all bits of the bytes")
         self._rows: ByteRows | None = None
         if isinstance(packed, (str, Path)):

@@ -10,7 +10,7 @@ import shutil
 import tempfile
 import weakref
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -41,11 +41,19 @@ from torchbandits.campaigns.results import (
     read_results,
 )
 from torchbandits.campaigns.rows_as_arms import RowsAsArms
-from torchbandits.campaigns.settings import ADDED, Settings, begin, check_pair, decimal_commas, history, known_values
+from torchbandits.campaigns.settings import (
+    ADDED,
+    Settings,
+    begin,
+    check_pair,
+    decimal_commas,
+    given_settings,
+    history,
+    known_values,
+)
 from torchbandits.checks import (
     as_device,
     as_path,
-    check_dtype,
     check_flag,
     check_text,
     check_whole,
@@ -185,9 +193,8 @@ class Campaign(Readable):
         device: torch.device | str = "cpu",
         generator: torch.Generator | None = None,
     ) -> None:
-        for name, text in (("objective", objective), ("id", id), ("candidates", candidates), ("cost", cost)):
-            check_text(name, "" if text is None else text)
-        check_flag("minimize", minimize is True if minimize is None else minimize)
+        check_text("objective", objective, optional=True)
+        check_flag("minimize", minimize, optional=True)
         require(
             policy is None or isinstance(policy, Policy), f"policy must be a torchbandits policy, got {type(policy).__name__}."
         )
@@ -195,16 +202,8 @@ class Campaign(Readable):
             policy is None or noise_std is None,
             "noise_std is an option of the default policy: give it to the policy that you pass.",
         )
-        precision = None if dtype is None else str(check_dtype("dtype", dtype)).removeprefix("torch.")
-        wanted = {
-            "objective": objective,
-            "minimize": minimize,
-            "id": id,
-            "cost": cost,
-            "dtype": precision,
-            "noise_std": None if noise_std is None else float(positive("noise_std", noise_std)),
-            "overruled": overruled_by(columns),
-        }
+        noise = None if noise_std is None else float(positive("noise_std", noise_std))
+        wanted = given_settings({"objective": objective, "minimize": minimize}, id, cost, dtype, noise, columns)
         self._begin(table, wanted, candidates, journal, policy, as_device(device), generator)
 
     def _begin(
@@ -218,6 +217,7 @@ class Campaign(Readable):
         generator: torch.Generator | None,
     ) -> None:
         """Open the table and the journal, make the bandit, and tell it the history that the table holds."""
+        check_text("candidates", candidates, optional=True)
         # A checkpoint at every tell, since most campaigns go on in a new process each time.
         if journal is not None and not isinstance(journal, Journal):
             journal = Journal(as_path("journal", journal), every=1)
@@ -431,7 +431,7 @@ class Campaign(Readable):
         self._check_not_closed()
         check_whole("n", n)
         check_flag("more", more)
-        check_flag("repeats", bool(repeats) if repeats is None else repeats)
+        check_flag("repeats", repeats, optional=True)
         constraints = check_within(within, self._labels)
         offer = self._on_offer(where)
         before = waiting = len(self._arms.open)
@@ -577,8 +577,8 @@ class Campaign(Readable):
     def _tell(self, measured: Any, again: bool | None, noise_var: Mapping[str, str], block: str | None) -> Told:
         """Learn from results, with the columns of their noise variances by outcome, and that of their blocks."""
         self._check_not_closed()
-        check_text("block", "" if block is None else block)
-        check_flag("again", bool(again) if again is None else again)
+        check_text("block", block, optional=True)
+        check_flag("again", again, optional=True)
         if block is not None:
             self._check_takes_blocks(block)
         usual = self._usual_noise() if noise_var else None
@@ -1422,17 +1422,6 @@ class Campaign(Readable):
         with torch.no_grad():
             found = [posterior(known.points(block)) for block in blocks]
         return Marginals(torch.cat([part.mean for part in found]), torch.cat([part.variance for part in found]))
-
-
-def overruled_by(columns: Any) -> dict[str, Any] | None:
-    """The kinds of columns as given by `columns=`: a name of a kind, or a list of categories in order."""
-    if columns is None:
-        return None
-    require(isinstance(columns, Mapping), f"columns must be a dictionary, got {type(columns).__name__}.")
-    for name, kind in columns.items():
-        known = isinstance(kind, Iterable)
-        require(known, f"columns: {name!r} must be a kind or the list of its categories in order, got {kind!r:.60}.")
-    return {str(name): kind if isinstance(kind, str) else list(kind) for name, kind in columns.items()}
 
 
 def averages(rows: NDArray[np.int64], values: Mapping[int, Sequence[float]]) -> list[float]:

@@ -28,7 +28,6 @@ from torchbandits.campaigns.campaign import (
     TIMES,
     Campaign,
     of_measurements,
-    overruled_by,
 )
 from torchbandits.campaigns.candidates import Candidates
 from torchbandits.campaigns.copies import Equals, equals, first_equal
@@ -39,11 +38,10 @@ from torchbandits.campaigns.results import (
     Told,
     differing,
 )
-from torchbandits.campaigns.settings import ALIKE, Settings, keeping, known_values
+from torchbandits.campaigns.settings import ALIKE, Settings, given_settings, keeping, known_values, told_columns
 from torchbandits.checks import (
     as_device,
     as_path,
-    check_dtype,
     check_flag,
     check_named,
     check_text,
@@ -137,22 +135,15 @@ class OutcomeCampaign(Campaign):
         device: torch.device | str = "cpu",
         generator: torch.Generator | None = None,
     ) -> None:
-        for name, text in (("id", id), ("candidates", candidates), ("cost", cost)):
-            check_text(name, "" if text is None else text)
         own = policy is None or isinstance(policy, Joint)
         require(own, f"policy must be one of torchbandits.outcomes, got {type(policy).__name__}.")
         require(
             policy is None or noise_std is None,
             "noise_std is an option of the default policy: give it to the models that you pass.",
         )
-        wanted: dict[str, Any] = {"objective": None, "minimize": None, "cost": cost, "id": id}
-        wanted |= aims_of(objectives, minimize, at_least, at_most)
-        told = list(dict.fromkeys(name for key in ("objectives", "at_least", "at_most") for name in wanted[key] or ()))
-        wanted |= {
-            "dtype": None if dtype is None else str(check_dtype("dtype", dtype)).removeprefix("torch."),
-            "noise_std": None if noise_std is None else _by_outcome("noise_std", noise_std, told),
-            "overruled": overruled_by(columns),
-        }
+        aims = aims_of(objectives, minimize, at_least, at_most)
+        noise = None if noise_std is None else _by_outcome("noise_std", noise_std, told_columns(aims))
+        wanted = given_settings(aims, id, cost, dtype, noise, columns)
         self._begin(table, wanted, candidates, journal, policy, as_device(device), generator)
 
     def _check_kind(self, settings: Settings) -> None:

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import difflib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from torchbandits.campaigns.conditions import boolean_column
 from torchbandits.campaigns.results import YES_OR_NO
-from torchbandits.checks import read_bytes
+from torchbandits.checks import check_dtype, check_text, read_bytes
 from torchbandits.errors import DataError, StateError, issue, nearest, require
 from torchbandits.tabular.columns import Decision, Decisions, as_texts, check_size, decide, no_number, survey
 from torchbandits.tabular.encoding import numbers
@@ -186,12 +187,44 @@ class Beginning:
     changed: bool = False
 
 
+def given_settings(
+    aims: dict[str, Any],
+    id: str | None,
+    cost: str | None,
+    dtype: torch.dtype | None,
+    noise_std: float | dict[str, float] | None,
+    columns: Any,
+) -> dict[str, Any]:
+    """Fields of `Settings` as the user gave them, None where nothing was given.
+
+    Args:
+        aims: The fields of the objective or the objectives, which have been checked.
+        id, cost, dtype, columns: As for `Campaign`.
+        noise_std: A number, or for several outcomes one per name, which have been checked.
+    """
+    check_text("id", id, optional=True)
+    check_text("cost", cost, optional=True)
+    precision = None if dtype is None else str(check_dtype("dtype", dtype)).removeprefix("torch.")
+    return {**aims, "id": id, "cost": cost, "dtype": precision, "noise_std": noise_std, "overruled": _overruled_by(columns)}
+
+
+def _overruled_by(columns: Any) -> dict[str, Any] | None:
+    """The kinds of columns as given by `columns=`: a name of a kind, or a list of categories in order."""
+    if columns is None:
+        return None
+    require(isinstance(columns, Mapping), f"columns must be a dictionary, got {type(columns).__name__}.")
+    for name, kind in columns.items():
+        known = isinstance(kind, Iterable)
+        require(known, f"columns: {name!r} must be a kind or the list of its categories in order, got {kind!r:.60}.")
+    return {str(name): kind if isinstance(kind, str) else list(kind) for name, kind in columns.items()}
+
+
 def begin(given: Any, wanted: dict[str, Any], candidates: str | None, path: Path | None) -> Beginning:
     """Decide the settings of a new campaign, or compare those of the file at `path` with what is given now.
 
     Args:
         given: The candidates, as for `as_table`; None for the file that the campaign began with.
-        wanted: Fields of `Settings` as the user gave them; None where nothing was given.
+        wanted: The result of `given_settings`.
         candidates: The fixed condition, which may be another one than before; an empty text for none, None for that of before.
         path: The file of the settings; None where there is no journal.
 
@@ -212,13 +245,12 @@ def begin(given: Any, wanted: dict[str, Any], candidates: str | None, path: Path
     names = table.schema.names
     ids = Ids(table, id_column(names, wanted["id"], table.index))
     digest = ids.check()
-    cost = wanted["cost"]
+    cost, overruled = wanted["cost"], wanted["overruled"] or {}
     require(cost is None or cost in names, f"cost: {table.name} has no column {cost!r}.{nearest(str(cost), names)}")
     for name in outcomes:
-        _check_spelling(table, name, [ids.column, cost, *outcomes], wanted["overruled"] or {}, "objectives" in wanted)
+        _check_spelling(table, name, [ids.column, cost, *outcomes], overruled, "objectives" in wanted)
     candidates = candidates or None
     marks = candidates if boolean_column(table, candidates) else None
-    overruled = wanted["overruled"] or {}
     measured = [name for name in outcomes if overruled.get(name) == MEASURED]
     told = [("objective" if name in (wanted.get("objectives") or outcomes[:1]) else "limit", name) for name in outcomes]
     roles = _roles([("id", ids.column), *told, ("cost", cost), ("candidates", marks)])
@@ -231,8 +263,8 @@ def begin(given: Any, wanted: dict[str, Any], candidates: str | None, path: Path
         table=None if table.path is None else str(table.path),
         rows=table.count,
         digest=digest,
-        objective=wanted["objective"] or "",
-        minimize=bool(wanted["minimize"]),
+        objective=wanted.get("objective") or "",
+        minimize=bool(wanted.get("minimize")),
         id=ids.column,
         cost=cost,
         dtype=wanted["dtype"] or ("float64" if table.count < MANY else "float32"),
@@ -395,7 +427,8 @@ def known_values(table: Table, names: Sequence[str]) -> dict[str, NDArray[np.flo
 def told_columns(wanted: Mapping[str, Any]) -> tuple[str, ...]:
     """The columns of the results by fields of `Settings`."""
     several = {name: None for key in _SEVERAL_KEYS for name in wanted.get(key) or ()}
-    return tuple(several) if several else (wanted["objective"],) if wanted["objective"] else ()
+    alone = wanted.get("objective")
+    return tuple(several) if several else (alone,) if alone else ()
 
 
 def _roles(columns: Sequence[tuple[str, str | None]]) -> dict[str, str]:

@@ -10,7 +10,6 @@ import functools
 import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 
 import torch
@@ -274,24 +273,6 @@ def check_contexts(contexts: Any, arms: Arms, batch_shape: torch.Size) -> Tensor
         raise ShapeError(f"contexts must be C x c or {(*batch_shape, 'C', 'c')}, at least one, got {tuple(known.shape)}.")
     require(bool(torch.isfinite(known).all()), "a context has a NaN or infinite feature.", NonFiniteError)
     return known.expand(*batch_shape, *known.shape[-2:])
-
-
-class LoopHere(Advised):
-    """A loop as stopping rules see it at one context.
-
-    Args:
-        loop: The loop over all pairs (context, arm).
-        arm: The pair that is recommended at the context, `batch_shape`.
-        num_own: Number of arms at a context.
-    """
-
-    def __init__(self, loop: Loop, arm: Tensor, num_own: int) -> None:
-        super().__init__(loop, arm)
-        self._num_own = num_own
-
-    def named(self, arm: Tensor) -> Tensor:
-        """The arms of pairs, `batch_shape`. A context that was released and comes back may have another block of pairs."""
-        return torch.where(arm >= 0, arm % self._num_own, -1)
 
 
 _P = ParamSpec("_P")
@@ -622,7 +603,7 @@ class ContextualBandit(Readable):
             if bool((told := self.pulls > 0).any()):
                 arm = torch.where(told, self._best_here(1).index.squeeze(-1), arm)
             here = contexts.inward(arm.unsqueeze(-1), contexts.current.unsqueeze(-1)).squeeze(-1)
-            found = decide(checked, LoopHere(loop, here, self.arms.shape[-2]))
+            found = decide(checked, Advised(loop, here, self.arms.shape[-2]))
         pairs = zip(found.reasons, here.reshape(-1).tolist(), arm.reshape(-1).tolist(), strict=True)
         reasons = tuple(reason.replace(f"arm {pair} ", f"arm {own} ") for reason, pair, own in pairs)
         return replace(found, arm=arm, reasons=reasons)
@@ -847,8 +828,7 @@ class ContextualBandit(Readable):
             self.loop.move_(ahead.joint(), ahead.repeated(costs))
             change(ahead, costs)
 
-        note = partial(move_record, arms, costs)
-        self.recorder.change(replace_, lambda _: note(), draws=False, take_back=lambda: change(*before))
+        self.recorder.change(replace_, lambda _: move_record(arms, costs), draws=False, take_back=lambda: change(*before))
 
     def _replace_again(self, record: dict[str, Any]) -> None:
         """Replay the journal record of a change of arms."""

@@ -617,16 +617,21 @@ class Advised(Loop):
     Args:
         loop: The other loop.
         arm: The arm that is recommended, `batch_shape`.
+        num_named: Number of arms at a context, where the arms of the loop are pairs of a context and an arm; None elsewhere.
     """
 
-    def __init__(self, loop: Loop, arm: Tensor) -> None:
+    def __init__(self, loop: Loop, arm: Tensor, num_named: int | None = None) -> None:
         super().__init__(loop.policy, loop.state)
         self.set_open_(loop.open)
-        self.moved, self.failures, self._arm = loop.moved, loop.failures, arm
+        self.moved, self.failures, self._arm, self._num_named = loop.moved, loop.failures, arm, num_named
 
     def best_arm(self) -> Tensor:
         """The arm that is recommended, `batch_shape`."""
         return self._arm
+
+    def named(self, arm: Tensor) -> Tensor:
+        """The arms of pairs, `batch_shape`. A context that was released and comes back may have another block of pairs."""
+        return arm if self._num_named is None else torch.where(arm >= 0, arm % self._num_named, -1)
 
 
 def costs_for(policy: Policy, rows: ArmRows, costs: Any) -> Tensor | None:

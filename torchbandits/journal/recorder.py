@@ -134,8 +134,11 @@ class Recorder:
         if journal is None:
             loop.open_(selection, drawn)
         else:
-            note = partial(ask_record, limit, offered, exactly, selection, loop.state.box is not None)
-            self.change(partial(loop.open_, selection, drawn), lambda _: note(), draws=bool(drawn))
+            self.change(
+                partial(loop.open_, selection, drawn),
+                lambda _: ask_record(limit, offered, exactly, selection, loop.state.box is not None),
+                draws=bool(drawn),
+            )
         return selection, handed
 
     def warn_of_exactly_(self) -> None:

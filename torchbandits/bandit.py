@@ -196,13 +196,11 @@ class Bandit(Readable):
             return duplicate(cast(Selection, loop.open))
         if exactly is not None:
             self.recorder.warn_of_exactly_()
-            if constraints:
-                return self._filled(exactly, constraints, offered)
-            return self.recorder.ask(None, offered, exactly, whole=True)[1]
+        count = more if exactly is None else exactly
         if constraints:
-            self._filled(cast(int, more), constraints, offered)
+            self._fill(cast(int, count), constraints, offered)
             return duplicate(cast(Selection, loop.open))
-        return self.recorder.ask(most, offered, more)[1]
+        return self.recorder.ask(most, offered, count, whole=exactly is not None)[1]
 
     @one_at_a_time
     def plan(self, selection: Selection | ArrayLike) -> Selection:
@@ -671,13 +669,13 @@ class Bandit(Readable):
 
         self.recorder.maximize(find, count)
 
-    def _filled(self, count: int, constraints: tuple[Constraint, ...], offered: Tensor | None) -> Selection:
-        """Exactly `count` additional picks per row, under constraints on all open picks."""
+    def _fill(self, count: int, constraints: tuple[Constraint, ...], offered: Tensor | None) -> None:
+        """Open exactly `count` additional picks per row, under constraints on all open picks."""
         message = "constraints are on arms, and a box has none: leave out within=, or pass arms."
         require(self.loop.state.box is None, message, UnsupportedError)
         shape = (*self.batch_shape, self.loop.num_arms)
         free = torch.ones(shape, dtype=torch.bool, device=self.device) if offered is None else offered.expand(shape)
-        return fill_within(self.recorder, count, constraints, free, self.loop.state.rows.first)
+        fill_within(self.recorder, count, constraints, free, self.loop.state.rows.first)
 
     def _of_now(self, selection: Any) -> Any:
         """A selection with the indices of the present arms, if it was made before `set_arms_`."""

@@ -165,7 +165,7 @@ def test_a_journal_that_is_a_symbolic_link_stays_one(tmp_path: Path, monkeypatch
     assert kept == tmp_path / "disk" / "file.before-1"
     assert not kept.is_symlink()
     c.close()
-    values = campaign(journal=tmp_path / "lab")._records.outcomes[0].values
+    values = campaign(journal=tmp_path / "lab")._records.values
     assert (41.0 in values, WRONG in values) == (True, False)
     assert WRONG in Records.of(Journal(kept), [""], 1.0).values
 
@@ -181,7 +181,7 @@ def test_a_result_before_a_loaded_state_cannot_be_corrected(tmp_path: Path):
     assert (tmp_path / "lab").read_bytes() == before
     c.tell(pd.DataFrame({"id": ["059"], "yield": [WRONG + 1]}))
     c.correct("059", 12.5, was=WRONG + 1)
-    assert 12.5 in c._records.outcomes[0].values
+    assert 12.5 in c._records.values
 
 
 def test_a_correction_prints_both_results(tmp_path: Path):
@@ -199,7 +199,7 @@ def test_results_of_yes_and_no_are_corrected_by_booleans(tmp_path: Path):
     c.tell(frame()[:4][["id"]].assign(**{"yield": ["yes", "no", "yes", "no"]}))
     assert str(c.correct("000", False, was=True)).startswith("000 is corrected: 1 before, 0 now. ")
     assert str(c.correct("001", np.bool_(True))).startswith("001 is corrected: 0 before, 1 now. ")
-    assert c._records.outcomes[0].measured() == {0: [0.0], 1: [1.0], 2: [1.0], 3: [0.0]}
+    assert c._records.by_row(0) == {0: [0.0], 1: [1.0], 2: [1.0], 3: [0.0]}
 
 
 @pytest.mark.exhaustive
@@ -243,7 +243,7 @@ def test_what_cannot_be_corrected_leaves_the_campaign_as_it_was(tmp_path: Path):
     c = campaign(journal=tmp_path / "lab")
     name, _ = played(c, 0)
     before, bandit, told = (tmp_path / "lab").read_bytes(), c.bandit, c.bandit.pulls.clone()
-    unmeasured = next(i for i in frame()["id"] if int(i) not in c._records.outcomes[0].measured())
+    unmeasured = next(i for i in frame()["id"] if int(i) not in c._records.by_row(0))
     for wrong_call, message in (
         (lambda: c.correct("999", 1.0), "id: '999' is not among the candidates.$"),
         (lambda: c.correct("8", 1.0), "id: '8' is not among the candidates. Does it mean '008'"),
@@ -285,8 +285,8 @@ def test_a_correction_that_fails_half_way_is_undone(error: BaseException, tmp_pa
     pd.testing.assert_frame_equal(c.best(3), expected)
     c.tell(measured(c.ask(2)))
     c.correct(name, 41.0, was=WRONG)
-    assert WRONG not in c._records.outcomes[0].values
-    assert 41.0 in c._records.outcomes[0].values
+    assert WRONG not in c._records.values
+    assert 41.0 in c._records.values
 
 
 def test_a_folder_that_cannot_be_synced_keeps_the_earlier_journal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -302,7 +302,7 @@ def test_a_folder_that_cannot_be_synced_keeps_the_earlier_journal(tmp_path: Path
         with pytest.raises(DataError, match="can't be replaced: no sync"):
             c.correct(name, 41.0, was=WRONG)
     assert (tmp_path / "lab").read_bytes() == before
-    assert WRONG in c._records.outcomes[0].values
+    assert WRONG in c._records.values
     assert not (tmp_path / "lab.before-1").exists()
     assert c.correct(name, 41.0, was=WRONG).kept.name == "lab.before-1"
 
@@ -321,12 +321,12 @@ def test_a_journal_that_another_process_opened_meanwhile_is_not_replaced(tmp_pat
     with pytest.raises(StateError, match="is in use by another process"):
         c.correct(name, 41.0, was=WRONG)
     (other,) = others
-    assert 41.0 in other._records.outcomes[0].values
+    assert 41.0 in other._records.values
     other.tell(pd.DataFrame({"id": ["059"], "yield": [12.5]}))
     with pytest.raises(StateError, match="closed"):
         c.tell(pd.DataFrame({"id": ["058"], "yield": [12.5]}))
     other.close()
-    values = campaign(journal=tmp_path / "lab")._records.outcomes[0].values
+    values = campaign(journal=tmp_path / "lab")._records.values
     assert (41.0 in values, WRONG in values, values[-1]) == (True, False, 12.5)
 
 
@@ -351,10 +351,10 @@ def test_a_kill_leaves_the_journal_before_or_after_the_correction(step: str, tmp
         os._exit(0)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 3
     c = campaign(journal=tmp_path / "lab")
-    assert WRONG in c._records.outcomes[0].values
+    assert WRONG in c._records.values
     c.correct(name, 41.0, was=WRONG)
-    assert WRONG not in c._records.outcomes[0].values
-    assert 41.0 in c._records.outcomes[0].values
+    assert WRONG not in c._records.values
+    assert 41.0 in c._records.values
 
 
 # ---------------------------------------------------------------------- several outcomes
@@ -456,13 +456,13 @@ def test_a_value_that_was_corrected_in_the_file_is_said_to_count_beside_the_wron
     assert c.tell(tmp_path / "plate.csv").notes == ()
     plate.assign(**{"yield": [1.5, WRONG, 2.5]}).to_csv(tmp_path / "plate.csv", index=False)
     assert c.tell(tmp_path / "plate.csv").notes == (), "it does not count again"
-    assert c._records.outcomes[0].measured()[int(name)] == [9.5]
+    assert c._records.by_row(0)[int(name)] == [9.5]
     c.close()
     # The same of a value of the table, where a campaign goes on.
     table.assign(**{"yield": table["yield"].replace(7.0, 8.5)}).to_csv(tmp_path / "table.csv", index=False)
     with pytest.warns(DiagnosticWarning, match="'050' was told as 7 before, and is 8.5 now: both count"):
         c = campaign(tmp_path / "table.csv", journal=tmp_path / "lab")
-    assert c._records.outcomes[0].measured()[50] == [7.0, 8.5]
+    assert c._records.by_row(0)[50] == [7.0, 8.5]
 
 
 def test_an_outcome_that_was_corrected_in_the_file_is_said_to_count_beside_the_wrong_one(tmp_path: Path):
@@ -521,7 +521,7 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     assert run("correct", "004", "none").startswith("004 is corrected: 4 before, none now. The")
     assert run("correct", "005", "failed", "--was", "5").startswith("005 is corrected: 5 before, failed now. The")
     c = tb.Campaign(journal="campaign/journal")
-    assert c._records.outcomes[0].measured() == {
+    assert c._records.by_row(0) == {
         0: [0.0],
         1: [1.0],
         2: [2.0],
@@ -531,7 +531,7 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         8: [8.0],
         9: [9.0],
     }
-    assert c._records.outcomes[0].failed() == [5]
+    assert c._records.failed_rows() == [5]
     assert "10 rows had been told before" in run("tell", "results.csv") if c.close() is None else ""
 
 

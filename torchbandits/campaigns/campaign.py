@@ -605,19 +605,19 @@ class Campaign(Readable):
         blocks = None if results.block is None else results.block[some]
         rows, values, lost = rows[some], np.where(new, values, np.nan)[some], lost[some]
         repeated = most_repeated(self._records.rows)
-        earlier = [record.values_measured() for record in self._records.outcomes]
+        earlier = [self._records.measured(j) for j in range(len(self.outcomes))]
         succeeded = self._succeeded(rows[~lost])
         unasked = self._unasked(rows[~lost])
         notes += self._without_block(blocks is not None, any(earlier), not lost.all())
         self._learn(rows, values, noise, blocks)
         notes += succeeded
-        for record, before, told in zip(self._records.outcomes, earlier, values.T, strict=True):
-            notes += far_off(before, told, self._pool.ids.of(rows), record.name)
+        for name, before, told in zip(self._names, earlier, values.T, strict=True):
+            notes += far_off(before, told, self._pool.ids.of(rows), name)
         notes += self._failing(rows[lost])
         if repeated is None and most_repeated(self._records.rows) is not None:
             notes += self._repetition()
-        for name, record in zip(self.outcomes, self._records.outcomes, strict=True):
-            every = record.values_measured()
+        for j, name in enumerate(self.outcomes):
+            every = self._records.measured(j)
             if len(every) >= _CONSTANT and min(every) == max(every):
                 notes.append(
                     f"All {len(every):,} values of {name!r} so far are {every[0]:g}: nothing can be learned from a constant. "
@@ -628,8 +628,8 @@ class Campaign(Readable):
     def _changed(self, rows: NDArray[np.int64], values: NDArray[np.float64], new: NDArray[np.bool_]) -> list[str]:
         """A sentence for each outcome with other values than those that were told before; `new` as for `changed`."""
         notes, ids = list[str](), self._pool.ids.of(rows)
-        for record, told, own in zip(self._records.outcomes, values.T, new.T, strict=True):
-            notes += changed(record, rows, told, own, ids)
+        for j, name in enumerate(self._names):
+            notes += changed(name, self._records.by_row(j), rows, values[:, j], new[:, j], ids)
         return notes
 
     def _usual_noise(self) -> NDArray[np.float64]:
@@ -1085,14 +1085,16 @@ class Campaign(Readable):
 
     def _together(self) -> float:
         """See `Explanation.together`."""
-        state, records = self._bandit.loop.state, self._records.outcomes[0]
+        state, records = self._bandit.loop.state, self._records
         if not self._bandit.policy.takes_blocks or self._blocked or not isinstance(state, GaussianState):
             return 0.0
-        told = [place for place, value in enumerate(records.values) if not math.isnan(value)]
-        index = self._arms.there(torch.tensor([records.rows[place] for place in told]))
-        values, numbers = ([own[place] for place in told] for own in (records.values, self._records.numbers))
-        rewards, block = (torch.tensor(own, dtype=torch.float64) for own in (values, numbers))
-        return told_together(state.posterior, state.rows.points(index), self._arms.there(rewards), self._arms.there(block))
+        values = records.values[:, 0]
+        told = ~np.isnan(values)
+        index, rewards, block = (
+            self._arms.there(torch.from_numpy(own[told]))
+            for own in (np.array(records.rows, np.int64), values, np.array(records.numbers, np.float64))
+        )
+        return told_together(state.posterior, state.rows.points(index), rewards, block)
 
     def _explanation(self, where: Any = None) -> Explanation:
         """`explain` without a look at what was told together."""
@@ -1363,7 +1365,7 @@ class Campaign(Readable):
 
     def _predicted(self) -> page.Predicted | None:
         """Each measured row, predicted from all others."""
-        values = self._records.outcomes[0].measured()
+        values = self._records.by_row(0)
         measured: dict[int, list[float]] = {}
         for entry, told in zip(self._arms.entries(list(values)).tolist(), values.values(), strict=True):
             measured.setdefault(entry, []).extend(told)
@@ -1400,9 +1402,9 @@ class Campaign(Readable):
     def _with_results(self, rows: NDArray[np.int64]) -> pd.DataFrame:
         """Rows as `_described`, with the average of the values told of each outcome, and the number of evaluations."""
         frame, times = self._described(rows), np.zeros(len(rows), np.int64)
-        for record in self._records.outcomes:
-            values = record.measured()
-            frame[self._pool.own(f"{record.name} {MEASURED}" if record.name else MEASURED)] = averages(rows, values)
+        for j, name in enumerate(self._names):
+            values = self._records.by_row(j)
+            frame[self._pool.own(f"{name} {MEASURED}" if name else MEASURED)] = averages(rows, values)
             times = np.maximum(times, [len(values.get(row, [])) for row in rows.tolist()])
         frame[self._pool.own(TIMES)] = times
         return frame

@@ -488,8 +488,8 @@ class OutcomeCampaign(Campaign):
         rule = policy.engine.from_data if isinstance(policy, Joint) else None
         if rule is None or self.columns.molecules is not None:
             return ""
-        told = zip(self.outcomes, rule.knows_noise(state).tolist(), self._records.outcomes, strict=True)
-        unsure = [name for name, known, own in told if not known and len(own.measured()) >= _FEW]
+        known = rule.knows_noise(state).tolist()
+        unsure = [name for j, name in enumerate(self.outcomes) if not known[j] and len(self._records.by_row(j)) >= _FEW]
         if not unsure:
             return ""
         *others, last = unsure

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import itertools
 import math
 import operator
 import os
@@ -35,8 +36,6 @@ else:
 MOST_NAMED = 5
 YES_OR_NO = {"true": 1.0, "yes": 1.0, "false": 0.0, "no": 0.0}
 """Words that are results if a column has no others."""
-Key = tuple[int, float | None]
-"""A row and its value; None where the evaluation failed."""
 
 _COMMA = re.compile(r"[+-]?\d+,\d+([eE][+-]?\d+)?")
 # A whole number of many digits as spreadsheet programs write it.
@@ -376,18 +375,23 @@ def copied(rows: NDArray[np.int64], values: NDArray[np.float64], new: NDArray[np
 
 
 def changed(
-    record: Record, rows: NDArray[np.int64], values: NDArray[np.float64], new: NDArray[np.bool_], ids: Sequence[str]
+    outcome: str,
+    before: Mapping[int, Sequence[float]],
+    rows: NDArray[np.int64],
+    values: NDArray[np.float64],
+    new: NDArray[np.bool_],
+    ids: Sequence[str],
 ) -> list[str]:
     """A sentence if rows have other values than those that were told before, as in a file in which a value was corrected.
 
     Args:
-        record: The results that were told before.
+        outcome: The outcome; empty if there is only one.
+        before: The values that were told before, by row.
         rows, values: The results that are given now, NaN where the evaluation failed.
         new: Those that count, and that no open row waits for.
         ids: The id of each.
     """
-    outcome = record.name
-    before, pairs = record.measured(), list(zip(rows.tolist(), values.tolist(), strict=True))
+    pairs = list(zip(rows.tolist(), values.tolist(), strict=True))
     given, other = set(pairs), []
     for place in np.flatnonzero(new & ~np.isnan(values)).tolist():
         row, value = pairs[place]
@@ -453,85 +457,29 @@ Cell = tuple[int, int | None, float | None]
 
 
 @dataclass
-class Record:
-    """All results of one outcome, failed evaluations included.
-
-    Attributes:
-        name: The outcome, if there are several.
-        counts: Number of times that each value of each row was told, also of values that were corrected later.
-        rows, values: One entry per result in the order told; user's units, NaN where the evaluation failed.
-    """
-
-    name: str = ""
-    counts: Counter[Key] = field(default_factory=Counter)
-    rows: list[int] = field(default_factory=list)
-    values: list[float] = field(default_factory=list)
-
-    def add(self, rows: Sequence[int], values: NDArray[np.float64], earlier: Sequence[Call] = ()) -> None:
-        """Add the results of one call, and what they were before each correction: a file with these is known as well."""
-        versions = [Counter(_keys(*version)) for version in (*earlier, (rows, values))]
-        self.counts += functools.reduce(operator.or_, versions)
-        self.rows += rows
-        self.values += values.tolist()
-
-    def new(self, rows: Sequence[int], values: NDArray[np.float64], opened: Sequence[int] = ()) -> NDArray[np.bool_]:
-        """Mask of the results that were not told before.
-
-        If a value is given k times and was told j times, the last k − j are new. If all rows are `opened`, each at least as
-        often as it is given, the results answer an ask and are new.
-        """
-        if Counter(rows) <= Counter(opened):
-            return np.ones(len(rows), bool)
-        here: Counter[Key] = Counter()
-        kept = []
-        for key in _keys(rows, values):
-            here[key] += 1
-            kept.append(here[key] > self.counts[key])
-        return np.array(kept, bool)
-
-    def measured(self) -> dict[int, list[float]]:
-        """The values of each row with at least one value."""
-        found: dict[int, list[float]] = {}
-        for row, value in zip(self.rows, self.values, strict=True):
-            if not math.isnan(value):
-                found.setdefault(row, []).append(value)
-        return found
-
-    def values_measured(self) -> list[float]:
-        """All values, in the order told."""
-        return [value for value in self.values if not math.isnan(value)]
-
-    def failed(self) -> list[int]:
-        """The row of each failed evaluation."""
-        return [row for row, value in zip(self.rows, self.values, strict=True) if math.isnan(value)]
-
-
-def _keys(rows: Sequence[int], values: NDArray[np.float64]) -> list[Key]:
-    return [(row, None if math.isnan(value) else value) for row, value in zip(rows, values.tolist(), strict=True)]
-
-
-@dataclass
 class Records:
     """All results of a campaign with k outcomes.
 
     Attributes:
-        outcomes: The record of each outcome; all hold the failed evaluations, in which no outcome was measured.
+        names: The outcomes; the name of a single objective is empty.
         rows: One row of the table per result, in the order told.
         told: Results in the same order, `k` numbers each, NaN where not measured.
         numbers: The number of the call of each of them, from 1.
         calls: The cells of each call, and those before each correction, with the number of times that each was told.
+        times: Number of times that each cell was told by all calls; a cell that a correction left as it was counts once.
     """
 
-    outcomes: tuple[Record, ...]
+    names: tuple[str, ...]
     rows: list[int] = field(default_factory=list)
     told: list[NDArray[np.float64]] = field(default_factory=list)
     numbers: list[int] = field(default_factory=list)
     calls: list[Counter[Cell]] = field(default_factory=list)
+    times: Counter[Cell] = field(default_factory=Counter)
 
     @classmethod
     def of(cls, journal: Journal | None, names: Sequence[str], sign: float) -> Records:
         """The records of a journal, whose rewards have this sign; empty ones without. Cost: a pass over it."""
-        records = cls(tuple(map(Record, names)))
+        records = cls(tuple(names))
         for line in () if journal is None else journal.records():
             if line["kind"] == "tell":
                 now, *earlier = ((rows.tolist(), sign * told) for rows, told in versions_of(line, len(names)))
@@ -541,28 +489,35 @@ class Records:
     @property
     def values(self) -> NDArray[np.float64]:
         """Results `n x k` in the order told."""
-        return np.array(self.told).reshape(-1, len(self.outcomes))
+        return np.array(self.told).reshape(-1, len(self.names))
 
     def add(self, rows: Sequence[int], values: NDArray[np.float64], earlier: Sequence[Call] = ()) -> None:
-        """Add the results of one call, `n x k`, and what they were before each correction."""
-        calls = ((rows, values), *earlier)
-        for j, record in enumerate(self.outcomes):
-            now, *before = (_of_outcome(j, *call)[1:] for call in calls)
-            record.add(*now, before)
+        """Add the results of one call, `n x k`, and what they were before each correction: a file with these is known too."""
+        versions = [_cells(*call) for call in ((rows, values), *earlier)]
+        self.times += functools.reduce(operator.or_, versions)
+        self.calls += versions
         self.rows += rows
         self.told += list(values)
         self.numbers += [1 + max(self.numbers, default=0)] * len(rows)
-        self.calls += [_cells(*call) for call in calls]
 
     def new(self, rows: Sequence[int], values: NDArray[np.float64], opened: Sequence[int] = ()) -> NDArray[np.bool_]:
-        """Mask of the values that were not told before, `n x k`, by the rules of `Record.new` for each outcome; a failed
-        evaluation is new if it is so for any outcome. Results that one call told before are no answer to another ask."""
+        """Mask of the values that were not told before, `n x k`, by these rules for each outcome.
+
+        If a value is given k times and was told j times, the last k − j are new. If all its rows are `opened`, each at least as
+        often as it is given, the results answer an ask and are new; but results that one call told before are no answer to
+        another ask. A failed evaluation is new if it is so for any outcome.
+        """
         if len(opened) and self._told_in_one_call(_cells(rows, values)):
             opened = ()
-        found = np.zeros(values.shape, bool)
-        for j, record in enumerate(self.outcomes):
-            places, own, told = _of_outcome(j, rows, values)
-            found[places, j] = record.new(own, told, opened)
+        found, measured = np.zeros(values.shape, bool), ~np.isnan(values)
+        for j in range(len(self.names)):
+            places = np.flatnonzero(measured[:, j] | ~measured.any(axis=1)).tolist()
+            answers = Counter(rows[place] for place in places) <= Counter(opened)
+            here = Counter[Cell]()
+            for place in places:
+                cell = (rows[place], j, float(values[place, j])) if measured[place, j] else (rows[place], None, None)
+                here[cell] += 1
+                found[place, j] = answers or here[cell] > self.times[cell]
         return found
 
     def _told_in_one_call(self, cells: Counter[Cell]) -> bool:
@@ -576,27 +531,29 @@ class Records:
             if cells == (call if len(given) == 1 else Counter({cell: n for cell, n in call.items() if cell[1] in given})):
                 return True
             values = Counter({cell: n for cell, n in call.items() if cell[1] is not None})
-            if self.outcomes[0].name and values and values <= cells:
+            if self.names[0] and values and values <= cells:
                 return True
         return False
 
+    def by_row(self, j: int) -> dict[int, list[float]]:
+        """The values of outcome j by row, for the rows with at least one."""
+        found: dict[int, list[float]] = {}
+        for row, value in zip(self.rows, self.values[:, j].tolist(), strict=True):
+            if not math.isnan(value):
+                found.setdefault(row, []).append(value)
+        return found
+
+    def measured(self, j: int) -> list[float]:
+        """All values of outcome j, in the order told."""
+        return [value for value in self.values[:, j].tolist() if not math.isnan(value)]
+
     def measured_rows(self) -> list[int]:
         """The rows with any measured outcome, in the order told."""
-        some = (row for row, told in zip(self.rows, self.told, strict=True) if not np.isnan(told).all())
-        return list(dict.fromkeys(some))
+        return list(dict.fromkeys(itertools.compress(self.rows, np.any(~np.isnan(self.values), axis=1))))
 
     def failed_rows(self) -> list[int]:
-        """The row of each failed evaluation."""
-        return self.outcomes[0].failed()
-
-
-def _of_outcome(
-    j: int, rows: Sequence[int], values: NDArray[np.float64]
-) -> tuple[NDArray[np.int64], list[int], NDArray[np.float64]]:
-    """The results of one outcome, failed evaluations included: their places, rows and values."""
-    measured = ~np.isnan(values)
-    places = np.flatnonzero(measured[:, j] | ~measured.any(axis=1))
-    return places, [rows[place] for place in places.tolist()], values[places, j]
+        """The row of each failed evaluation, in which no outcome was measured."""
+        return list(itertools.compress(self.rows, np.all(np.isnan(self.values), axis=1)))
 
 
 def _cells(rows: Sequence[int], values: NDArray[np.float64]) -> Counter[Cell]:

@@ -110,7 +110,7 @@ def labels_of(name: str, table: Table, column: str) -> Tensor:
 
     Cost: a pass over the column.
     """
-    _check_columns(name, table, [column])
+    _check_column(name, table, column)
     cells = pd.concat([batch.column(0).to_pandas() for batch in table.batches([column])], ignore_index=True)
     return torch.from_numpy(pd.factorize(cells, use_na_sentinel=False)[0].astype(np.int64))
 
@@ -128,7 +128,7 @@ def values_of(name: str, table: Table, column: str) -> Tensor:
 
     Cost: two passes over the column.
     """
-    _check_columns(name, table, [column])
+    _check_column(name, table, column)
     found = survey(table, [column])[column]
     require(found.numeric, f"{name}: {no_number(found, 'correct it')}")
     values = numbers(table, column)
@@ -170,7 +170,7 @@ def _one_of(name: str, table: Table, column: str, value: Any) -> Any:
 
 
 def _equal(name: str, table: Table, column: str, value: Any) -> Any:
-    _check_columns(name, table, [column])
+    _check_column(name, table, column)
     if value is None:
         empty = (pc.is_null(batch.column(0), nan_is_null=True) for batch in table.batches([column]))
         return np.concatenate([cells.to_numpy(zero_copy_only=False) for cells in empty])
@@ -433,7 +433,6 @@ def _localize_(side: ast.expr, zone: datetime.tzinfo | None) -> None:
                 part.value = str(date.tz_localize(zone, ambiguous=True, nonexistent="shift_forward"))
 
 
-def _check_columns(name: str, table: Table, columns: list[str]) -> None:
+def _check_column(name: str, table: Table, column: str) -> None:
     names = table.schema.names
-    for column in columns:
-        require(column in names, f"{name}: {table.name} has no column {column!r}.{nearest(column, names)}")
+    require(column in names, f"{name}: {table.name} has no column {column!r}.{nearest(column, names)}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv as plain_csv
 import io
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
@@ -14,7 +15,7 @@ import numpy as np
 
 from torchbandits.checks import check_regular
 from torchbandits.display import count
-from torchbandits.errors import DataError, require
+from torchbandits.errors import ArgumentError, DataError, TorchBanditsError, require
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -105,8 +106,7 @@ def _detected(path: Path, text: str, commas: bool = False) -> Dialect:
     nameless = f"{path}, line {line}: column {', '.join(unnamed[:5])} has no name, and the first line must name all columns"
     require(not unnamed, f"{nameless}: delete titles above the table.", DataError)
     header = header[:width]
-    twice = sorted({name for name in header if header.count(name) > 1})
-    require(not twice, f"{path} has more than one column {', '.join(map(repr, twice))}: rename all but one.", DataError)
+    check_distinct(path, header, DataError)
     return Dialect(delimiter, _decimal(path, delimiter, rows[1:], commas), tuple(header), line - 1)
 
 
@@ -211,7 +211,7 @@ def read_csv(path: Path, texts: Sequence[str] = ()) -> pa.Table:
             path,
             read_options=csv.ReadOptions(skip_rows=found.skipped),
             parse_options=csv.ParseOptions(delimiter=found.delimiter, newlines_in_values=True),
-            convert_options=conversion(texts, found.decimal),
+            convert_options=_conversion(texts, found.decimal),
         )
     except (OSError, pa.ArrowException):
         table = _read_evened(path, texts)
@@ -236,14 +236,8 @@ def _read_evened(path: Path, texts: Sequence[str]) -> pa.Table:
         line, cells = next(short, (0, 0))
     message = f"{path}, line {line}, has {count(cells, 'cell')}, the header {len(found.header)}: fill in the row, or delete it."
     require(not line, message, DataError)
-    written = io.StringIO(newline="")
-    plain_csv.writer(written).writerows([evened.frame.columns, *evened.frame.itertuples(index=False)])
     try:
-        return csv.read_csv(
-            io.BytesIO(written.getvalue().encode()),
-            parse_options=csv.ParseOptions(newlines_in_values=True),
-            convert_options=conversion(texts, evened.decimal),
-        )
+        return typed([evened.frame.columns, *evened.frame.itertuples(index=False)], texts, evened.decimal)
     except pa.ArrowException as error:
         raise DataError(f"{path} can't be read: {error}") from error
 
@@ -290,7 +284,24 @@ def form_of(path: Path, table: pa.Table) -> Form:
     return Form(";", "." if pointed else ",", mark)
 
 
-def conversion(texts: Sequence[str], decimal: str) -> csv.ConvertOptions:
+def typed(rows: Iterable[Iterable[str]], texts: Sequence[str], decimal: str) -> pa.Table:
+    """A header and rows of texts as a table, in which each column has the type that it would have in a CSV file."""
+    written = io.StringIO(newline="")
+    plain_csv.writer(written, quoting=plain_csv.QUOTE_ALL).writerows(rows)
+    return csv.read_csv(
+        io.BytesIO(written.getvalue().encode()),
+        parse_options=csv.ParseOptions(newlines_in_values=True),
+        convert_options=_conversion(texts, decimal),
+    )
+
+
+def check_distinct(name: object, columns: Sequence[str], error: type[TorchBanditsError] = ArgumentError) -> None:
+    """Refuse two columns of one name in a table of this name."""
+    twice = sorted(column for column, times in Counter(columns).items() if times > 1)
+    require(not twice, f"{name} has more than one column {', '.join(map(repr, twice))}: rename all but one.", error)
+
+
+def _conversion(texts: Sequence[str], decimal: str) -> csv.ConvertOptions:
     """The conversion of cells to values: those of `texts` stay texts, other columns have the type that fits all their cells."""
     return csv.ConvertOptions(
         column_types={name: pa.string() for name in texts},

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate
 from pathlib import Path
@@ -15,7 +14,7 @@ from numpy.typing import NDArray
 
 from torchbandits.checks import check_regular
 from torchbandits.errors import ArgumentError, DataError, require
-from torchbandits.tabular.spreadsheets import line_of, read_csv
+from torchbandits.tabular.spreadsheets import check_distinct, line_of, read_csv
 from torchbandits.tabular.workbooks import WORKBOOK, read_workbook
 
 if TYPE_CHECKING:
@@ -214,15 +213,9 @@ def as_table(name: str, value: Any, texts: Sequence[str] = (), ids: str | None =
         ArgumentError: If `value` is no table, has no rows, or has two columns of one name.
     """
     found = _opened(name, value, texts, ids)
-    _check_names(found.name, found.schema.names)
+    check_distinct(found.name, found.schema.names)
     require(found.count > 0, f"{found.name} has no rows.")
     return found
-
-
-def _check_names(name: str, names: Sequence[str]) -> None:
-    """Refuse two columns of one name."""
-    twice = sorted(column for column, times in Counter(names).items() if times > 1)
-    require(not twice, f"{name} has more than one column {', '.join(map(repr, twice))}: rename all but one.")
 
 
 def _opened(name: str, value: Any, texts: Sequence[str], ids: str | None) -> Table:
@@ -285,7 +278,7 @@ def _of_pandas(name: str, frame: Any, ids: str | None) -> Table:
     flat = frame.index.nlevels == frame.columns.nlevels == 1
     require(flat, f"{name} has an index or columns of several levels: reset_index(), and give each column one name.")
     names = [str(column) for column in frame.columns]
-    _check_names(name, names)
+    check_distinct(name, names)
     other = ids in names if ids is not None else any(column.strip().casefold() == "id" for column in names)
     counts = isinstance(frame.index, pd.RangeIndex) and frame.index.name is None
     index = None if counts or other else str(frame.index.name or ids or "id")

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import csv as plain_csv
 import datetime
-import io
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,17 +13,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from torchbandits.errors import DataError, require
-from torchbandits.tabular.spreadsheets import conversion
+from torchbandits.tabular.spreadsheets import check_distinct, typed
 
 if TYPE_CHECKING:
     import openpyxl
     import pandas as pd
     import pyarrow as pa
-    from pyarrow import csv
 else:
-    from torchbandits.tabular.extras import csv, openpyxl
+    from torchbandits.tabular.extras import openpyxl
     from torchbandits.tabular.extras import pandas as pd
-    from torchbandits.tabular.extras import pyarrow as pa
 
 WORKBOOK = (".xlsx", ".xlsm")
 Row = tuple[int, Sequence[Any]]
@@ -68,18 +64,10 @@ def read_workbook(path: Path, ids: str | None) -> tuple[pa.Table, NDArray[np.int
     )
     require(not unnamed, f"{nameless}: delete titles above the table.", DataError)
     names = [str(name) for name in header]
-    twice = sorted({name for name in names if names.count(name) > 1})
-    require(not twice, f"{path} has more than one column {', '.join(map(repr, twice))}: rename all but one.", DataError)
+    check_distinct(path, names, DataError)
     texts = [name for name in names if name == ids or (ids is None and name.strip().casefold() == "id")]
-    written = io.StringIO(newline="")
-    table = [[*map(_text, cells), *[""] * (width - len(cells))] for cells in (names, *(cells for _, cells in rows))]
-    plain_csv.writer(written, quoting=plain_csv.QUOTE_ALL).writerows(table)
-    read = csv.read_csv(
-        io.BytesIO(written.getvalue().encode()),
-        parse_options=csv.ParseOptions(newlines_in_values=True),
-        convert_options=conversion(texts, "."),
-    )
-    return read, np.array([number for number, _ in rows], np.int64)
+    lines = [[*map(_text, cells), *[""] * (width - len(cells))] for cells in (names, *(cells for _, cells in rows))]
+    return typed(lines, texts, "."), np.array([number for number, _ in rows], np.int64)
 
 
 def check_computed(path: Path) -> None:

@@ -11,8 +11,8 @@ import pandas as pd
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from torchbandits.campaigns.page import shown
-from torchbandits.experiments.page import MOST_PAIRS, STYLE, beaten_by_none, escape, indicators, inline, trade_offs
+from torchbandits.campaigns.page import pending_and_columns, shown
+from torchbandits.experiments.page import MOST_PAIRS, beaten_by_none, document, escape, image, indicators, trade_offs
 from torchbandits.experiments.printable import literal
 from torchbandits.figures import COLORS, tidy
 from torchbandits.files import write_text
@@ -97,7 +97,6 @@ def write_outcomes(page: OutcomePage, path: Path) -> None:
 def html(page: OutcomePage) -> str:
     """The page as HTML."""
     features = set(page.columns["column"])
-    opened = shown(page.opened, features) if len(page.opened) else "<p>No row is pending: ask for the next rows.</p>"
     several = len(page.objectives) > 1
     front = shown(page.front[:MOST_FRONT], features)
     if not len(page.front):
@@ -107,20 +106,15 @@ def html(page: OutcomePage) -> str:
             f"<p>The first {MOST_FRONT} of {len(page.front):,} rows: front() has them all (torchbandits campaign front).</p>"
         )
     front = (f"<p>{escape(page.doubt)}</p>" if page.doubt else "") + front
-    figures = "".join(f'<img alt="{escape(alt)}" src="{inline(figure)}">' for alt, figure in pictures(page).items())
-    matter = "" if page.relevance is None else f'<img alt="columns that matter" src="{inline(page.relevance)}">'
+    figures = "".join(image(alt, figure) for alt, figure in pictures(page).items())
+    matter = "" if page.relevance is None else image("columns that matter", page.relevance)
     parts = [
-        f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{escape(page.title)}</title>',
-        f'<meta name="viewport" content="width=device-width"><style>{STYLE}</style></head><body>',
-        f'<h1>{escape(page.title)}</h1><p class="facts">{escape(page.facts)}</p>',
         f'<h2>Trade-offs and progress</h2><div class="figures">{figures}</div>',
         f"<h2>{'The front: rows that no other row is expected to beat' if several else 'Best rows'}</h2>{front}",
         f"<h2>What was learned</h2>{''.join(f'<p>{escape(line)}</p>' for line in page.explained)}{matter}",
-        f"<h2>Pending rows</h2>{opened}",
-        f"<h2>How the columns were taken</h2>{shown(page.columns)}",
-        "</body></html>\n",
+        pending_and_columns(page.opened, page.columns),
     ]
-    return "".join(parts)
+    return document(page.title, page.facts, parts)
 
 
 def pictures(page: OutcomePage) -> dict[str, Figure]:

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from torchbandits.display import within
-from torchbandits.experiments.page import STYLE, escape, inline, table
+from torchbandits.experiments.page import document, escape, image, table
 from torchbandits.experiments.printable import literal
 from torchbandits.figures import COLORS, tidy
 from torchbandits.files import write_text
@@ -78,20 +78,21 @@ def write_campaign(page: CampaignPage, path: Path) -> None:
 def html(page: CampaignPage) -> str:
     """The page as HTML."""
     features = set(page.columns["column"])
-    opened = shown(page.opened, features) if len(page.opened) else "<p>No row is pending: ask for the next rows.</p>"
     explained = "".join(f"<p>{escape(line)}</p>" for line in page.explained)
     parts = [
-        f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{escape(page.title)}</title>',
-        f'<meta name="viewport" content="width=device-width"><style>{STYLE}</style></head><body>',
-        f'<h1>{escape(page.title)}</h1><p class="facts">{escape(page.facts)}</p>',
         f'<h2>Recommended row</h2><div class="wide facing">{facing(page.best, features)}</div>{explained}',
         f'<h2>Progress and what was learned</h2><div class="figures">{pictures(page)}</div>{held(page.predicted)}',
         f"<h2>Best rows</h2>{shown(page.best, features)}",
-        f"<h2>Pending rows</h2>{opened}",
-        f"<h2>How the columns were taken</h2>{shown(page.columns)}",
-        "</body></html>\n",
+        pending_and_columns(page.opened, page.columns),
     ]
-    return "".join(parts)
+    return document(page.title, page.facts, parts)
+
+
+def pending_and_columns(opened: pd.DataFrame, columns: pd.DataFrame) -> str:
+    """The last parts of the page of a campaign: tables of the pending rows, and of the decisions on columns."""
+    none = "<p>No row is pending: ask for the next rows.</p>"
+    rows = shown(opened, set(columns["column"])) if len(opened) else none
+    return f"<h2>Pending rows</h2>{rows}<h2>How the columns were taken</h2>{shown(columns)}"
 
 
 def facing(best: pd.DataFrame, features: Collection[str]) -> str:
@@ -108,7 +109,7 @@ def pictures(page: CampaignPage) -> str:
         figures[f"predicted against measured {page.objective}"] = compared(page.predicted, page.objective)
     if page.relevance is not None:
         figures["features that matter"] = page.relevance
-    return "".join(f'<img alt="{escape(alt)}" src="{inline(figure)}">' for alt, figure in figures.items())
+    return "".join(image(alt, figure) for alt, figure in figures.items())
 
 
 def held(predicted: Predicted | None) -> str:

@@ -340,7 +340,7 @@ def page_of_history(history: History, name: str, share: float | None = None) -> 
 
 def html(page: Page) -> str:
     """The page as HTML text."""
-    figures = "".join(f'<img alt="{escape(alt)}" src="{inline(figure)}">' for alt, figure in (*page.fronts, *drawn(page)))
+    figures = "".join(image(alt, figure) for alt, figure in (*page.fronts, *drawn(page)))
     configuration = "\n".join(map(escape, page.config.split("\n")))
     config = f"<h2>Configuration</h2><details><summary>resolved</summary><pre>{configuration}</pre></details>"
     best = "".join(f"<div><h3>{escape(label)}</h3>{best_table(page, place)}</div>" for place, label in enumerate(page.labels))
@@ -348,9 +348,6 @@ def html(page: Page) -> str:
     less = f" (for {escape(names)}, where smaller values are better, the lowest mean plus its standard error)" if names else ""
     since = f" since the arms changed after pull {page.moved:,}" if page.moved else ""
     parts = [
-        f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{escape(page.title)}</title>',
-        f'<meta name="viewport" content="width=device-width"><style>{STYLE}</style></head><body>',
-        f'<h1>{escape(page.title)}</h1><p class="facts">{escape(page.facts)}</p>',
         f"<p>{escape(page.said)}</p>" if page.said else "",
         f'<div class="wide">{table(page.headers, page.lines)}</div>',
         *(f'<p>{escape(one.caption)}</p><div class="wide">{table(one.headers, one.lines)}</div>' for one in page.compared),
@@ -359,9 +356,21 @@ def html(page: Page) -> str:
         f"error σ/√n{less}; σ is the standard deviation of all rewards about the means of their arms.</p>",
         f'<div class="tables">{best}</div>',
         config if page.config else "",
-        "</body></html>\n",
     ]
-    return "".join(parts)
+    return document(page.title, page.facts, parts)
+
+
+def document(title: str, facts: str, parts: Iterable[str]) -> str:
+    """A page as HTML text: its title, a line of facts below it, and parts, which are HTML already."""
+    return "".join(
+        [
+            f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>',
+            f'<meta name="viewport" content="width=device-width"><style>{STYLE}</style></head><body>',
+            f'<h1>{escape(title)}</h1><p class="facts">{escape(facts)}</p>',
+            *parts,
+            "</body></html>\n",
+        ]
+    )
 
 
 def escape(text: str) -> str:
@@ -429,8 +438,9 @@ def table(headers: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
     return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
 
-def inline(figure: Figure) -> str:
-    """A figure as a data URL of an SVG image."""
+def image(description: str, figure: Figure) -> str:
+    """A figure as an image in HTML, an SVG within the page."""
     file = io.BytesIO()
     figure.savefig(file, format="svg", metadata={"Date": None})
-    return f"data:image/svg+xml;base64,{base64.b64encode(file.getvalue()).decode()}"
+    data = base64.b64encode(file.getvalue()).decode()
+    return f'<img alt="{escape(description)}" src="data:image/svg+xml;base64,{data}">'

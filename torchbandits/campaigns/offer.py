@@ -70,19 +70,49 @@ class Offer:
         """
         more = len(rows) - len(self.excluded)
         if more:
-            mask = self._without(table, rows)
+            mask = self._mask(table, rows)
             if self._path is not None:
-                write_excluded(self._path, rows)
+                write_atomically(self._path, lambda temporary: np.save(temporary, rows))
             self.excluded, self.mask = rows, mask
         return more
 
     def among(self, table: Table) -> Tensor | None:
         """The mask of the rows of a table, such as a longer one, that are on offer; None for all."""
-        return self._without(table, self.excluded)
+        return self._mask(table, self.excluded)
 
-    def _without(self, table: Table, excluded: NDArray[np.int64]) -> Tensor | None:
+    def _mask(self, table: Table, excluded: NDArray[np.int64]) -> Tensor | None:
+        """The mask of the rows that fulfil the condition and are not excluded; None for all.
+
+        Raises:
+            ArgumentError: If no row is left.
+        """
         held = None if self.condition is None else on_offer("candidates", table, self.condition, strict=self._strict)
-        return without(held, excluded, table.count)
+        if not len(excluded):
+            return held
+        left = torch.ones(table.count, dtype=torch.bool) if held is None else held.clone()
+        left[torch.from_numpy(excluded)] = False
+        others = "" if held is None else " that the condition of the campaign (candidates) allows"
+        message = f"all rows{others} are excluded then, and no row is left to select: exclude fewer, or include() some."
+        require(bool(left.any()), message)
+        return left
+
+
+def read_excluded(path: Path, count: int) -> NDArray[np.int64]:
+    """The excluded rows among `count` rows, in increasing order; none if there is no file.
+
+    Raises:
+        DataError: If the file cannot be read, or holds something else.
+    """
+    if not path.exists():
+        return np.zeros(0, np.int64)
+    wrong = f"{path} does not hold the excluded rows of a campaign: restore it from a copy."
+    try:
+        rows = np.load(io.BytesIO(read_bytes(path, _LARGEST)), allow_pickle=False)
+    except (ValueError, EOFError) as error:
+        raise DataError(wrong) from error
+    good = isinstance(rows, np.ndarray) and rows.dtype == np.int64 and rows.ndim == 1
+    require(good and bool((np.diff(rows, prepend=-1) > 0).all()) and bool((rows < count).all()), wrong, DataError)
+    return rows
 
 
 # ---------------------------------------------------------------------- rows that teach little, or fail
@@ -116,49 +146,3 @@ def unless_too_few(offer: Tensor | None, out: Tensor | None, wanted: int) -> Ten
         return offer
     left = ~out if offer is None else offer & ~out
     return left if int(left.sum()) >= wanted else offer
-
-
-# ---------------------------------------------------------------------- excluded rows
-
-
-def read_excluded(path: Path, count: int) -> NDArray[np.int64]:
-    """The excluded rows among `count` rows, in increasing order; none if there is no file.
-
-    Raises:
-        DataError: If the file cannot be read, or holds something else.
-    """
-    if not path.exists():
-        return np.zeros(0, np.int64)
-    wrong = f"{path} does not hold the excluded rows of a campaign: restore it from a copy."
-    try:
-        rows = np.load(io.BytesIO(read_bytes(path, _LARGEST)), allow_pickle=False)
-    except (ValueError, EOFError) as error:
-        raise DataError(wrong) from error
-    good = isinstance(rows, np.ndarray) and rows.dtype == np.int64 and rows.ndim == 1
-    require(good and bool((np.diff(rows, prepend=-1) > 0).all()) and bool((rows < count).all()), wrong, DataError)
-    return rows
-
-
-def write_excluded(path: Path, rows: NDArray[np.int64]) -> None:
-    """Write the excluded rows.
-
-    Raises:
-        DataError: If the file cannot be written. An earlier file is then unchanged.
-    """
-    write_atomically(path, lambda temporary: np.save(temporary, rows))
-
-
-def without(offer: Tensor | None, excluded: NDArray[np.int64], count: int) -> Tensor | None:
-    """The mask of the rows on offer, `count` booleans, without excluded ones; None for all rows.
-
-    Raises:
-        ArgumentError: If no row is left.
-    """
-    if not len(excluded):
-        return offer
-    left = torch.ones(count, dtype=torch.bool) if offer is None else offer.clone()
-    left[torch.from_numpy(excluded)] = False
-    others = "" if offer is None else " that the condition of the campaign (candidates) allows"
-    message = f"all rows{others} are excluded then, and no row is left to select: exclude fewer, or include() some."
-    require(bool(left.any()), message)
-    return left

@@ -92,6 +92,12 @@ def count(amount: int, noun: str) -> str:
     return f"{amount:,} {noun}{'' if amount == 1 else 's'}"
 
 
+def listed(names: Sequence[str]) -> str:
+    """One name or several, `a, b and c`."""
+    *others, last = names
+    return f"{', '.join(others)} and {last}" if others else last
+
+
 # The outcomes that are the last batch dimension, inside `naming`.
 _outcomes: ContextVar[tuple[str, ...]] = ContextVar("_outcomes", default=())
 

@@ -1158,12 +1158,8 @@ class Campaign(Readable):
             StateError: If nothing was measured yet.
             DataError: If the file cannot be written.
         """
+        self._check_measured("nothing to show")
         values = self._records.values[:, 0]
-        require(
-            bool(np.isfinite(values).any()),
-            "nothing was measured yet, so that there is nothing to show: tell() results first (torchbandits campaign tell).",
-            StateError,
-        )
         settings, opened, believed = self._settings, self._arms.open, self._believed()
         believed = believed and replace(believed, together=self._together())
         aim = "small" if settings.minimize else "large"

@@ -51,7 +51,7 @@ from torchbandits.checks import (
     positive,
 )
 from torchbandits.constraints import Constraint, Total
-from torchbandits.display import count
+from torchbandits.display import count, listed
 from torchbandits.errors import ArgumentError, StateError, UnsupportedError, require
 from torchbandits.explanation import Words
 from torchbandits.journal import Journal
@@ -175,7 +175,8 @@ class OutcomeCampaign(Campaign):
             ("outcomes", policy.outcomes, settings.outcomes),
             ("known outcomes (known=)", policy.known, settings.known),
         ):
-            message = f"policy: its {what} are {_listed(its)}, and those of the campaign are {_listed(own)}: make it for these."
+            given, wanted = (", ".join(names) or "none" for names in (its, own))
+            message = f"policy: its {what} are {given}, and those of the campaign are {wanted}: make it for these."
             require(its == own, message)
         known = None if not settings.known else self._known_of(self._pool, first_equal(arms))[0]
         return OutcomeBandit(policy, arms, generator=generator, costs=priced, journal=self._journal, known=known)
@@ -492,11 +493,9 @@ class OutcomeCampaign(Campaign):
         unsure = [name for j, name in enumerate(self.outcomes) if not known[j] and len(self._records.by_row(j)) >= _FEW]
         if not unsure:
             return ""
-        *others, last = unsure
-        names = f"{', '.join(others)} and {last}" if others else last
         return (
-            f"Do not rely on the deviations of {names} yet if measurements are noisy: until about {REPEATS} of them repeat an "
-            "earlier one, noise is taken for differences between rows. Measure some of the best rows again."
+            f"Do not rely on the deviations of {listed(unsure)} yet if measurements are noisy: until about {REPEATS} of them "
+            "repeat an earlier one, noise is taken for differences between rows. Measure some of the best rows again."
         )
 
     @one_at_a_time
@@ -551,15 +550,9 @@ class OutcomeCampaign(Campaign):
             StateError: If nothing was measured yet.
             DataError: If the file cannot be written.
         """
+        self._check_measured("nothing to show")
         values, settings = self._records.values, self._settings
-        require(
-            bool(np.isfinite(values).any()),
-            "nothing was measured yet, so that there is nothing to show: tell() results first (torchbandits campaign tell).",
-            StateError,
-        )
-        one = len(settings.objectives) == 1
-        *others, last = settings.objectives
-        names = f"{', '.join(others)} and {last}" if others else last
+        one, names = len(settings.objectives) == 1, listed(list(settings.objectives))
         limits = [f"{name} ≥ {value:g}" for name, value in settings.at_least.items()]
         limits += [f"{name} ≤ {value:g}" for name, value in settings.at_most.items()]
         explained, own, rows = self.explain(), self._pool.own, np.array(self._records.rows, np.int64)
@@ -672,10 +665,6 @@ def _names(what: str, given: Any) -> tuple[str, ...]:
     twice = [name for name in given if given.count(name) > 1]
     require(not twice, f"{what} names {twice[:1]} twice.")
     return tuple(given)
-
-
-def _listed(names: Sequence[str]) -> str:
-    return ", ".join(names) or "none"
 
 
 def _by_outcome(what: str, given: Any, names: Sequence[str]) -> dict[str, float]:

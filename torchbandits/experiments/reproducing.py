@@ -26,6 +26,7 @@ from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
 from rich.console import Console
 
 from torchbandits.checks import as_path, check_flag, check_whole
+from torchbandits.display import listed
 from torchbandits.errors import DataError, require
 from torchbandits.experiments.config import ExperimentConfig, repetitions_of
 from torchbandits.experiments.judging import (
@@ -257,10 +258,9 @@ def heading(reproduction: ReproductionConfig, summary: Summary) -> str:
     counts = sorted(set(summary.table["repetitions"]))
     if counts == [1]:
         return f"{title}\n{form}one repetition"
-    counted = f"{', '.join(map(str, counts[:-1]))} and {counts[-1]}" if len(counts) > 1 else str(counts[0])
     shaded = ", 95 % interval shaded" if counts[-1] >= ENOUGH_FOR_BAND else ""
     shaded += f" from {ENOUGH_FOR_BAND} on" if shaded and counts[0] < ENOUGH_FOR_BAND else ""
-    return f"{title}\n{form}mean of {counted} repetitions{shaded}"
+    return f"{title}\n{form}mean of {listed(list(map(str, counts)))} repetitions{shaded}"
 
 
 def _places(reproduction: ReproductionConfig, summary: Summary) -> dict[str, int]:

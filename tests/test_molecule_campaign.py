@@ -123,9 +123,11 @@ def test_what_is_no_molecule_is_refused(cell: Any, told: str | None, words: str)
         table["smiles"] = np.arange(len(SMILES)) + cell
     else:
         table.loc[3, "smiles"] = cell
-    with pytest.raises(ArgumentError) as error:
-        tb.Campaign(table, objective="value", columns=None if told is None else {"smiles": told})
-    assert words in str(error.value)
+    kinds = {} if told is None else {"smiles": told}
+    for cost in (None, "cost"):
+        with pytest.raises(ArgumentError) as error:
+            tb.Campaign(table.assign(cost=1.0), objective="value", columns={"cost": "ignore"} | kinds, cost=cost)
+        assert words in str(error.value)
 
 
 @pytest.mark.parametrize("told", [None, "substance", "molecule"])

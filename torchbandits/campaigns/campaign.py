@@ -330,25 +330,37 @@ class Campaign(Readable):
     def _made(
         self, policy: Policy | None, device: torch.device, generator: torch.Generator | None, unwritten: Path | None
     ) -> Bandit:
-        """Make the bandit. Settings and features are written before its journal, so that a journal never lacks them."""
-        settings = self._settings
-        molecules = settings.decisions.molecules
-        priced = None if settings.cost is None else costs(self._pool.table, settings.cost)
+        """Make the bandit. The settings, if they are `unwritten`, and the features are written before its journal, so that a
+        journal never lacks them, and removed after an error."""
+        cost = self._settings.cost
+        priced = None if cost is None else costs(self._pool.table, cost)
         if policy is None:
             policy = self._default(priced is not None)
-        dtype = getattr(torch, settings.dtype)
-        arms: Tensor | ArmSource
-        made = False
         try:
-            if molecules is None:
-                arms = encode(self._pool.table, Encoder(settings.decisions), dtype, self._features_file, device)
-            else:
-                arms = fingerprints(self._pool.table, settings.decisions[molecules], dtype, self._features_file, device)
+            arms = self._encoded(device)
             if unwritten is not None:
-                files.write_text(unwritten, settings.text())
-            bandit = self._bandit_on(policy, arms, generator, None if priced is None else priced.to(device))
-            made = True
-            return bandit
+                files.write_text(unwritten, self._settings.text())
+            return self._checked_bandit(policy, arms, generator, None if priced is None else priced.to(device))
+        except BaseException:
+            if unwritten is not None:
+                for path in (unwritten, self._features_file(), origin_of(self._features_file())):
+                    path.unlink(missing_ok=True)
+            raise
+
+    def _encoded(self, device: torch.device) -> Tensor | ArmSource:
+        """The features of all rows, in memory or in a file."""
+        table, decisions, dtype = self._pool.table, self._settings.decisions, getattr(torch, self._settings.dtype)
+        if decisions.molecules is None:
+            return encode(table, Encoder(decisions), dtype, self._features_file, device)
+        return fingerprints(table, decisions[decisions.molecules], dtype, self._features_file, device)
+
+    def _checked_bandit(
+        self, policy: Policy, arms: Tensor | ArmSource, generator: torch.Generator | None, priced: Tensor | None
+    ) -> Bandit:
+        """The bandit, with errors that name rows and columns of the table."""
+        settings, table = self._settings, self._pool.table
+        try:
+            return self._bandit_on(policy, arms, generator, priced)
         except ArgumentError:
             if priced is not None and isinstance(arms, Tensor):
                 check_equal_costs(self._pool, settings.cost, arms, priced)
@@ -359,15 +371,10 @@ class Campaign(Readable):
             what = next((words for name, words in changed.items() if name in str(error)), None)
             if what is None:
                 raise
-            table = self._pool.table
             raise StateError(
                 f"{table.path or table.name} has changed since the campaign began ({what}): put it back as it was, "
                 "or begin another campaign with another journal."
             ) from error
-        finally:
-            if unwritten is not None and not made:
-                for path in (unwritten, self._features_file(), origin_of(self._features_file())):
-                    path.unlink(missing_ok=True)
 
     @property
     def _arms(self) -> RowsAsArms:

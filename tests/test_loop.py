@@ -130,9 +130,9 @@ def test_gathered_calls_are_those_made_one_by_one(case):
     if not one.policy.learns_together(one.state):
         return
     gathered = GatheredCalls(one)
-    gathered.ask(torch.tensor([1, 2, 2]))
-    gathered.tell(torch.tensor([2]), torch.tensor([0.5]).double())
-    gathered.forget(torch.tensor([1]))
+    gathered.add({"kind": "ask", "index": [1, 2, 2]})
+    gathered.add({"kind": "tell", "index": [2], "rewards": [0.5]})
+    gathered.add({"kind": "forget", "index": [1]})
     assert one.open is None, "nothing has changed before they are learned"
     gathered.learn()
     other.tell(torch.tensor([2]), torch.tensor([0.5]))

@@ -354,17 +354,11 @@ class Worker(Readable):
         loop = self._bandit.loop
         if not loop.policy.learns_together(loop.state):
             return False
-        together, device = GatheredCalls(loop), loop.device
+        together = GatheredCalls(loop)
         try:
             for _, kind, _, content, picked in events:
-                index = held(picked["index"]).to(device)
-                if kind == "ask":
-                    together.ask(index, [held(state) for state in picked["drawn"]])
-                elif kind == "tell":
-                    own = unpack(content.get("noise_var"))
-                    together.tell(index, held(content["rewards"]).to(device), None if own is None else own.to(device))
-                else:
-                    together.forget(index)
+                drawn = [held(state) for state in picked["drawn"]] if kind == "ask" else ()
+                together.add(picked | content | {"kind": kind}, drawn)
             together.learn()
         except (TorchBanditsError, KeyError, TypeError, ValueError, RuntimeError):
             return False  # Learning the events one by one will show which of them fails.

@@ -491,13 +491,13 @@ class Recorder:
         together = policy.learns_together(state) and not policy.draws_on_select(state)
         return GatheredCalls(self.loop) if together else None
 
-    def take(self, index: Picks) -> bool:
-        """Open recorded picks without selecting them again; False if selecting draws random numbers, or finds points in a
-        box."""
+    def take(self, record: Record) -> bool:
+        """Open the picks of a recorded ask without selecting them again; False if selecting draws random numbers, or finds
+        points in a box."""
         loop = self.loop
         if loop.state.box is not None or loop.policy.draws_on_select(loop.state):
             return False
-        index, mask = check_picks(index, loop.batch_shape, loop.total, loop.device, padded=True)
+        index, mask = check_picks(held(record["index"]).to(loop.device), loop.batch_shape, loop.total, loop.device, padded=True)
         loop.open_(Selection(loop.points(index), index, mask))
         return True
 
@@ -587,21 +587,29 @@ class GatheredCalls:
         self._told: list[tuple[Tensor, Tensor, Tensor | None]] = []
         self._drawn: Sequence[Tensor] = ()
         if opened is not None:
-            self.ask(torch.where(opened.mask, opened.index, -1))
+            self._add_open(torch.where(opened.mask, opened.index, -1))
 
-    def ask(self, index: Picks, drawn: Sequence[Tensor] = ()) -> None:
-        """Picks `batch_shape x q`, −1 where masked, after draws that left the generators in these states."""
+    def add(self, record: Record, drawn: Sequence[Tensor] = ()) -> None:
+        """Add the record of an ask, a tell or a forget. `drawn` are the states of the generators after an ask that drew."""
+        device = self._loop.device
+        index = held(record["index"]).to(device)
+        if record["kind"] == "ask":
+            self._add_open(index)
+            self._drawn = drawn or self._drawn
+            return
+        self._remove_open(index)
+        if record["kind"] == "tell":
+            noise_var = unpack(record.get("noise_var"))
+            own = None if noise_var is None else noise_var.to(device)
+            self._told.append((index, held(record["rewards"]).to(device), own))
+
+    def _add_open(self, index: Picks) -> None:
+        """Add picks `batch_shape x q`, −1 where masked."""
         for opened, arms in zip(self._open, index.reshape(self._rows, -1).tolist(), strict=True):
             opened += [arm for arm in arms if arm >= 0]
-        self._drawn = drawn or self._drawn
 
-    def tell(self, index: Picks, rewards: Tensor, noise_var: Tensor | None = None) -> None:
-        """Rewards `batch_shape x q` of picks, NaN where an evaluation failed, and their noise variances if they have any."""
-        self.forget(index)
-        self._told.append((index, rewards, noise_var))
-
-    def forget(self, index: Picks) -> None:
-        """Picks `batch_shape x q` that are not open any more; among picks of the same arm the oldest is removed first."""
+    def _remove_open(self, index: Picks) -> None:
+        """Remove picks `batch_shape x q`; among picks of the same arm the oldest is removed first."""
         first = self._loop.state.rows.first
         own = None if first is None else first.expand(*self._loop.batch_shape, -1).reshape(self._rows, -1)
         for row, arms in enumerate(index.reshape(self._rows, -1).tolist()):
@@ -690,28 +698,15 @@ class Replay:
             if self._gathered is None and many:
                 self._gathered = self._recorder.gather()
             if self._gathered is not None:
-                self._gather(self._gathered, kind, record)
+                self._gathered.add(record)
+                self._count += 1
                 return
         self._learn()
         if kind in self._kinds:
             self._kinds[kind](record)
-        elif not (many and kind == "ask" and self._recorder.take(self._index(record))):
+        elif not (many and kind == "ask" and self._recorder.take(record)):
             self._recorder.repeat(record)
         self.done += 1
-
-    def _index(self, record: Record) -> Tensor:
-        return held(record["index"]).to(self._recorder.loop.device)
-
-    def _gather(self, gathered: GatheredCalls, kind: str, record: Record) -> None:
-        index = self._index(record)
-        if kind == "ask":
-            gathered.ask(index)
-        elif kind == "tell":
-            own = unpack(record.get("noise_var"))
-            gathered.tell(index, held(record["rewards"]).to(index.device), None if own is None else own.to(index.device))
-        else:
-            gathered.forget(index)
-        self._count += 1
 
     def _learn(self) -> None:
         gathered, self._gathered = self._gathered, None

@@ -225,7 +225,7 @@ def draw_reproduction(reproduction: ReproductionConfig, summary: Summary) -> Fig
 
     A panel of more than five lines is drawn as several below each other, on the same axes.
     """
-    curves = [[_curves_of(panel, reproduction, summary) for panel in row] for row in reproduction.panels]
+    curves = [[_curves(panel, reproduction, summary) for panel in row] for row in reproduction.panels]
     heights = [max(len(_shares(lines)) for lines in row) for row in curves]
     rows, columns = sum(heights), max(len(row) for row in reproduction.panels)
     figure = Figure(figsize=(max(5.5, PANEL[0] * columns), PANEL[1] * rows + 0.9), layout="constrained")
@@ -287,11 +287,6 @@ def _rows_of(panel: PanelConfig, summary: Summary) -> tuple[pd.DataFrame, list[s
     mine = table[(table["experiment"] == panel.experiment) & (table["measure"] == panel.measure)]
     labels = [label for label in dict.fromkeys(mine["policy"]) if panel.policies is None or label in panel.policies]
     return mine[mine["policy"].isin(labels)], labels
-
-
-def _curves_of(panel: PanelConfig, reproduction: ReproductionConfig, summary: Summary) -> dict[str, pd.DataFrame]:
-    """The curves of a panel by their labels in the legend."""
-    return _curves(panel, reproduction, *_rows_of(panel, summary))
 
 
 def _shares(labels: Iterable[str]) -> list[list[str]]:
@@ -372,10 +367,10 @@ def _label_decades(axes: Axes) -> None:
     axes.yaxis.set_minor_formatter(NullFormatter())
 
 
-def _curves(
-    panel: PanelConfig, reproduction: ReproductionConfig, table: pd.DataFrame, labels: list[str]
-) -> dict[str, pd.DataFrame]:
-    """One curve per label; over the length-scale, one per series, made of the last values of its policies."""
+def _curves(panel: PanelConfig, reproduction: ReproductionConfig, summary: Summary) -> dict[str, pd.DataFrame]:
+    """The curves of a panel by their labels in the legend: one per policy; over the length-scale, one per series, made of the
+    last values of its policies."""
+    table, labels = _rows_of(panel, summary)
     if panel.over != "lengthscale":
         return {_shown(panel, label): table[table["policy"] == label].sort_values("x") for label in labels}
     config = reproduction.experiments[panel.experiment]

@@ -441,18 +441,10 @@ class Campaign(Readable):
         check_flag("repeats", repeats, optional=True)
         constraints = check_within(within, self._labels)
         offer = self._on_offer(where)
-        before = waiting = len(self._arms.open)
+        before = len(self._arms.open)
         n += before if more else 0
         left = unseen(offer, self._arms, self._records.failed_rows()) if repeats is False else offer
-        offered, count = (self._pool.count if mask is None else int(mask.sum()) for mask in (offer, left))
-        limited = where is not None or self._settings.candidates is not None
-        ways = [
-            "ask for fewer",
-            *["widen the condition"] * limited,
-            *["leave out repeats=False (--no-repeats)"] * (count < offered),
-            *["put excluded rows back by include() (torchbandits campaign include)"] * (len(self._offer.excluded) > 0),
-        ]
-        said = f"{count:,} of {self._pool.table.name} can be selected: {', or '.join(ways)}.{self._left_out()}"
+        count, said = self._possible(offer, left, where)
         require(n - before <= count, f"n: {n - before:,} more rows are asked for, and {said}")
         left = unless_too_few(left, failing(self._arms, self._records.failed_rows()), n - before)
         if repeats is None and not constraints:
@@ -460,10 +452,11 @@ class Campaign(Readable):
             left = unless_too_few(left, None if known is None else known.cpu(), n - before)
         if constraints or repeats is False:
             self._check_open(constraints, n)
-            if waiting < n:
+            if before < n:
                 once = (Distinct(),) if repeats is False else ()
-                self._ask_within(n - waiting, (*constraints, *once), left, where)
-                waiting = n
+                self._ask_within(n - before, (*constraints, *once), left, where)
+            return self._plate(self._arms.open[:n])
+        waiting = before
         # More than one step where the first picks of a policy come as a batch of their own.
         while waiting < n:
             self._bandit.ask(more=n - waiting, available=self._arms.there(left))
@@ -473,6 +466,23 @@ class Campaign(Readable):
                 raise ArgumentError(f"n: the policy allows at most {waiting:,} pending rows, and {said}")
             waiting = len(rows)
         return self._plate(self._arms.open[:n])
+
+    def _possible(self, offer: Tensor | None, left: Tensor | None, where: Any) -> tuple[int, str]:
+        """The number of rows that can be selected, and a sentence that says so, with the ways to more.
+
+        Args:
+            offer: The mask of the rows on offer; None for all.
+            left: The mask of those among them that may be selected.
+            where: The condition of `ask`.
+        """
+        offered, count = (self._pool.count if mask is None else int(mask.sum()) for mask in (offer, left))
+        ways = [
+            "ask for fewer",
+            *["widen the condition"] * (where is not None or self._settings.candidates is not None),
+            *["leave out repeats=False (--no-repeats)"] * (count < offered),
+            *["put excluded rows back by include() (torchbandits campaign include)"] * (len(self._offer.excluded) > 0),
+        ]
+        return count, f"{count:,} of {self._pool.table.name} can be selected: {', or '.join(ways)}.{self._left_out()}"
 
     def _on_offer(self, where: Any = None) -> Tensor | None:
         """The mask of the rows that may be selected, under a further condition if one is given, None for all."""
@@ -623,13 +633,7 @@ class Campaign(Readable):
         notes += self._failing(rows[lost])
         if repeated is None and most_repeated(self._records.rows) is not None:
             notes += self._repetition()
-        for j, name in enumerate(self.outcomes):
-            every = self._records.measured(j)
-            if len(every) >= _CONSTANT and min(every) == max(every):
-                notes.append(
-                    f"All {len(every):,} values of {name!r} so far are {every[0]:g}: nothing can be learned from a constant. "
-                    "Is it the right column?"
-                )
+        notes += self._constants()
         return Told(int((~np.isnan(values)).sum()), int(lost.sum()), known, unasked, tuple(notes))
 
     def _changed(self, rows: NDArray[np.int64], values: NDArray[np.float64], new: NDArray[np.bool_]) -> list[str]:
@@ -1222,6 +1226,16 @@ class Campaign(Readable):
                 "--where)."
             )
         return [said]
+
+    def _constants(self) -> list[str]:
+        """A sentence for each outcome whose values are all equal."""
+        every = {name: self._records.measured(j) for j, name in enumerate(self.outcomes)}
+        return [
+            f"All {len(values):,} values of {name!r} so far are {values[0]:g}: nothing can be learned from a constant. Is it "
+            "the right column?"
+            for name, values in every.items()
+            if len(values) >= _CONSTANT and min(values) == max(values)
+        ]
 
     def _succeeded(self, rows: NDArray[np.int64]) -> list[str]:
         """A sentence if some of these rows, which have a value now, failed before and were never measured: their cells may have

@@ -35,7 +35,6 @@ from torchbandits.experiments.measures import (
     band,
     baseline_regret,
     known_curves,
-    mean_interval,
     measures,
     regret_is_known,
     regret_ratio,
@@ -150,18 +149,11 @@ def aggregate(config: ExperimentConfig, records: Sequence[Record], versus: str |
         mine = [record for record in records if record.place == place]
         if not mine:
             continue
-        mean, half = mean_interval(known_curves(np.array([regret_ratio(record, baseline)[-1:] for record in mine])).squeeze(-1))
-        line: dict[str, object] = {
-            "policy": policy.label,
-            "repetitions": len(mine),
-            "regret_ratio": float(mean),
-            "regret_ratio_low": float(mean - half),
-            "regret_ratio_high": float(mean + half),
-        }
+        ratios = known_curves(np.array([regret_ratio(record, baseline)[-1:] for record in mine])).squeeze(-1)
+        line: dict[str, object] = {"policy": policy.label, "repetitions": len(mine)} | _with_interval("regret_ratio", ratios)
         for name in ("regret", "simple_regret", "batches", "distinct_arms", "dictionary_size", "seconds"):
             line[name] = float(np.mean([own[name] for own in numbers[place].values()]))
-        mean, half = mean_interval(np.array([own["regret"] for own in numbers[place].values()]))
-        line |= {"regret_low": float(mean - half), "regret_high": float(mean + half)}
+        line |= _with_interval("regret", np.array([own["regret"] for own in numbers[place].values()]))
         if not known:
             line["largest_reward"] = float(np.mean([own["largest_reward"] for own in numbers[place].values()]))
         theirs = numbers[reference] if place != reference else {}
@@ -169,11 +161,15 @@ def aggregate(config: ExperimentConfig, records: Sequence[Record], versus: str |
         line |= {"versus": config.policies[reference].label, "pairs": len(pairs)}
         for name in COMPARED if known else COMPARED_WITHOUT_REGRET:
             differences = np.array([numbers[place][seed][name] - theirs[seed][name] for seed in pairs] or [math.nan])
-            mean, half = mean_interval(differences)
-            line[f"{name}_difference"] = float(mean)
-            line |= {f"{name}_difference_low": float(mean - half), f"{name}_difference_high": float(mean + half)}
+            line |= _with_interval(f"{name}_difference", differences)
         lines.append(line)
     return pd.DataFrame(lines)
+
+
+def _with_interval(name: str, values: Values) -> dict[str, float]:
+    """The mean of a number over repetitions, and the ends of its 95 % t-interval, by their columns."""
+    low, mean, high = (float(one) for one in band(values))
+    return {name: mean, f"{name}_low": low, f"{name}_high": high}
 
 
 def _numbers(records: Sequence[Record], place: int) -> dict[int, dict[str, float]]:

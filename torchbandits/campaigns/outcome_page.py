@@ -12,7 +12,16 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from torchbandits.campaigns.page import pending_and_columns, shown
-from torchbandits.experiments.page import MOST_PAIRS, beaten_by_none, document, escape, image, indicators, trade_offs
+from torchbandits.experiments.page import (
+    MOST_PAIRS,
+    averages_of,
+    beaten_by_none,
+    document,
+    escape,
+    image,
+    indicators,
+    trade_offs,
+)
 from torchbandits.experiments.printable import literal
 from torchbandits.figures import COLORS, tidy
 from torchbandits.files import write_text
@@ -67,15 +76,6 @@ class OutcomePage:
                 kept &= direction * values[:, self.outcomes.index(name)] >= direction * limit
         return np.where(kept[:, None], sign * values[:, own], np.nan)
 
-    def averages(self) -> NDArray[np.float64]:
-        """The average measurement of each row, `r x k`."""
-        order, place = np.unique(self.rows, return_inverse=True)
-        known = ~np.isnan(self.values)
-        sums, counts = np.zeros((len(order), len(self.outcomes))), np.zeros((len(order), len(self.outcomes)))
-        np.add.at(sums, place, np.where(known, self.values, 0.0))
-        np.add.at(counts, place, known)
-        return np.divide(sums, counts, out=np.full(sums.shape, np.nan), where=counts > 0)
-
     def so_far(self) -> NDArray[np.float64]:
         """After each result the averages of its row, `n x k`: outcomes of a row may be measured on different days."""
         found, none = np.full(self.values.shape, np.nan), np.zeros(len(self.outcomes))
@@ -128,7 +128,7 @@ def pictures(page: OutcomePage) -> dict[str, Figure]:
 
 def traded(page: OutcomePage, x: str, y: str) -> Figure:
     """Two outcomes of each measured row, the measured front, and the expected one."""
-    averages = page.averages()
+    averages = averages_of(page.rows, page.values)
     expected, deviation = (np.column_stack(pair) for pair in zip(page.expected[x], page.expected[y], strict=True))
     limits = [tuple(part[name] for part in (page.at_least, page.at_most) if name in part) for name in (x, y)]
     return trade_offs(

@@ -106,6 +106,21 @@ def indicators(signed: NDArray[np.float64]) -> Figure:
     return figure
 
 
+def averages_of(arms: NDArray[np.int64], values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The average of each of k outcomes for each distinct arm, in increasing order, `r x k`; NaN where it was never measured.
+
+    Args:
+        arms: `n`, the arm of each evaluation.
+        values: `n x k`, NaN where not measured.
+    """
+    distinct, place = np.unique(arms, return_inverse=True)
+    known = ~np.isnan(values)
+    sums, counts = np.zeros((len(distinct), values.shape[1])), np.zeros((len(distinct), values.shape[1]))
+    np.add.at(sums, place, np.where(known, values, 0.0))
+    np.add.at(counts, place, known)
+    return np.divide(sums, counts, out=np.full(sums.shape, np.nan), where=counts > 0)
+
+
 def figures_of_run(history: History) -> tuple[tuple[str, Figure], ...]:
     """The figures of a run of several objectives, of its first batch row of picks, with their descriptions; none for other
     runs, and where an outcome was not measured of some pick."""
@@ -116,11 +131,8 @@ def figures_of_run(history: History) -> tuple[tuple[str, Figure], ...]:
     whole = of_every_outcome(history.pulls, range(len(names)))
     if whole is None or not len(whole[0]):
         return ()
-    arms, place = np.unique(whole[0], return_inverse=True)
     values = whole[1]
-    sums = np.zeros((len(arms), len(names)))
-    np.add.at(sums, place, values)
-    averages = sums / np.bincount(place)[:, None]
+    averages = averages_of(whole[0], values)
     own = [names.index(name) for name in objectives]
     sign = np.array([-1.0 if aim == "minimize" else 1.0 for aim in objectives.values()])
     best, found = beaten_by_none(sign * averages[:, own]), []

@@ -241,9 +241,6 @@ class Recorder:
             kept.append(following)
         return torch.cat(kept, dim=-1)
 
-    def _fill_again(self, index: Picks, points: Tensor, drawn: Sequence[Tensor]) -> None:
-        self.change(partial(self.loop.open_, Selection(points, index, index >= 0), drawn), None)
-
     def tell(
         self,
         index: Picks,
@@ -289,23 +286,22 @@ class Recorder:
         if forgets:
             remaining, _ = loop.settled(remaining, index.to(device), (mask & ~kept).to(device))
         pulls = pulls if rewards.device == device else pulls.to(device)
-        evaluated = mask if forgets else None
-        work = partial(loop.learn_, pulls, remaining, unasked, selected and not whole, evaluated)
-        note = (
-            None
-            if self.journal is None
-            else lambda report: tell_record(index, mask, given, noise_var, block) | self._reported(report)
+        return self.change(
+            partial(loop.learn_, pulls, remaining, unasked, selected and not whole, mask if forgets else None),
+            lambda report: tell_record(index, mask, given, noise_var, block) | self._reported(report),
+            draws=loop.policy.draws_on_update,
         )
-        return self.change(work, note, draws=loop.policy.draws_on_update)
 
     def observe(self, pulls: Pulls, noise_var: Tensor | None = None) -> Report:
         """Learn history that is already summed, with the noise variance of each entry's rewards (`batch_shape x h`; None for
         the noise variance of the policy)."""
         loop = self.loop
         heard = pulls if noise_var is None else pulls.weighted(loop.noise_variance(), noise_var)
-        work = partial(loop.learn_, heard, loop.open, pulls.counts.sum(dim=-1))
-        note = lambda r: observe_record(pulls, noise_var) | self._reported(r)  # noqa: E731
-        return self.change(work, note, draws=loop.policy.draws_on_update)
+        return self.change(
+            partial(loop.learn_, heard, loop.open, pulls.counts.sum(dim=-1)),
+            lambda report: observe_record(pulls, noise_var) | self._reported(report),
+            draws=loop.policy.draws_on_update,
+        )
 
     def _reported(self, report: Report) -> Record:
         return report_record(report, self.loop.best_arm())
@@ -536,7 +532,8 @@ class Recorder:
         elif kind == "fill":
             points = maybe("points")  # points of a box, which may not be arms yet
             index = picks()[0] if points is None else get("index")
-            self._fill_again(index, loop.points(index) if points is None else points, [held(x) for x in record["drawn"]])
+            opened = Selection(loop.points(index) if points is None else points, index, index >= 0)
+            self.change(partial(loop.open_, opened, [held(state) for state in record["drawn"]]))
         elif kind == "observe":
             where = get("index" if "index" in record else "points")
             like = (loop.batch_shape, loop.total, loop.arms.shape[-1], loop.device)

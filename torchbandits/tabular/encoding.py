@@ -147,20 +147,15 @@ def encode(
 
 def encode_in_memory(table: Table, encoder: Encoder, dtype: torch.dtype) -> Tensor:
     """Encode all rows as a tensor `A x d`. Cost: a pass over the table."""
-    features = np.empty((table.count, encoder.features), _numpy_kind(dtype))
-    _fill(features, table, encoder)
+    features, first = np.empty((table.count, encoder.features), _numpy_kind(dtype)), 0
+    for batch in table.batches(encoder.columns):
+        features[first : first + batch.num_rows] = encoder(batch)
+        first += batch.num_rows
     return torch.from_numpy(features)
 
 
 def _numpy_kind(dtype: torch.dtype) -> Any:
     return np.float64 if dtype == torch.float64 else np.float32
-
-
-def _fill(features: NDArray[Any], table: Table, encoder: Encoder) -> None:
-    first = 0
-    for batch in table.batches(encoder.columns):
-        features[first : first + batch.num_rows] = encoder(batch)
-        first += batch.num_rows
 
 
 def numbers(table: Table, column: str) -> NDArray[np.float64]:
@@ -196,9 +191,8 @@ def feature_names(decisions: Sequence[Decision]) -> list[str]:
             names += [f"{d.column} = {category}" for category in (*d.categories, *([EMPTY] if d.missing else []))]
         elif d.kind == MOLECULE:
             names += [f"{d.column} bit {place}" for place in range(d.features)]
-        elif d.kind == SUBSTANCE:
-            # One name for all coordinates, so that their shares are added up.
-            names += [d.column] * len(d.coordinates[0]) + ([f"{d.column} is empty"] if d.missing else [])
         elif d.features:
-            names += [d.column, *([f"{d.column} is empty"] if d.missing else [])]
+            # One name for all coordinates of a substance, so that their shares are added up.
+            empty = bool(d.missing)
+            names += [d.column] * (d.features - empty) + [f"{d.column} is empty"] * empty
     return names

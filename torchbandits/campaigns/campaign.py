@@ -759,12 +759,7 @@ class Campaign(Readable):
                 "results can be corrected in a campaign with a journal only: begin another campaign (journal=...), and tell it "
                 "the right results."
             )
-        turned, before = (
-            None if given is None else {j: None if value is None else self._sign * value for j, value in given.items()}
-            for given in (values, was)
-        )
-        assert turned is not None
-        correction = Correction(found[text], repr(text), turned, before, self._settings.outcomes, self._sign)
+        correction = Correction(found[text], repr(text), values, was, self._settings.outcomes, self._sign)
         lines = list(journal.records())
         correction.edit(lines)  # raises an error before anything is closed
         kept = None

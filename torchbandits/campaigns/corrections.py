@@ -70,10 +70,10 @@ class Correction:
 
     Attributes:
         row, name: The row, and how messages name it.
-        values: The right values, in rewards.
-        was: The values that were told, in rewards; None if the row has no other result.
+        values: The right values, in units of the user.
+        was: The values that were told; None if the row has no other result.
         outcomes: The name of each outcome.
-        sign: The sign of a reward.
+        sign: A value times this sign is a reward.
     """
 
     row: int
@@ -108,7 +108,7 @@ class Correction:
         """The record that holds the result, its place there, and its values; of equal results the last one."""
         k, own = len(self.outcomes), sorted(self.values)
         told = [
-            (at, place, held(line["rewards"]).reshape(k, -1)[own, place].tolist())
+            (at, place, (self.sign * held(line["rewards"]).double().reshape(k, -1)[own, place]).tolist())
             for at, line in enumerate(lines)
             if line["kind"] == "tell"
             for place in np.flatnonzero(held(line["index"]).reshape(k, -1)[0].numpy() == self.row).tolist()
@@ -131,9 +131,7 @@ class Correction:
         # One of several outcomes may not have been measured.
         empty = "failed" if alone else "none"
         # Adding 0 turns −0 into 0.
-        said = [
-            "none" if value is None else empty if math.isnan(value) else f"{self.sign * value + 0.0:.10g}" for value in values
-        ]
+        said = ["none" if value is None else empty if math.isnan(value) else f"{value + 0.0:.10g}" for value in values]
         names = [self.outcomes[j] for j in sorted(self.values)]
         return said[0] if alone else " ".join(f"{n}={s}" for n, s in zip(names, said, strict=True))
 
@@ -141,7 +139,7 @@ class Correction:
         index, rewards = held(line["index"]).clone(), held(line["rewards"]).double().clone()
         every = rewards.reshape(len(self.outcomes), -1)[:, place]
         for j, value in self.values.items():
-            every[j] = _or_nan(value)
+            every[j] = self.sign * _or_nan(value)
         if None in self.values.values() and bool(every.isnan().all()):
             index[..., place], every[:] = -1, 0.0
         earlier = [*line.get(EARLIER, ()), {"index": line["index"], "rewards": line["rewards"]}]

@@ -381,7 +381,9 @@ class Campaign(Readable):
         """The rows of the table as arms of the bandit, which is another object after a correction."""
         return RowsAsArms(self._bandit)
 
-    def _bandit_on(self, policy: Policy, arms: Any, generator: torch.Generator | None, priced: Tensor | None) -> Bandit:
+    def _bandit_on(
+        self, policy: Policy, arms: Tensor | ArmSource, generator: torch.Generator | None, priced: Tensor | None
+    ) -> Bandit:
         return Bandit(policy, arms, generator=generator, costs=priced, journal=self._journal)
 
     def _set_arms(self, arms: Tensor, priced: Tensor | None, pool: Candidates) -> None:

@@ -62,6 +62,7 @@ from torchbandits.policies.from_data import REPEATS
 from torchbandits.policies.joint import Joint, all_outcomes
 from torchbandits.policies.picking import marginals
 from torchbandits.sets import table_of
+from torchbandits.sources import ArmSource
 from torchbandits.stopping import Decision, ImprovementPerCost, ProbableRegret, Rule
 from torchbandits.tabular.encoding import feature_names
 
@@ -168,7 +169,9 @@ class OutcomeCampaign(Campaign):
             own = outcomes.constrained(models, **limits | {aim: name})
         return per_cost(own) if priced else own
 
-    def _bandit_on(self, policy: Policy, arms: Any, generator: torch.Generator | None, priced: Tensor | None) -> Bandit:
+    def _bandit_on(
+        self, policy: Policy, arms: Tensor | ArmSource, generator: torch.Generator | None, priced: Tensor | None
+    ) -> Bandit:
         assert isinstance(policy, Joint)
         settings = self._settings
         for what, its, own in (
@@ -178,21 +181,20 @@ class OutcomeCampaign(Campaign):
             given, wanted = (", ".join(names) or "none" for names in (its, own))
             message = f"policy: its {what} are {given}, and those of the campaign are {wanted}: make it for these."
             require(its == own, message)
-        known = None if not settings.known else self._known_of(self._pool, first_equal(arms))[0]
+        known = self._known_values(self._pool, arms)
         return OutcomeBandit(policy, arms, generator=generator, costs=priced, journal=self._journal, known=known)
 
     def _set_arms(self, arms: Tensor, priced: Tensor | None, pool: Candidates) -> None:
         assert isinstance(self._bandit, OutcomeBandit)
-        known = None if not self._settings.known else self._known_of(pool, first_equal(arms))[0]
-        self._bandit.set_arms_(arms, costs=priced, known=known)
+        self._bandit.set_arms_(arms, costs=priced, known=self._known_values(pool, arms))
 
-    def _known_of(
-        self, pool: Candidates, first: NDArray[np.int64] | None
-    ) -> tuple[dict[str, NDArray[np.float64]], Equals | None]:
-        """The known values of rows, those of the best of equal rows, and the rows that are equal (see `equals`)."""
+    def _known_values(self, pool: Candidates, arms: Tensor | ArmSource) -> dict[str, NDArray[np.float64]] | None:
+        """The known values of rows, for equal rows those of the best of them; None if no outcome is known."""
+        if not self._settings.known:
+            return None
         known = known_values(pool.table, self._settings.known)
-        found = equals(first, known, self._settings.directions, pool, self._keeping(pool))
-        return known if found is None else {name: own[found.best()] for name, own in known.items()}, found
+        found = equals(first_equal(arms), known, self._settings.directions, pool, keeping(self._settings, pool.table))
+        return known if found is None else {name: own[found.best()] for name, own in known.items()}
 
     def _on_offer(self, where: Any = None) -> Tensor | None:
         offer = super()._on_offer(where)
@@ -208,15 +210,11 @@ class OutcomeCampaign(Campaign):
         """Whether each row keeps the limits on known outcomes, and the rows that are equal (see `equals`); computed anew where
         rows were added."""
         if self._known is None or len(self._known[0]) != self._pool.count:
-            first = self._bandit.loop.state.rows.first
-            same = self._known_of(self._pool, None if first is None else first.cpu().numpy())[1]
-            self._known = self._keeping(self._pool), same
+            settings, pool, first = self._settings, self._pool, self._bandit.loop.state.rows.first
+            known, kept = known_values(pool.table, settings.known), keeping(settings, pool.table)
+            same = equals(None if first is None else first.cpu().numpy(), known, settings.directions, pool, kept)
+            self._known = kept, same
         return self._known
-
-    def _keeping(self, pool: Candidates) -> NDArray[np.bool_]:
-        """Whether each row keeps the limits on known outcomes."""
-        limited = known_values(pool.table, sorted(self._settings.limited & {*self._settings.known}))
-        return keeping(self._settings, limited) if limited else np.ones(pool.count, bool)
 
     def _broken(self) -> NDArray[np.bool_]:
         """Whether each row breaks a limit on a known outcome."""

@@ -276,17 +276,16 @@ def begin(given: Any, wanted: dict[str, Any], candidates: str | None, path: Path
         **{key: wanted.get(key) or {} for key in _SEVERAL_KEYS},
     )
     limited = sorted({*known} & settings.limited)
-    kept = keeping(settings, known_values(table, limited)) if limited else np.ones(1, bool)
     message = f"no row of {table.name} keeps the limits on column {', '.join(map(repr, limited))}: widen them."
-    require(bool(kept.any()), message)
+    require(bool(keeping(settings, table).any()), message)
     return Beginning(table, settings, True)
 
 
-def keeping(settings: Settings, values: Mapping[str, NDArray[np.float64]]) -> NDArray[np.bool_]:
-    """Whether each row keeps the limits on these columns, from their values in all rows."""
-    low, high = settings.at_least, settings.at_most
-    each = [(own >= low.get(name, -np.inf)) & (own <= high.get(name, np.inf)) for name, own in values.items()]
-    found: NDArray[np.bool_] = np.logical_and.reduce(each)
+def keeping(settings: Settings, table: Table) -> NDArray[np.bool_]:
+    """Whether each row keeps the limits on known outcomes, `A`."""
+    low, high, found = settings.at_least, settings.at_most, np.ones(table.count, bool)
+    for name, own in known_values(table, sorted(settings.limited & {*settings.known})).items():
+        found &= (own >= low.get(name, -np.inf)) & (own <= high.get(name, np.inf))
     return found
 
 

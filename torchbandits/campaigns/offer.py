@@ -31,7 +31,7 @@ class Offer:
 
     Args:
         condition: The condition (`candidates`); None for all rows.
-        strict: As for `on_offer`. A campaign that began with a condition goes on with it.
+        strict: As for `on_offer`; False for the condition with which a resumed campaign began, so that it goes on with it.
         path: The file of the excluded rows; None to write none.
 
     Attributes:

@@ -33,8 +33,8 @@ from torchbandits.experiments.measures import (
     band,
     baseline_regret,
     known_curves,
-    mean_interval,
     measures,
+    t_interval,
 )
 from torchbandits.experiments.records import Record
 from torchbandits.experiments.reproduction import ClaimConfig, ReproductionConfig
@@ -244,7 +244,7 @@ def _judged(claim: ClaimConfig, reproduction: ReproductionConfig, summary: Summa
     if claim.below is not None:
         return _below(claim, mine, line, summary)
     if mine:
-        low, mean, high = _interval(np.array(list(mine.values())))
+        low, mean, high = t_interval(np.array(list(mine.values())))
     elif claim.grows is not None or claim.levels is not None:
         return UNDECIDED, f"{claim.policy} {value(line)} at the end; its repetitions were not kept one by one"
     else:
@@ -276,7 +276,7 @@ def _below(claim: ClaimConfig, mine: dict[str, float] | None, line: pd.Series, s
         shared = sorted(set(mine or {}) & set(theirs or {}))
         if mine and theirs and shared:
             differences = [mine[seed] - claim.factor * theirs[seed] - claim.margin for seed in shared]
-            low, _, high = _interval(np.array(differences))
+            low, _, high = t_interval(np.array(differences))
             paired += 1
             apart = f", difference{_times(claim)} {_shown(float(np.mean(differences)), low, high)}"
         else:
@@ -326,7 +326,7 @@ def _spread(claim: ClaimConfig, reproduction: ReproductionConfig, summary: Summa
             name: np.array([(v[seed] <= bound[seed]).sum() for seed in shared], np.float64) for name, v in compared.items()
         }
     differences = [sign * (numbers[claim.policy] - theirs) for name, theirs in numbers.items() if name != claim.policy]
-    found = [_two(*_interval(d)[::2], -math.inf, 0.0) if d.any() else UNDECIDED for d in differences]
+    found = [_two(*t_interval(d)[::2], -math.inf, 0.0) if d.any() else UNDECIDED for d in differences]
     evidence = f"{what}: {'; '.join(f'{name} {digits(float(values.mean()))}' for name, values in numbers.items())}"
     if missing:
         found.append(UNDECIDED)
@@ -348,12 +348,6 @@ def _values(claim: ClaimConfig, experiment: str, label: str, summary: Summary) -
 
 def _series(label: str) -> str:
     return label.partition(",")[0]
-
-
-def _interval(values: Values) -> tuple[float, float, float]:
-    """Lower end, mean and upper end of the 95 % t-interval; the ends are NaN for a single value."""
-    mean, half = mean_interval(values)
-    return float(mean - half), float(mean), float(mean + half)
 
 
 def _two(low: float, high: float, least: float, most: float) -> str:

@@ -217,6 +217,13 @@ def mean_interval(values: Values) -> tuple[Values, Values]:
     return mean, np.asarray(stdtrit(n - 1, 0.975) * standard_error)
 
 
+def t_interval(values: Values) -> tuple[float, float, float]:
+    """Lower end of the 95 % t-interval of a number over repetitions, its mean, and upper end; the ends of a single value are
+    NaN."""
+    mean, half = mean_interval(values)
+    return float(mean - half), float(mean), float(mean + half)
+
+
 def known_curves(curves: Values) -> Values:
     """The curves without those that are NaN throughout, unless all are: `n x ...`, one line per repetition.
 

@@ -39,6 +39,7 @@ from torchbandits.experiments.measures import (
     regret_is_known,
     regret_ratio,
     simple_regret,
+    t_interval,
 )
 from torchbandits.experiments.printable import literal, plain, printable
 from torchbandits.experiments.records import CONFIG, RECORDS, Record, check_config, check_records
@@ -168,7 +169,7 @@ def aggregate(config: ExperimentConfig, records: Sequence[Record], versus: str |
 
 def _with_interval(name: str, values: Values) -> dict[str, float]:
     """The mean of a number over repetitions, and the ends of its 95 % t-interval, by their columns."""
-    low, mean, high = (float(one) for one in band(values))
+    low, mean, high = t_interval(values)
     return {name: mean, f"{name}_low": low, f"{name}_high": high}
 
 

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from torchbandits.bandit import Bandit
-from torchbandits.experiments.measures import band
+from torchbandits.experiments.measures import t_interval
 from torchbandits.experiments.reproduction import StarvationConfig
 from torchbandits.policies import Policy, bkb, gp_ucb, rff_ucb
 from torchbandits.types import Marginals
@@ -45,8 +45,8 @@ def study(config: StarvationConfig, repetitions: int) -> tuple[pd.DataFrame, Fac
         for repetition in range(repetitions):
             parts += _repetition(one, repetition, suffix, facts)
     for (experiment, policy, measure), values in facts.items():
-        low, mean_value, high = (float(end[0]) for end in band(np.array(values)[:, None]))
-        line = {"x": 0.0, "mean": mean_value, "low": low, "high": high, "repetitions": repetitions}
+        low, mean, high = t_interval(np.array(values))
+        line = {"x": 0.0, "mean": mean, "low": low, "high": high, "repetitions": repetitions}
         parts.append(pd.DataFrame([{"experiment": experiment, "policy": policy, "measure": measure} | line]))
     return pd.concat(parts, ignore_index=True), facts
 

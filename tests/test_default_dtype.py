@@ -23,7 +23,7 @@ from torch.utils._pytree import tree_leaves
 import torchbandits as tb
 from torchbandits.botorch import BanditModel, PolicyAcquisition
 from torchbandits.errors import DiagnosticWarning
-from torchbandits.experiments.config import KernelConfig, build_kernel
+from torchbandits.experiments.kernels import KernelConfig, build_kernel
 from torchbandits.linalg.roots import append_row, inverse_root
 from torchbandits.testing.play import differences, everything, proceed_rows
 

@@ -26,8 +26,8 @@ from torchbandits import errors
 from torchbandits.checks import read_bytes
 from torchbandits.cli import app
 from torchbandits.experiments import ExperimentConfig, ReproductionConfig, load_config, runner
-from torchbandits.experiments.config import KernelConfig
 from torchbandits.experiments.judging import Summary
+from torchbandits.experiments.kernels import KernelConfig
 from torchbandits.experiments.printable import literal, one_line, printable, shortened
 from torchbandits.experiments.reproducing import draw_reproduction
 from torchbandits.files import DEEPEST, LARGEST_FILE, read_yaml

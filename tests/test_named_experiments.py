@@ -27,17 +27,14 @@ from torchbandits.environments import Recorded, Table, from_table
 from torchbandits.errors import ArgumentError, ConfigError
 from torchbandits.experiments import load_records
 from torchbandits.experiments.config import (
-    KERNELS,
     ExperimentConfig,
-    KernelConfig,
     build_environment,
-    build_kernel,
     build_policy,
     is_dumped,
     load_config,
-    merged,
     parse_config,
 )
+from torchbandits.experiments.kernels import KERNELS, KernelConfig, build_kernel, merged
 from torchbandits.experiments.reproduction import configs_folder
 from torchbandits.experiments.runner import stack
 from torchbandits.files import folder_held

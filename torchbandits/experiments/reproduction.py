@@ -15,11 +15,10 @@ from torchbandits.experiments.config import (
     ExperimentConfig,
     FolderName,
     Repetitions,
-    Section,
     Seed,
-    parse_section,
 )
 from torchbandits.experiments.measures import MEASURES
+from torchbandits.experiments.sections import Section, parse_section
 from torchbandits.files import read_yaml
 
 FOLDER = "figures"

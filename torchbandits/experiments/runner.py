@@ -47,9 +47,9 @@ from torchbandits.experiments.config import (
     build_policy,
     is_random,
     repetitions_of,
-    table_digest,
 )
 from torchbandits.experiments.measures import regret_is_known
+from torchbandits.experiments.names import table_digest
 from torchbandits.experiments.printable import plain, printable
 from torchbandits.experiments.records import CONFIG, RECORDS, Record, check_config, find_record, keep_record, record_folder
 from torchbandits.experiments.results import Result, write_results

@@ -34,7 +34,7 @@ from test_watching import written
 import torchbandits as tb
 from torchbandits import errors
 from torchbandits.journal import GeneratorStates, Reading, from_bytes, state_as_text, state_of_text, to_bytes, unpack
-from torchbandits.journal.format import Lines, Mark, read_lines
+from torchbandits.journal.lines import Lines, Mark, read_lines
 from torchbandits.testing.play import differences
 
 pytestmark = pytest.mark.usefixtures("annotations_not_enforced")
@@ -694,7 +694,7 @@ def test_an_error_of_an_evaluation_leaves_the_journal_to_its_bandit(tmp_path: Pa
     assert told(tmp_path / "run.journal")[-1] == [0.5]
 
 
-TRACED = ("torchbandits/loop.py", "journal/recorder.py", "journal/format.py", "journal/journal.py")
+TRACED = ("torchbandits/loop.py", "journal/recorder.py", "journal/lines.py", "journal/format.py", "journal/journal.py")
 
 
 def interrupted(call: Callable[[], Any], at: int) -> int | None:

@@ -348,7 +348,11 @@ def fail_disks(number: int, folder: Path, rng: random.Random, steps: int = 25) -
             rng.choice(["write", "fsync", "ftruncate"]), rng.randrange(1, 3 * steps), rng.choice([errno.EIO, errno.ENOSPC])
         )
         bandit = open_journal(path)
-        with mock.patch("torchbandits.journal.format.os", failing), warnings.catch_warnings():
+        with (
+            mock.patch("torchbandits.journal.lines.os", failing),
+            mock.patch("torchbandits.journal.format.os", failing),
+            warnings.catch_warnings(),
+        ):
             warnings.simplefilter("ignore", JournalWarning)
             found.refused += play(bandit, steps, tolerate=True)
         found.faults += failing.failed

@@ -18,23 +18,16 @@ from torchbandits.checks import as_path, check_flag, check_whole
 from torchbandits.errors import DataError, JournalWarning, StateError, TorchBanditsError, require
 from torchbandits.journal.fingerprint import describe_run, difference
 from torchbandits.journal.format import (
-    HEADER,
     GeneratorStates,
-    Lines,
-    Mark,
     Stamp,
-    begun_header,
     held,
-    now,
     pack,
-    parsed,
     read_checkpoint,
-    read_lines,
     stamp,
-    sync_folder,
     unpack,
     write_checkpoint,
 )
+from torchbandits.journal.lines import HEADER, Lines, Mark, begun_header, now, parsed, read_lines, sync_folder
 from torchbandits.sources import ArmSet
 from torchbandits.types import Selection
 

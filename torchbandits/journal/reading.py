@@ -15,8 +15,9 @@ from numpy.typing import NDArray
 from torchbandits.checks import check_regular, is_whole
 from torchbandits.errors import DataError, require
 from torchbandits.history import History
-from torchbandits.journal.format import Mark, begun_header, held, parsed, read_lines
+from torchbandits.journal.format import held
 from torchbandits.journal.journal import FORMAT
+from torchbandits.journal.lines import Mark, begun_header, parsed, read_lines
 from torchbandits.journal.store import MAGIC, read_store
 from torchbandits.types import Report
 

@@ -38,8 +38,9 @@ from torchbandits.errors import (
     require,
 )
 from torchbandits.journal.fingerprint import difference
-from torchbandits.journal.format import Mark, held, pack, state_as_text, state_of_text, unpack
+from torchbandits.journal.format import held, pack, state_as_text, state_of_text, unpack
 from torchbandits.journal.journal import Journal
+from torchbandits.journal.lines import Mark
 from torchbandits.loop import Loop
 from torchbandits.policies import Composed
 from torchbandits.reporting import certificate

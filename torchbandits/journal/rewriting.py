@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from torchbandits.errors import DataError
-from torchbandits.journal.format import Lines, parsed, sync_folder
 from torchbandits.journal.journal import Journal
+from torchbandits.journal.lines import Lines, parsed, sync_folder
 
 Record = dict[str, Any]
 

@@ -19,7 +19,8 @@ from urllib.parse import quote
 
 from torchbandits.errors import DataError, StateError, require
 from torchbandits.journal.fingerprint import difference
-from torchbandits.journal.format import from_bytes, now, to_bytes
+from torchbandits.journal.format import from_bytes, to_bytes
+from torchbandits.journal.lines import now
 
 FORMAT = 1
 MAGIC = b"SQLite format 3\0"

@@ -29,8 +29,8 @@ from torchbandits.campaigns.corrections import Corrected, Correction, Wanted, ch
 from torchbandits.campaigns.known_noise import FIRST, known_noise
 from torchbandits.campaigns.offer import EXCLUDED, Offer, failing, unless_too_few, unseen
 from torchbandits.campaigns.predicted import predicted
+from torchbandits.campaigns.records import Records
 from torchbandits.campaigns.results import (
-    Records,
     Results,
     Told,
     changed,

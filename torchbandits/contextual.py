@@ -60,7 +60,7 @@ from torchbandits.journal import (
     state_of_text,
     unpack,
 )
-from torchbandits.journal.format import Mark
+from torchbandits.journal.lines import Mark
 from torchbandits.loop import Advised, Loop
 from torchbandits.policies import Policy
 from torchbandits.posteriors import GaussianProcess, PartitionedProcess

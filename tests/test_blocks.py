@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -186,6 +187,20 @@ def test_blocks_of_one_reward_have_no_shifts():
     torch.testing.assert_close(own.posterior(ARMS).variance, without.posterior(ARMS).variance, rtol=1e-6, atol=1e-9)
     own.tell(index[:1], y[:1], block=1)
     assert units(own).shifts(()).abs().max() > 0
+
+
+@pytest.mark.parametrize("kind", [list, np.array, pd.Series])
+def test_names_of_blocks_are_numbers_of_their_own(kind: Callable[[list[str]], Any]):
+    """One name for all rewards, or one for each of them, as from a column of a table."""
+    x = torch.rand(30, 2, generator=generator(0), dtype=torch.float64)
+    named, numbered = (tb.Bandit(tb.auto(), x, generator=generator(1)) for _ in range(2))
+    rewards, rows = x.sum(dim=-1), torch.arange(8)
+    for bandit, blocks in ((named, ("Tuesday", ["plate 2"] * 4 + ["plate 3"] * 4)), (numbered, (7, [2] * 4 + [3] * 4))):
+        bandit.tell(rows, rewards[rows], block=blocks[0])
+        each = blocks[1] if bandit is numbered else kind(blocks[1])
+        bandit.tell(rows + 8, rewards[rows + 8] + torch.arange(8) // 4, block=each)
+    assert sorted(named.explain().shifts) == sorted(numbered.explain().shifts)
+    assert len(named.explain().shifts) == 3
 
 
 def test_failures_are_no_rewards_of_a_block():

@@ -256,9 +256,10 @@ class Bandit(Readable):
                 has weight noise_std² / v in the posterior: with λ = noise_std², the default, this is the posterior of a
                 Gaussian process with these noise variances. The noise can't be fitted afterwards. `pulls`
                 counts every pull once, whatever its weight; `counts` sums the weights.
-            block: Whole number of the block in which each reward was measured, `batch_shape x q` or one number: a plate, a
-                day, a machine, a lot of a reagent. The rewards of a block share a shift, which `auto` estimates and subtracts:
-                means are then those of an average block. Cost: a fit and a sweep at every tell, and memory of each reward.
+            block: Name or whole number of the block in which each reward was measured, `batch_shape x q` or one for all: a
+                plate, a day, a machine, a lot of a reagent. The rewards of a block share a shift, which `auto` estimates and
+                subtracts: means are then those of an average block. Cost: a fit and a sweep at every tell, and memory of each
+                reward.
 
         Returns:
             The report after the update.

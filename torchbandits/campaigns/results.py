@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 import os
 import re
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from torchbandits.checks.bandits import block_number
 from torchbandits.display import count
 from torchbandits.errors import ArgumentError, closest, nearest, require
 from torchbandits.tabular.ids import Ids
@@ -176,8 +176,8 @@ def _blocks(name: str, frame: pd.DataFrame, rows: Sequence[str], column: str) ->
     said = "the block is empty. Fill in where or when it was measured. Nothing was told."
     require(not empty, f"{name}, column {column!r}, {_few(empty)}: {said}")
     texts = _texts(frame[[column]]).str.replace(_MIDNIGHT, "", regex=True).str.replace(_WHOLE, r"\1\2", regex=True)
-    digests = {text: hashlib.blake2b(text.encode(), digest_size=6).digest() for text in texts.unique()}
-    return np.array([int.from_bytes(digests[text], "big") for text in texts], np.int64)
+    numbers = {text: block_number(text) for text in texts.unique()}
+    return np.array([numbers[text] for text in texts], np.int64)
 
 
 def _frame(table: Table) -> pd.DataFrame:

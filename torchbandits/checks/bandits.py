@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from numbers import Integral
 from typing import Any
 
+import numpy as np
 import torch
 from gpytorch.priors import Prior
 from torch import Tensor
@@ -431,18 +433,26 @@ def check_noise_var(noise_var: Any, shape: torch.Size, told: Tensor, device: tor
     return v
 
 
+def block_number(name: str) -> int:
+    """The number of the block of a name, the same in every process."""
+    return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=6).digest(), "big")
+
+
 def check_block(block: Any, told: Tensor, device: torch.device) -> Tensor:
     """Numbers of blocks, one number or one per reward, expanded to the shape of the rewards, int64, 0 where ignored.
 
     Args:
-        block: A whole number from 0 on, or such numbers `batch_shape x q`.
+        block: A whole number from 0 on, or such numbers `batch_shape x q`; or a name, or names.
         told: Booleans of the shape of the rewards, False in places that are ignored.
         device: Device of the posterior.
     """
+    names = None if isinstance(block, Tensor) else np.asarray(block, object)
+    if names is not None and all(isinstance(name, str) for name in names.flat):
+        block = np.array([block_number(name) for name in names.flat], np.int64).reshape(names.shape)
     numbers = as_tensor("block", block, device=None if isinstance(block, Tensor) else device)
     whole = not (numbers.dtype == torch.bool or numbers.is_floating_point() or numbers.is_complex())
     if not whole:
-        raise ShapeError(f"block must be whole numbers, such as the number of the plate, got {numbers.dtype}.")
+        raise ShapeError(f"block must be names or whole numbers, such as the number of the plate, got {numbers.dtype}.")
     shape = tuple(told.shape)
     if numbers.dim() and numbers.shape != shape:
         raise ShapeError(f"block must be one number, or shaped like the rewards, {shape}, got {tuple(numbers.shape)}.")

@@ -218,7 +218,9 @@ def _effect(kernel: gpytorch.kernels.Kernel) -> float:
 
 
 def _log_normal(parameters: tuple[float, float], like: Tensor) -> gpytorch.priors.LogNormalPrior:
-    return gpytorch.priors.LogNormalPrior(*parameters).to(like)
+    # A prior of numbers would keep torch's default dtype.
+    center, width = (torch.tensor(number, dtype=like.dtype, device=like.device) for number in parameters)
+    return gpytorch.priors.LogNormalPrior(center, width)
 
 
 def _report(fits: list[Climb], rows: Tensor, lam: float) -> FitReport:

@@ -181,9 +181,9 @@ def generators_kept(load: Any, bandit: tb.Bandit, state: dict[str, Any]) -> tb.B
     return bandit
 
 
-def draws_first(ask: Any, recorder: Recorder, *args: Any) -> Any:
+def draws_first(ask: Any, recorder: Recorder, *args: Any, **options: Any) -> Any:
     torch.rand(1, generator=recorder.loop.state.generators[0])
-    return ask(recorder, *args)
+    return ask(recorder, *args, **options)
 
 
 def never_refused(tell: Any, bandit: tb.Bandit, *args: Any, **options: Any) -> Any:

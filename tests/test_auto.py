@@ -293,13 +293,17 @@ def test_nothing_depends_on_the_units_of_features_and_rewards():
 
 @pytest.mark.exhaustive
 def test_constant_features_and_outliers_change_little():
-    x, f = table()
-    wide = torch.cat([x, torch.full((len(x), 1), 7.0)], dim=-1)
-    wide[0, 0] = 3.0  # one wrong entry, 300 times the range of its feature, must not stretch the range
-    picks = play(tb.Bandit(tb.auto(), wide, generator=generator(4)), f, 30)
+    better = []
+    for seed in range(5):
+        x, f = table(seed=seed)
+        wide = torch.cat([x, torch.full((len(x), 1), 7.0)], dim=-1)
+        wide[0, 0] = 3.0  # one wrong entry, 300 times the range of its feature, must not stretch the range
+        picks = play(tb.Bandit(tb.auto(), wide, generator=generator(4)), f, 30)
+        better.append(float((f[picks[15:]].mean() - f.mean()) / f.std()))
     wide[0, 0] = 1e12  # nor spoil the arithmetic of the other features
     play(tb.Bandit(tb.auto(), wide, generator=generator(4)), f, 9)
-    assert f[picks[15:]].mean() > f.mean() + f.std() / 2
+    assert min(better) > 0
+    assert np.mean(better) > 0.4
 
 
 @pytest.mark.exhaustive

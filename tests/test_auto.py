@@ -515,6 +515,25 @@ def test_rewards_that_are_noise_are_not_taken_for_a_function():
     assert estimates[0] < 2, "without replicates the model takes it for a function"
 
 
+@pytest.mark.parametrize("seed", [2, 3])
+def test_noise_of_old_results_is_not_taken_for_a_function_of_short_lengthscales(seed: int):
+    """Under BoTorch's prior of the noise its share was 0.01, while it is 0.2."""
+    rng = np.random.default_rng(seed)
+    x = rng.uniform(size=(400, 6))
+    waves = np.cos(x @ rng.normal(scale=2.0, size=(6, 60)) + rng.uniform(0, 6, 60)) @ rng.normal(size=60)
+    rewards, rows = torch.as_tensor(waves / waves.std()), torch.arange(150)
+    bandit = tb.Bandit(tb.auto(), torch.as_tensor(x))
+    bandit.tell(rows, rewards[rows] + 0.5 * torch.as_tensor(rng.standard_normal(150)))
+    assert 0.1 < bandit.explain().noise_share < 0.4
+
+
+def test_fingerprints_keep_the_narrow_prior_of_the_noise():
+    priors, line = Priors(), torch.ones(1)
+    assert priors.of_noise(priors.unit_similarity(line)) == (-4.0, 1.0)
+    assert priors.of_noise(priors.unit_kernel(line)) == (-0.75, 1.5)
+    assert Priors(noise=(-3.0, 2.0)).of_noise(priors.unit_similarity(line)) == (-3.0, 2.0)
+
+
 @pytest.mark.exhaustive
 @pytest.mark.filterwarnings("ignore:arm .* has taken")
 def test_the_width_grows_where_one_arm_is_pulled_again_and_again_and_a_given_one_does_not():

@@ -96,8 +96,8 @@ def part(name: str) -> str:
 
 
 def changelog() -> str:
-    """CHANGELOG.md without its title."""
-    return (ROOT / "CHANGELOG.md").read_text().partition("\n")[2]
+    """CHANGELOG.md without its title, with links relative to docs/."""
+    return (ROOT / "CHANGELOG.md").read_text().partition("\n")[2].replace("](docs/", "](")
 
 
 def contributing() -> str:

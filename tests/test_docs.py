@@ -251,6 +251,16 @@ def test_a_phone_stacks_tables_of_words_and_scrolls_those_of_numbers(monkeypatch
     )
 
 
+@pytest.mark.parametrize("name", ["changelog", "contributing"])
+def test_an_included_file_links_to_pages_that_exist(name: str, monkeypatch: pytest.MonkeyPatch):
+    """The links of CHANGELOG.md began with docs/ on its page too. `mkdocs build --strict --quiet` does not see such faults."""
+    monkeypatch.syspath_prepend(str(ROOT / "scripts"))
+    hooks = load(ROOT / "scripts" / "docs_hooks.py")
+    linked = re.findall(r"\]\(([^)#:]+\.md)(?:#[^)]*)?\)", hooks.part(name))
+    assert linked
+    assert [link for link in linked if not (DOCS / link).exists()] == []
+
+
 @pytest.mark.parametrize("page", sorted((DOCS / "reference").glob("*.md")), ids=identify)
 def test_every_public_name_has_an_example_on_its_page(page: Path):
     text = page.read_text()

@@ -251,6 +251,20 @@ def test_a_phone_stacks_tables_of_words_and_scrolls_those_of_numbers(monkeypatch
     )
 
 
+def test_every_page_of_evidence_answers_a_question_of_its_index():
+    """A page has a question as its title, its answer in words below it, and a row in the table of the index."""
+    folder = DOCS / "evidence"
+    rows = [line for line in (folder / "index.md").read_text().splitlines() if line.startswith("| ")]
+    pages = [page for page in folder.glob("*.md") if page.name != "index.md"]
+    assert len(pages) >= 8
+    for page in pages:
+        title, empty, answer = page.read_text().splitlines()[:3]
+        assert title.endswith("?"), f"{page.name} begins with no question"
+        assert not empty
+        assert re.match(r"(\*\*)?[A-Z]", answer), f"{page.name} does not begin with its answer"
+        assert any(f"]({page.name}" in row for row in rows), f"the index does not link {page.name}"
+
+
 @pytest.mark.parametrize("name", ["changelog", "contributing"])
 def test_an_included_file_links_to_pages_that_exist(name: str, monkeypatch: pytest.MonkeyPatch):
     """The links of CHANGELOG.md began with docs/ on its page too. `mkdocs build --strict --quiet` does not see such faults."""

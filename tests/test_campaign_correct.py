@@ -20,8 +20,8 @@ from test_outcome_campaign import campaign as outcome_campaign
 from test_outcome_campaign import fast, truth  # noqa: F401 - a fixture
 
 import torchbandits as tb
+from torchbandits.campaigns.notes import far_off
 from torchbandits.campaigns.records import Records
-from torchbandits.campaigns.results import far_off
 from torchbandits.errors import ArgumentError, DataError, DiagnosticWarning, NumericalError, StateError, UnsupportedError
 from torchbandits.journal import Journal
 

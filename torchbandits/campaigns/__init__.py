@@ -7,7 +7,7 @@ packages are imported when a campaign is made.
 from torchbandits.campaigns.campaign import Campaign
 from torchbandits.campaigns.combining import combinations
 from torchbandits.campaigns.corrections import Corrected
+from torchbandits.campaigns.notes import Told
 from torchbandits.campaigns.outcome_campaign import OutcomeCampaign
-from torchbandits.campaigns.results import Told
 
 __all__ = ["Campaign", "Corrected", "OutcomeCampaign", "Told", "combinations"]

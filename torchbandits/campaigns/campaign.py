@@ -23,23 +23,16 @@ from torch import Tensor
 
 from torchbandits.bandit import Bandit
 from torchbandits.calls import one_at_a_time
+from torchbandits.campaigns import notes
 from torchbandits.campaigns.candidates import Candidates, check_equal_costs, few
 from torchbandits.campaigns.conditions import labels_of, values_of
 from torchbandits.campaigns.corrections import Corrected, Correction, Wanted, check_result
 from torchbandits.campaigns.known_noise import FIRST, known_noise
+from torchbandits.campaigns.notes import Told
 from torchbandits.campaigns.offer import EXCLUDED, Offer, failing, unless_too_few, unseen
 from torchbandits.campaigns.predicted import predicted
 from torchbandits.campaigns.records import Records
-from torchbandits.campaigns.results import (
-    Results,
-    Told,
-    changed,
-    check_known,
-    check_same_rows,
-    copied,
-    far_off,
-    read_results,
-)
+from torchbandits.campaigns.results import Results, check_known, check_same_rows, read_results
 from torchbandits.campaigns.rows_as_arms import RowsAsArms
 from torchbandits.campaigns.settings import (
     ADDED,
@@ -101,8 +94,6 @@ else:
     from torchbandits.tabular.extras import pandas as pd
     from torchbandits.tabular.extras import parquet
 
-_CONSTANT = 4
-"""Number of equal results from which a wrong column is suspected: two yields of 0 are common."""
 _BLOCK = 2048
 """Number of rows whose posterior is computed at a time, each with a number for every measured row."""
 EXPECTED, DEVIATION, RANK, MEASURED, TIMES, CALL = "expected", "deviation", "rank", "measured", "times", "call"
@@ -285,12 +276,7 @@ class Campaign(Readable):
 
     def _remember(self) -> None:
         """Read the records of the journal."""
-        self._records = Records.of(self._journal, self._names, self._sign)
-
-    @property
-    def _names(self) -> tuple[str, ...]:
-        """The names of the outcomes in records and in sentences; a single objective has none."""
-        return ("",)
+        self._records = Records.of(self._journal, self._settings.names, self._sign)
 
     @contextmanager
     def _remembered(self) -> Iterator[None]:
@@ -317,7 +303,7 @@ class Campaign(Readable):
         new = self._records.new(rows.tolist(), values)
         some = np.any(new, axis=1)
         if some.any():
-            issue(self._changed(rows, values, new))
+            issue(notes.changed(self._records, rows, values, new, self._pool.ids.of(rows)))
             self._learn(rows[some], np.where(new, values, np.nan)[some])
 
     def _default(self, priced: bool) -> Policy:
@@ -601,18 +587,20 @@ class Campaign(Readable):
         if block is not None:
             self._check_takes_blocks(block)
         usual = self._usual_noise() if noise_var else None
-        results, rows, notes = self._read(measured, noise_var, block)
+        results, rows, said = self._read(measured, noise_var, block)
         values, lost = results.values, np.all(np.isnan(results.values), axis=1)
         count, opened = not results.file if again is None else again, self._arms.awaited(rows)
         new = ~np.isnan(values) | lost[:, None] if count else self._records.new(rows.tolist(), values, opened)
         some = np.any(new, axis=1)
         known = len(rows) - int(some.sum())
         if not count:
-            notes += copied(rows, values, some, opened)
-            # The same row in another block, such as a control on each plate, has another value.
-            notes += [] if results.block is not None else self._changed(rows, values, new & ~np.isin(rows, opened)[:, None])
+            said += notes.copied(rows, values, some, opened)
+            if results.block is None:
+                # The same row in another block, such as a control on each plate, has another value.
+                other = new & ~np.isin(rows, opened)[:, None]
+                said += notes.changed(self._records, rows, values, other, self._pool.ids.of(rows))
         if not some.any():
-            return Told(0, 0, known, notes=tuple(notes))
+            return Told(0, 0, known, notes=tuple(said))
         # A single empty row is an evaluation that failed, as among workers that tell one result each.
         require(
             int(some.sum()) == 1 or not lost.all(),
@@ -625,25 +613,19 @@ class Campaign(Readable):
         rows, values, lost = rows[some], np.where(new, values, np.nan)[some], lost[some]
         repeated = most_repeated(self._records.rows)
         earlier = [self._records.measured(j) for j in range(len(self.outcomes))]
-        succeeded = self._succeeded(rows[~lost])
+        succeeded = notes.succeeded(self._records, rows[~lost], self._pool)
         unasked = self._unasked(rows[~lost])
-        notes += self._without_block(blocks is not None, any(earlier), not lost.all())
+        said += self._without_block(blocks is not None, any(earlier), not lost.all())
         self._learn(rows, values, noise, blocks)
-        notes += succeeded
-        for name, before, told in zip(self._names, earlier, values.T, strict=True):
-            notes += far_off(before, told, self._pool.ids.of(rows), name)
-        notes += self._failing(rows[lost])
+        said += succeeded
+        for name, before, told in zip(self._settings.names, earlier, values.T, strict=True):
+            said += notes.far_off(before, told, self._pool.ids.of(rows), name)
+        learned = self._bandit.loop.learns_failures
+        said += notes.failed_again(self._records, rows[lost], self._pool, self._arms, learned=learned)
         if repeated is None and most_repeated(self._records.rows) is not None:
-            notes += self._repetition()
-        notes += self._constants()
-        return Told(int((~np.isnan(values)).sum()), int(lost.sum()), known, unasked, tuple(notes))
-
-    def _changed(self, rows: NDArray[np.int64], values: NDArray[np.float64], new: NDArray[np.bool_]) -> list[str]:
-        """A sentence for each outcome with other values than those that were told before; `new` as for `changed`."""
-        notes, ids = list[str](), self._pool.ids.of(rows)
-        for j, name in enumerate(self._names):
-            notes += changed(name, self._records.by_row(j), rows, values[:, j], new[:, j], ids)
-        return notes
+            said += self._repetition()
+        said += notes.constant(self._records, self.outcomes)
+        return Told(int((~np.isnan(values)).sum()), int(lost.sum()), known, unasked, tuple(said))
 
     def _usual_noise(self) -> NDArray[np.float64]:
         """Noise variance of a measurement of each outcome, for one whose own variance is not told.
@@ -1208,48 +1190,6 @@ class Campaign(Readable):
         except UnsupportedError:
             return False
 
-    def _failing(self, rows: NDArray[np.int64]) -> list[str]:
-        """A sentence if some of these rows, whose evaluation has failed, failed before and were never measured."""
-        times = Counter(self._records.failed_rows())
-        again = np.array([row for row in dict.fromkeys(rows.tolist()) if times[row] > 1], np.int64)
-        again = again[self._arms.counts[again].numpy() == 0]
-        if not len(again):
-            return []
-        named = self._pool.named(again)
-        said = f"Failed again, and never measured: {named}. From now on they are left out while there are others."
-        if not self._bandit.loop.learns_failures:
-            said += (
-                " A failure teaches nothing about other rows: leave out those that must fail as well by a condition (where=, "
-                "--where)."
-            )
-        return [said]
-
-    def _constants(self) -> list[str]:
-        """A sentence for each outcome whose values are all equal."""
-        every = {name: self._records.measured(j) for j, name in enumerate(self.outcomes)}
-        return [
-            f"All {len(values):,} values of {name!r} so far are {values[0]:g}: nothing can be learned from a constant. Is it "
-            "the right column?"
-            for name, values in every.items()
-            if len(values) >= _CONSTANT and min(values) == max(values)
-        ]
-
-    def _succeeded(self, rows: NDArray[np.int64]) -> list[str]:
-        """A sentence if some of these rows, which have a value now, failed before and were never measured: their cells may have
-        been empty because they were not measured yet."""
-        known, failed = set(self._records.measured_rows()), set(self._records.failed_rows())
-        now = np.array([row for row in dict.fromkeys(rows.tolist()) if row in failed and row not in known], np.int64)
-        if not len(now):
-            return []
-        return [
-            f"Told as failed before, with a value now: {self._pool.named(now)}. Both count. If nothing had failed, and the "
-            f"cell was still empty, take the failure back: {self._take_back()}."
-        ]
-
-    def _take_back(self) -> str:
-        """The call and the command that take a failure back."""
-        return "correct(id, None, was=math.nan), torchbandits campaign correct ID none --was failed"
-
     def _shown(self) -> Shown:
         opened = self.open
         journal = [] if self._journal is None else [("journal", str(self._journal.path))]
@@ -1416,7 +1356,7 @@ class Campaign(Readable):
     def _with_results(self, rows: NDArray[np.int64]) -> pd.DataFrame:
         """Rows as `_described`, with the average of the values told of each outcome, and the number of evaluations."""
         frame, times = self._described(rows), np.zeros(len(rows), np.int64)
-        for j, name in enumerate(self._names):
+        for j, name in enumerate(self._settings.names):
             values = self._records.by_row(j)
             frame[self._pool.own(f"{name} {MEASURED}" if name else MEASURED)] = averages(rows, values)
             times = np.maximum(times, [len(values.get(row, [])) for row in rows.tolist()])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import difflib
 import math
 import os
-import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -33,11 +32,8 @@ from torchbandits.campaigns.candidates import Candidates
 from torchbandits.campaigns.copies import Equals, equals, first_equal
 from torchbandits.campaigns.corrections import Corrected, Wanted, check_result
 from torchbandits.campaigns.known_noise import known_noise
-from torchbandits.campaigns.results import (
-    Results,
-    Told,
-    differing,
-)
+from torchbandits.campaigns.notes import Told
+from torchbandits.campaigns.results import Results, differing
 from torchbandits.campaigns.settings import ALIKE, Settings, given_settings, keeping, known_values, told_columns
 from torchbandits.checks import (
     as_device,
@@ -251,10 +247,6 @@ class OutcomeCampaign(Campaign):
         assert offer is not None
         best = same.best(offer.numpy())[found]
         return np.where(np.isin(found, told) | (best < 0), found, best), kept
-
-    @property
-    def _names(self) -> tuple[str, ...]:
-        return self._settings.outcomes
 
     # ------------------------------------------------------------------ tell
 
@@ -529,13 +521,6 @@ class OutcomeCampaign(Campaign):
                 "ProbableRegret and ImprovementPerCost (--within, --price) are for campaigns of one objective without limits: "
                 "stop by Budget (--measurements)."
             ) from error
-
-    def _take_back(self) -> str:
-        names = self._settings.outcomes
-        none = ["{" + ", ".join(f"{name!r}: {value}" for name in names) + "}" for value in ("None", "math.nan")]
-        each = [shlex.quote(f"{name}=none") for name in names]
-        command = f"torchbandits campaign correct ID {' '.join(each)} {' '.join(f'--was {text}' for text in each)}"
-        return f"correct(id, {none[0]}, was={none[1]}), {command}"
 
     @one_at_a_time
     def report(self, path: str | os.PathLike[str]) -> Path:

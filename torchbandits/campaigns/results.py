@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import math
 import os
 import re
-import shlex
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +13,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from torchbandits.checks.bandits import block_number
-from torchbandits.display import count
 from torchbandits.errors import ArgumentError, closest, nearest, require
 from torchbandits.tabular.ids import Ids
 from torchbandits.tabular.spreadsheets import EMPTY, read_texts
@@ -38,8 +34,6 @@ _ROUNDED = re.compile(r"\d([.,]\d+)?[eE]\+\d\d")
 # What programs add to dates, and whole numbers as they write them.
 _MIDNIGHT = re.compile(r"[ T]00:00(:00(\.0+)?)?$")
 _WHOLE = re.compile(r"^(-?)0*(\d+)(?:\.0+)?$")
-_ENOUGH = 8
-"""Number of values from which on another one may be called far from them."""
 
 
 @dataclass(frozen=True)
@@ -311,135 +305,3 @@ def check_same_rows(results: Results, truth: pd.DataFrame, columns: Mapping[str,
             "told. If the ids are right, leave the other columns out."
         )
     return [f"{text}: the candidate's value counts." for text in found[:MOST_NAMED]]
-
-
-# ---------------------------------------------------------------------- what is said of results that are told
-
-
-@dataclass(frozen=True)
-class Told:
-    """Outcome of one call of `Campaign.tell`, which prints as a few sentences.
-
-    Attributes:
-        measured, failed: Numbers of values learned and of failed evaluations.
-        known: Number of rows that were told before and did not count again.
-        unasked: Number of values learned that had not been asked for.
-        notes: Further sentences.
-    """
-
-    measured: int
-    failed: int
-    known: int = 0
-    unasked: int = 0
-    notes: tuple[str, ...] = ()
-
-    def __str__(self) -> str:
-        """The outcome in words."""
-        said = [f"{count(self.measured, 'measurement')} and {count(self.failed, 'failed evaluation')} told."]
-        if self.unasked:
-            counts = "counts" if self.unasked == 1 else "count"
-            said.append(f"{count(self.unasked, 'measurement')} had not been asked for, and {counts} all the same.")
-        if self.known:
-            said.append(
-                f"{count(self.known, 'row')} had been told before (same id, same value) and did not count again. If they are "
-                "new measurements, tell them with again=True (--again)."
-            )
-        return " ".join([*said, *self.notes])
-
-
-def copied(rows: NDArray[np.int64], values: NDArray[np.float64], new: NDArray[np.bool_], opened: Sequence[int]) -> list[str]:
-    """A sentence if results that count have the row and the values of another one in the same file, which may be a copy.
-
-    Args:
-        rows, values: The results of the file, `n` and `n x k`, NaN where nothing was measured.
-        new: Whether each of them counts.
-        opened: The rows that wait for results, which are not copies.
-    """
-    told = (tuple(None if math.isnan(value) else value for value in own) for own in values.tolist())
-    keys = list(zip(rows.tolist(), told, strict=True))
-    held, counted = Counter(keys), Counter(key for key, counts in zip(keys, new.tolist(), strict=True) if counts)
-    waiting = Counter(opened)
-    number = sum(max(0, times - max(waiting[key[0]], times == held[key])) for key, times in counted.items())
-    if not number:
-        return []
-    has, counts = ("has", "counts as a repeated evaluation") if number == 1 else ("have", "count as repeated evaluations")
-    what = "value" if values.shape[1] == 1 else "values"
-    return [f"{count(number, 'result')} {has} the id and the {what} of another one in the file, and {counts}."]
-
-
-def changed(
-    outcome: str,
-    before: Mapping[int, Sequence[float]],
-    rows: NDArray[np.int64],
-    values: NDArray[np.float64],
-    new: NDArray[np.bool_],
-    ids: Sequence[str],
-) -> list[str]:
-    """A sentence if rows have other values than those that were told before, as in a file in which a value was corrected.
-
-    Args:
-        outcome: The outcome; empty if there is only one.
-        before: The values that were told before, by row.
-        rows, values: The results that are given now, NaN where the evaluation failed.
-        new: Those that count, and that no open row waits for.
-        ids: The id of each.
-    """
-    pairs = list(zip(rows.tolist(), values.tolist(), strict=True))
-    given, other = set(pairs), []
-    for place in np.flatnonzero(new & ~np.isnan(values)).tolist():
-        row, value = pairs[place]
-        told = before.get(row, [value])
-        if value not in told and (row, told[-1]) not in given:
-            other.append((ids[place], f"{told[-1]:.10g}", f"{value:.10g}"))
-    if not other:
-        return []
-    name, was, now = other[0]
-    more = "" if len(other) == 1 else f" (and {count(len(other) - 1, 'more row')})"
-    none, wrong, command = "None", was, f"none --was {was}"
-    if outcome:
-        none, wrong = f"{{{outcome!r}: None}}", f"{{{outcome!r}: {was}}}"
-        command = f"{shlex.quote(f'{outcome}=none')} --was {shlex.quote(f'{outcome}={was}')}"
-    of = outcome and f"{outcome!r} of "
-    return [
-        f"{of}{name!r} was told as {was} before, and is {now} now{more}: both count. If the earlier value is wrong, take it "
-        f"back: correct({name!r}, {none}, was={wrong}), torchbandits campaign correct {shlex.quote(name)} {command}."
-    ]
-
-
-def far_off(told: Sequence[float], values: NDArray[np.float64], ids: Sequence[str], outcome: str = "") -> list[str]:
-    """A sentence if new values are so far from all others that they may be typing errors: beyond the others by more than twice
-    the range of these and, if all are positive, also by more than their range of logarithms.
-
-    Args:
-        told: The values that were told before.
-        values: New values, NaN where the evaluation failed.
-        ids: The id of the row of each.
-        outcome: The outcome, if there are several.
-    """
-    new = values[~np.isnan(values)]
-    before = len(told) >= _ENOUGH
-    others = np.sort(told if before else [*told, *new])
-    if len(others) < _ENOUGH + (not before):
-        return []
-    found = []
-    for place in np.flatnonzero(~np.isnan(values)).tolist():
-        value = float(values[place])
-        # A new value is not one of its own others.
-        low, high = float(others[0]), float(others[-1])
-        if not before:
-            low, high = float(others[int(value == low)]), float(others[-1 - int(value == high)])
-        far = _beyond(low, high, value) > 2
-        if far and low > 0 and value > 0:
-            far = _beyond(math.log(low), math.log(high), math.log(value)) > 1
-        if far:
-            ends = f"all others are between {low:.6g} and {high:.6g}"
-            found.append(f"{outcome and f'{outcome!r} of '}{ids[place]!r} is {value:.6g}, and {ends}")
-    if not found:
-        return []
-    more = "" if len(found) == 1 else f" (and {count(len(found) - 1, 'more value')})"
-    return [f"{found[0]}{more}: if this is an error, correct it (Campaign.correct, torchbandits campaign correct)."]
-
-
-def _beyond(low: float, high: float, value: float) -> float:
-    """The distance of a value from a range, in lengths of this range; 0 within it, or if it has no length."""
-    return max(low - value, value - high, 0.0) / (high - low) if high > low else 0.0

@@ -111,6 +111,11 @@ class Settings:
         return tuple(name for name in every if name not in self.known)
 
     @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the outcomes in records and in sentences; a single objective has none."""
+        return self.outcomes if self.objectives else ("",)
+
+    @property
     def limited(self) -> set[str]:
         """The outcomes that have a limit."""
         return {*self.at_least, *self.at_most}

@@ -280,7 +280,7 @@ def test_what_is_expected_of_any_row():
 def test_blocks_of_rows_are_predicted_as_one(monkeypatch: pytest.MonkeyPatch):
     c = told(campaign(minimize=True))
     whole = c.predict()
-    monkeypatch.setattr("torchbandits.campaigns.campaign._BLOCK", 7)
+    monkeypatch.setattr("torchbandits.campaigns.rows_as_arms._BLOCK", 7)
     pd.testing.assert_frame_equal(c.predict(), whole)
 
 

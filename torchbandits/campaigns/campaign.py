@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import math
 import os
 import re
@@ -24,9 +23,11 @@ from torch import Tensor
 from torchbandits.bandit import Bandit
 from torchbandits.calls import one_at_a_time
 from torchbandits.campaigns import notes
+from torchbandits.campaigns.blocks import blocked, check_takes_blocks, in_part, together
 from torchbandits.campaigns.candidates import Candidates, check_equal_costs, few
 from torchbandits.campaigns.conditions import labels_of, values_of
 from torchbandits.campaigns.corrections import Corrected, Correction, Wanted, check_result
+from torchbandits.campaigns.explained import explanation
 from torchbandits.campaigns.known_noise import FIRST, known_noise
 from torchbandits.campaigns.notes import Told
 from torchbandits.campaigns.offer import EXCLUDED, Offer, failing, unless_too_few, unseen
@@ -56,13 +57,11 @@ from torchbandits.checks import (
 from torchbandits.constraints import Constraint, Distinct, check_within
 from torchbandits.display import Readable, Shown, count, pairs
 from torchbandits.errors import ArgumentError, StateError, UnsupportedError, issue, require
-from torchbandits.explanation import Explanation, Words, explain
-from torchbandits.fitting.blocks import told_together
+from torchbandits.explanation import Explanation
 from torchbandits.journal import Journal, NoArmLeft, restore, rewrite
 from torchbandits.policies import Policy, auto, per_cost
-from torchbandits.policies.repeats import most_repeated, reason_for_repeats
+from torchbandits.policies.repeats import most_repeated
 from torchbandits.policies.state import GaussianState
-from torchbandits.posteriors import GaussianProcess
 from torchbandits.sources import ArmSource, Fingerprints
 from torchbandits.stopping import (
     Budget,
@@ -75,13 +74,12 @@ from torchbandits.stopping import (
     check_rules,
 )
 from torchbandits.tabular.columns import Decisions
-from torchbandits.tabular.encoding import Encoder, costs, encode, encode_in_memory, feature_names
+from torchbandits.tabular.encoding import Encoder, costs, encode, encode_in_memory
 from torchbandits.tabular.extended import ANOTHER, check_rows, joined, known_rows
 from torchbandits.tabular.ids import open_table
 from torchbandits.tabular.kept import origin_of
 from torchbandits.tabular.molecules import fingerprints, repeated
 from torchbandits.tabular.tables import InMemory, Table, as_table
-from torchbandits.types import Marginals, Recommendation
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -94,8 +92,6 @@ else:
     from torchbandits.tabular.extras import pandas as pd
     from torchbandits.tabular.extras import parquet
 
-_BLOCK = 2048
-"""Number of rows whose posterior is computed at a time, each with a number for every measured row."""
 EXPECTED, DEVIATION, RANK, MEASURED, TIMES, CALL = "expected", "deviation", "rank", "measured", "times", "call"
 
 
@@ -161,11 +157,6 @@ class Campaign(Readable):
     Cost: two passes over the table, one if the campaign is resumed; then as `Bandit`.
     """
 
-    _unexplained = (
-        "explain() reads a model that the policy of this campaign does not have: begin another campaign with the default "
-        "policy, gp_ucb or batch_bkb, and tell it the results."
-    )
-
     @explains_keywords
     def __init__(
         self,
@@ -218,7 +209,7 @@ class Campaign(Readable):
             check_pair(self._journal.path, path)
         begun = begin(table, wanted, candidates, path)
         self._check_kind(begun.settings)
-        self._settings, self._sign = begun.settings, -1.0 if begun.settings.minimize else 1.0
+        self._settings = begun.settings
         self._pool = self._candidates(begun.table)
         # A campaign that began with a condition goes on with it.
         excluded = None if self._journal is None else _beside(self._journal, EXCLUDED)
@@ -276,7 +267,7 @@ class Campaign(Readable):
 
     def _remember(self) -> None:
         """Read the records of the journal."""
-        self._records = Records.of(self._journal, self._settings.names, self._sign)
+        self._records = Records.of(self._journal, self._settings.names, self._settings.sign)
 
     @contextmanager
     def _remembered(self) -> Iterator[None]:
@@ -585,7 +576,7 @@ class Campaign(Readable):
         check_text("block", block, optional=True)
         check_flag("again", again, optional=True)
         if block is not None:
-            self._check_takes_blocks(block)
+            check_takes_blocks(self._bandit.policy, block, self._pool.ids.name, self._settings.outcomes)
         usual = self._usual_noise() if noise_var else None
         results, rows, said = self._read(measured, noise_var, block)
         values, lost = results.values, np.all(np.isnan(results.values), axis=1)
@@ -615,7 +606,8 @@ class Campaign(Readable):
         earlier = [self._records.measured(j) for j in range(len(self.outcomes))]
         succeeded = notes.succeeded(self._records, rows[~lost], self._pool)
         unasked = self._unasked(rows[~lost])
-        said += self._without_block(blocks is not None, any(earlier), not lost.all())
+        if any(earlier) and not lost.all():
+            said += in_part(blocks is not None, blocked(self._bandit))
         self._learn(rows, values, noise, blocks)
         said += succeeded
         for name, before, told in zip(self._settings.names, earlier, values.T, strict=True):
@@ -640,42 +632,6 @@ class Campaign(Readable):
                 "noise_var= (--noise-var) needs a campaign that knows the usual noise of a measurement: begin one with "
                 f"noise_std= (--noise-std) and tell it the results. With a policy of your own: {error}"
             ) from error
-
-    @property
-    def _blocked(self) -> bool:
-        """Whether results were told with their block."""
-        state = self._bandit.loop.state
-        units = state.posterior.units if isinstance(state, GaussianState) else None
-        return units is not None and units.blocked
-
-    def _check_takes_blocks(self, block: str) -> None:
-        """Refuse blocks in a campaign that cannot estimate their shifts, and a column that tells something else."""
-        if not self._bandit.policy.takes_blocks:
-            raise UnsupportedError(
-                "this campaign does not estimate what the rewards of a block have in common: leave out block= (--block), or "
-                "begin a campaign without noise_std= (--noise-std) and without policy=, and tell it all results."
-            )
-        other = "the ids" if block == self._pool.ids.name else "what was measured"
-        message = f"block must name a column of plates, days, machines or lots, and {block!r} has {other}."
-        require(block not in (self._pool.ids.name, *self._settings.outcomes), message)
-
-    def _without_block(self, given: bool, before: bool, measured: bool) -> list[str]:
-        """A sentence if either the results that are told now or all those before have no block.
-
-        Args:
-            given: Whether the results that are told now have blocks.
-            before: Whether anything was measured before.
-            measured: Whether any of the results that are told now is a measurement, and not a failure.
-        """
-        if not (before and measured) or given is self._blocked:
-            return []
-        told, which = "These results were told with their block, and earlier ones were not", "the earlier ones"
-        if self._blocked:
-            told, which = "Earlier results were told with their block, and these were not", "these"
-        return [
-            f"{told}: they count as if their block had no shift. correct() takes {which} back; then tell them once more with "
-            "block= and again=True (--block, --again)."
-        ]
 
     def _unasked(self, rows: NDArray[np.int64]) -> int:
         """Number of results in these rows that had not been asked for."""
@@ -743,7 +699,7 @@ class Campaign(Readable):
                 "results can be corrected in a campaign with a journal only: begin another campaign (journal=...), and tell it "
                 "the right results."
             )
-        correction = Correction(found[text], repr(text), values, was, self._settings.outcomes, self._sign)
+        correction = Correction(found[text], repr(text), values, was, self._settings.outcomes, self._settings.sign)
         lines = list(journal.records())
         correction.edit(lines)  # raises an error before anything is closed
         kept = None
@@ -938,7 +894,7 @@ class Campaign(Readable):
         """
         # Rewards that are minimised have the opposite sign, and so have their levels.
         signed = [
-            replace(rule, level=self._sign * rule.level) if isinstance(rule, LevelSetKnown) else rule
+            replace(rule, level=self._settings.sign * rule.level) if isinstance(rule, LevelSetKnown) else rule
             for rule in check_rules(rules)
         ]
         # The kernel of the default policy is a guess until its first fit, and may be sure of what it does not know.
@@ -999,7 +955,7 @@ class Campaign(Readable):
         Cost: that of the posterior of each row.
         """
         self._check_measured("no prediction")
-        require(self._has_model(), "predict() reads a model, and the policy of this campaign has none.", UnsupportedError)
+        require(self._arms.has_model, "predict() reads a model, and the policy of this campaign has none.", UnsupportedError)
         return self._with_results(self._pool.rows(ids, where))
 
     @one_at_a_time
@@ -1027,9 +983,9 @@ class Campaign(Readable):
         # Points that are no rows of the table, such as a history told to `bandit`, are left out.
         every = state.rows.outside or where is not None
         index = self._bandit.best(max(1, state.statistics.size if every else most)).index
-        rows, kept = self._fulfilling(index[index >= 0], told, where)
-        rows = rows[kept][:k]
-        return self._with_results(rows)
+        held = None if where is None else self._pool.fulfil(where)
+        rows, kept = self._arms.as_told_among(index[index >= 0], told, held)
+        return self._with_results(rows[kept][:k])
 
     @one_at_a_time
     def results(self) -> pd.DataFrame:
@@ -1071,58 +1027,12 @@ class Campaign(Readable):
 
         Cost: O(A), and two fits to the last 500 results.
         """
-        return replace(self._explanation(where), together=self._together())
-
-    def _together(self) -> float:
-        """See `Explanation.together`."""
-        state, records = self._bandit.loop.state, self._records
-        if not self._bandit.policy.takes_blocks or self._blocked or not isinstance(state, GaussianState):
-            return 0.0
-        values = records.values[:, 0]
-        told = ~np.isnan(values)
-        index, rewards, block = (
-            self._arms.there(torch.from_numpy(own[told]))
-            for own in (np.array(records.rows, np.int64), values, np.array(records.numbers, np.float64))
-        )
-        return told_together(state.posterior, state.rows.points(index), rewards, block)
+        return replace(self._explanation(where), together=together(self._bandit, self._records))
 
     def _explanation(self, where: Any = None) -> Explanation:
         """`explain` without a look at what was told together."""
         self._check_measured("nothing to explain")
-        features = feature_names(list(self.columns))
-        try:
-            if where is None:
-                found = self._bandit.explain(names=features, available=self._arms.there(self._offer.mask))
-            else:
-                found = self._explained(features, where)
-        except UnsupportedError as error:
-            raise UnsupportedError(self._unexplained) from error
-        row, _ = self._fulfilling(found.best.index, self._records.measured_rows(), where)
-        repeated = self._repeated(found) if where is None else None
-        named = np.unique(np.array([*row[row >= 0], *([] if repeated is None else [repeated[0]])], np.int64))
-        best = replace(found.best, index=torch.from_numpy(row).to(found.best.index), mean=self._sign * found.best.mean)
-        names = dict(zip(named.tolist(), self._pool.ids.of(named), strict=True))
-        above = "below" if self._settings.minimize else "above"
-        words = Words("row", "column", "measurement", "measured", "measurement", "evaluation", self.objective, above, names)
-        guarantee = found.guarantee
-        if found.kernel_estimated:
-            guarantee = "Guarantee: none, because these are estimates of a model that was fitted to the same measurements."
-        shifts = tuple(self._sign * shift for shift in found.shifts)
-        return replace(
-            found, best=best, upper=self._sign * found.upper, repeated=repeated, guarantee=guarantee, shifts=shifts, words=words
-        )
-
-    def _explained(self, names: Sequence[str], where: Any) -> Explanation:
-        """The explanation of the best measured row that fulfils a condition."""
-        offer, loop = self._pool.fulfil(where), self._bandit.loop
-        every = self._bandit.best(max(1, loop.state.statistics.size))
-        known = (every.index >= 0).nonzero().squeeze(-1)
-        _, kept = self._fulfilling(every.index[known], self._records.measured_rows(), where)
-        place = known[torch.from_numpy(kept).to(known.device)][:1]
-        require(len(place) > 0, "no row that fulfils the condition was measured, so that there is no best one.", StateError)
-        best = Recommendation(every.points[place], every.index[place], every.mean[place], every.variance[place])
-        offered = offer if self._offer.mask is None else offer & self._offer.mask
-        return replace(explain(loop, names, (), self._arms.there(offered), best), uncertainty=math.nan, repeats=0)
+        return explanation(self._bandit, self._pool, self._offer.mask, self._records, self._settings, where)
 
     @one_at_a_time
     def doubt(self) -> str:
@@ -1151,7 +1061,7 @@ class Campaign(Readable):
         self._check_measured("nothing to show")
         values = self._records.values[:, 0]
         settings, opened, believed = self._settings, self._arms.open, self._believed()
-        believed = believed and replace(believed, together=self._together())
+        believed = believed and replace(believed, together=together(self._bandit, self._records))
         aim = "small" if settings.minimize else "large"
         whole = page.CampaignPage(
             title=f"Search for the {'smallest' if settings.minimize else 'largest'} {settings.objective} in {self._pool.title}",
@@ -1182,13 +1092,6 @@ class Campaign(Readable):
         are = f"{count(failed, 'evaluation')} failed and none succeeded" if failed else "nothing was measured yet"
         message = f"{are}, so that there is {there_is}: tell() results first (torchbandits campaign tell)."
         require(bool((self._bandit.pulls > 0).any()), message, StateError)
-
-    def _has_model(self) -> bool:
-        """Whether the policy has a posterior."""
-        try:
-            return self._bandit.posterior is not None
-        except UnsupportedError:
-            return False
 
     def _shown(self) -> Shown:
         opened = self.open
@@ -1284,7 +1187,7 @@ class Campaign(Readable):
         with self._remembered():
             self._bandit.tell(
                 self._arms.there(torch.from_numpy(rows)),
-                self._arms.there(torch.from_numpy(self._sign * values).reshape(shape)),
+                self._arms.there(torch.from_numpy(self._settings.sign * values).reshape(shape)),
                 failures="forget",
                 noise_var=self._arms.there(None if noise_var is None else torch.from_numpy(noise_var).reshape(shape)),
                 block=self._arms.there(None if block is None else torch.from_numpy(block)),
@@ -1323,33 +1226,14 @@ class Campaign(Readable):
         measured: dict[int, list[float]] = {}
         for entry, told in zip(self._arms.entries(list(values)).tolist(), values.values(), strict=True):
             measured.setdefault(entry, []).extend(told)
-        return predicted(self._bandit, measured, self._sign)
-
-    def _repeated(self, found: Explanation) -> tuple[int, int, str] | None:
-        """The row that took most of the last evaluations by the record, which outlives the process, the number of these
-        evaluations, and the reason in words."""
-        repeated = most_repeated(self._records.rows)
-        if repeated is None:
-            return None
-        sure = found.rivals == 0 and int(found.best.index[0]) == int(self._arms.entries([repeated[0]])[0])
-        others = "ask for rows that were not measured yet (repeats=False, --no-repeats)"
-        return (*repeated, reason_for_repeats(sure, found.noise_share, others))
-
-    def _fulfilling(self, rows: Tensor, told: list[int], where: Any) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-        """Rows, each replaced by the equal one told first among those that fulfil a condition, and the mask of rows for
-        which there is one."""
-        if where is None:
-            return self._arms.as_told(rows, told), np.ones(len(rows), bool)
-        held = self._pool.fulfil(where).numpy()
-        found = self._arms.as_told(rows, [row for row in told if held[row]])
-        return found, held[found]
+        return predicted(self._bandit, measured, self._settings.sign)
 
     def _described(self, rows: NDArray[np.int64]) -> pd.DataFrame:
         """Rows of the table with their ids first, and the posterior mean and standard deviation of each."""
         taken = self._pool.cells(rows)
-        marginals = self._marginals(rows)
+        marginals = self._arms.marginals(rows)
         # Adding 0 turns −0 into 0.
-        taken[self._pool.own(EXPECTED)] = self._sign * marginals.mean.double().cpu().numpy() + 0.0
+        taken[self._pool.own(EXPECTED)] = self._settings.sign * marginals.mean.double().cpu().numpy() + 0.0
         taken[self._pool.own(DEVIATION)] = marginals.variance.double().clamp_min(0).sqrt().cpu().numpy()
         return taken
 
@@ -1362,22 +1246,6 @@ class Campaign(Readable):
             times = np.maximum(times, [len(values.get(row, [])) for row in rows.tolist()])
         frame[self._pool.own(TIMES)] = times
         return frame
-
-    def _marginals(self, rows: NDArray[np.int64]) -> Marginals:
-        """Posterior mean and variance of rows, not conditioned on open ones; NaN before the first result, and for a policy
-        without a posterior."""
-        unknown = torch.full((len(rows),), torch.nan, dtype=torch.float64)
-        if not len(rows) or not bool((self._bandit.pulls > 0).all()) or not self._has_model():
-            return Marginals(unknown, unknown)
-        posterior = copy.deepcopy(self._bandit.posterior)
-        known = self._bandit.loop.state.rows
-        blocks = self._arms.there(torch.from_numpy(rows)).split(_BLOCK)
-        if isinstance(posterior, GaussianProcess):
-            points = known.points(blocks[0][:0])
-            posterior.set_pending_(points, points.new_zeros(0))
-        with torch.no_grad():
-            found = [posterior(known.points(block)) for block in blocks]
-        return Marginals(torch.cat([part.mean for part in found]), torch.cat([part.variance for part in found]))
 
 
 def averages(rows: NDArray[np.int64], values: Mapping[int, Sequence[float]]) -> list[float]:

@@ -240,7 +240,10 @@ class OutcomeCampaign(Campaign):
         return f" {count(broken, 'row')} of it {verb} a limit on {named}, whose values are known."
 
     def _fulfilling(self, rows: Tensor, told: list[int], where: Any) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-        found, kept = super()._fulfilling(rows, told, where)
+        """Rows, each replaced by the equal one that stands for it: one that was told, or else the best one on offer; and the
+        mask of rows for which one fulfils a condition."""
+        held = None if where is None else self._pool.fulfil(where)
+        found, kept = self._arms.as_told_among(rows, told, held)
         if not self._settings.known or where is not None or (same := self._by_known()[1]) is None:
             return found, kept
         offer = self._on_offer()

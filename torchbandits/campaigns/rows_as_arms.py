@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections import Counter
 from collections.abc import Sequence
 from typing import overload
@@ -12,6 +13,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from torchbandits.bandit import Bandit
+from torchbandits.errors import UnsupportedError
+from torchbandits.posteriors import GaussianProcess
+from torchbandits.types import Marginals
+
+_BLOCK = 2048
+"""Number of rows whose posterior is computed at a time, each with a number for every measured row."""
 
 
 class RowsAsArms:
@@ -83,3 +90,42 @@ class RowsAsArms:
         own = self.entries(told).tolist()
         first = dict(zip(reversed(own), reversed(told), strict=True))
         return np.array([first.get(row, row) for row in rows.tolist()], np.int64)
+
+    def as_told_among(self, rows: Tensor, told: list[int], held: Tensor | None) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+        """Rows, each replaced by the equal one told first among those that fulfil a condition, and the mask of rows for
+        which there is one.
+
+        Args:
+            rows: The rows.
+            told: The rows with results, in the order told.
+            held: The mask of the rows that fulfil the condition, `A` on the host; None for all.
+        """
+        if held is None:
+            return self.as_told(rows, told), np.ones(len(rows), bool)
+        kept = held.numpy()
+        found = self.as_told(rows, [row for row in told if kept[row]])
+        return found, kept[found]
+
+    @property
+    def has_model(self) -> bool:
+        """Whether the policy has a posterior."""
+        try:
+            return self._bandit.posterior is not None
+        except UnsupportedError:
+            return False
+
+    def marginals(self, rows: NDArray[np.int64]) -> Marginals:
+        """Posterior mean and variance of rows, reward units, not conditioned on open ones; NaN before the first result, and
+        for a policy without a posterior."""
+        unknown = torch.full((len(rows),), torch.nan, dtype=torch.float64)
+        if not len(rows) or not bool((self._bandit.pulls > 0).all()) or not self.has_model:
+            return Marginals(unknown, unknown)
+        posterior = copy.deepcopy(self._bandit.posterior)
+        known = self._bandit.loop.state.rows
+        blocks = self.there(torch.from_numpy(rows)).split(_BLOCK)
+        if isinstance(posterior, GaussianProcess):
+            points = known.points(blocks[0][:0])
+            posterior.set_pending_(points, points.new_zeros(0))
+        with torch.no_grad():
+            found = [posterior(known.points(block)) for block in blocks]
+        return Marginals(torch.cat([part.mean for part in found]), torch.cat([part.variance for part in found]))

@@ -116,6 +116,11 @@ class Settings:
         return self.outcomes if self.objectives else ("",)
 
     @property
+    def sign(self) -> float:
+        """A value times this sign is a reward. Policies of several outcomes minimise themselves."""
+        return -1.0 if self.minimize else 1.0
+
+    @property
     def limited(self) -> set[str]:
         """The outcomes that have a limit."""
         return {*self.at_least, *self.at_most}

@@ -150,11 +150,11 @@ def test_a_journal_that_is_a_symbolic_link_stays_one(tmp_path: Path, monkeypatch
     name, _ = played(c, 0)
     made, calls = tb.Campaign._made, []
 
-    def fails_once(self: tb.Campaign, *args: Any) -> Any:
+    def fails_once(self: tb.Campaign, *args: Any, **options: Any) -> Any:
         calls.append(1)
         if len(calls) == 1:
             raise NumericalError("broken")
-        return made(self, *args)
+        return made(self, *args, **options)
 
     with monkeypatch.context() as patched:
         patched.setattr(tb.Campaign, "_made", fails_once)
@@ -273,11 +273,11 @@ def test_a_correction_that_fails_half_way_is_undone(error: BaseException, tmp_pa
     before, expected = (tmp_path / "lab").read_bytes(), c.best(3)
     made, calls = tb.Campaign._made, []
 
-    def fails_once(self: tb.Campaign, *args: Any) -> Any:
+    def fails_once(self: tb.Campaign, *args: Any, **options: Any) -> Any:
         calls.append(1)
         if len(calls) == 1:
             raise error
-        return made(self, *args)
+        return made(self, *args, **options)
 
     monkeypatch.setattr(tb.Campaign, "_made", fails_once)
     with pytest.raises(type(error)):
@@ -313,10 +313,10 @@ def test_a_journal_that_another_process_opened_meanwhile_is_not_replaced(tmp_pat
     name, _ = played(c, 0)
     made, others = tb.Campaign._made, []
 
-    def opened_before(self: tb.Campaign, *args: Any) -> Any:
+    def opened_before(self: tb.Campaign, *args: Any, **options: Any) -> Any:
         if self is c and not others:
             others.append(campaign(journal=tmp_path / "lab"))
-        return made(self, *args)
+        return made(self, *args, **options)
 
     monkeypatch.setattr(tb.Campaign, "_made", opened_before)
     with pytest.raises(StateError, match="is in use by another process"):

@@ -28,22 +28,21 @@ from torchbandits.campaigns.candidates import Candidates, check_equal_costs, few
 from torchbandits.campaigns.conditions import labels_of, values_of
 from torchbandits.campaigns.corrections import Corrected, Correction, Wanted, check_result
 from torchbandits.campaigns.explained import explanation
+from torchbandits.campaigns.extension import extension
 from torchbandits.campaigns.known_noise import FIRST, known_noise
 from torchbandits.campaigns.notes import Told
-from torchbandits.campaigns.offer import EXCLUDED, Offer, failing, unless_too_few, unseen
+from torchbandits.campaigns.offer import Offer, failing, unless_too_few, unseen
+from torchbandits.campaigns.paths import CampaignPaths
 from torchbandits.campaigns.predicted import predicted
 from torchbandits.campaigns.records import Records
 from torchbandits.campaigns.results import Results, check_known, check_same_rows, read_results
 from torchbandits.campaigns.rows_as_arms import RowsAsArms
 from torchbandits.campaigns.settings import (
-    ADDED,
     Settings,
     begin,
-    check_pair,
     decimal_commas,
     given_settings,
     history,
-    known_values,
 )
 from torchbandits.checks import (
     as_device,
@@ -75,8 +74,7 @@ from torchbandits.stopping import (
 )
 from torchbandits.tabular.columns import Decisions
 from torchbandits.tabular.encoding import Encoder, costs, encode, encode_in_memory
-from torchbandits.tabular.extended import ANOTHER, check_rows, joined, known_rows
-from torchbandits.tabular.ids import open_table
+from torchbandits.tabular.extended import ANOTHER, joined
 from torchbandits.tabular.kept import origin_of
 from torchbandits.tabular.molecules import fingerprints, repeated
 from torchbandits.tabular.tables import InMemory, Table, as_table
@@ -204,20 +202,18 @@ class Campaign(Readable):
         if journal is not None and not isinstance(journal, Journal):
             journal = Journal(as_path("journal", journal), every=1)
         self._journal, self._closed = journal, False
-        path = None if self._journal is None else _beside(self._journal, ".campaign.json")
-        if self._journal is not None and path is not None:
-            check_pair(self._journal.path, path)
-        begun = begin(table, wanted, candidates, path)
+        self._paths = paths = None if journal is None else CampaignPaths(journal.path)
+        begun = begin(table, wanted, candidates, paths)
         self._check_kind(begun.settings)
         self._settings = begun.settings
         self._pool = self._candidates(begun.table)
         # A campaign that began with a condition goes on with it.
-        excluded = None if self._journal is None else _beside(self._journal, EXCLUDED)
-        self._offer = Offer(begun.settings.candidates, begun.new or begun.changed, excluded)
+        strict = begun.new or begun.changed
+        self._offer = Offer(begun.settings.candidates, strict, None if paths is None else paths.excluded)
         if begun.new:
             # A wrong condition is found before anything is written.
             self._offer.begin(begun.table)
-        self._bandit = self._made(policy, device, generator, path if begun.new else None)
+        self._bandit = self._made(policy, device, generator, new=begun.new)
         try:
             self._quiet()
             if not begun.new:
@@ -225,8 +221,8 @@ class Campaign(Readable):
                 self._offer.resume(self._pool.table)
                 self._give_up_excluded()
             self._remember()
-            if path is not None and begun.changed:
-                files.write_text(path, begun.settings.text())
+            if paths is not None and begun.changed:
+                files.write_text(paths.settings, begun.settings.text())
             self._tell_history(self._pool.table, np.arange(self._pool.count))
             found, column = self._bandit.loop.state.rows.source, begun.settings.decisions.molecules
             if begun.new and column is not None and isinstance(found, Fingerprints):
@@ -252,7 +248,8 @@ class Campaign(Readable):
     def _rejoin(self) -> None:
         """Take the rows that were added before a resumed campaign was closed."""
         if (rows := self._bandit.loop.num_arms) > self._pool.count:
-            path = self._added_file()
+            assert self._paths is not None
+            path = self._paths.added
             message = f"{path}, with rows that were added to the campaign, is missing or incomplete: restore it from a copy."
             require(path.exists(), message, StateError)
             kept = joined(self._pool.table, as_table("table", path))
@@ -304,23 +301,21 @@ class Campaign(Readable):
         own = auto() if noise_std is None else known_noise(noise_std, self._settings.decisions)
         return per_cost(own) if priced else own
 
-    def _made(
-        self, policy: Policy | None, device: torch.device, generator: torch.Generator | None, unwritten: Path | None
-    ) -> Bandit:
-        """Make the bandit. The settings, if they are `unwritten`, and the features are written before its journal, so that a
-        journal never lacks them, and removed after an error."""
+    def _made(self, policy: Policy | None, device: torch.device, generator: torch.Generator | None, *, new: bool) -> Bandit:
+        """Make the bandit. The settings of a new campaign and the features are written before its journal, so that a journal
+        never lacks them, and removed after an error."""
         cost = self._settings.cost
         priced = None if cost is None else costs(self._pool.table, cost)
         if policy is None:
             policy = self._default(priced is not None)
         try:
             arms = self._encoded(device)
-            if unwritten is not None:
-                files.write_text(unwritten, self._settings.text())
+            if new and self._paths is not None:
+                files.write_text(self._paths.settings, self._settings.text())
             return self._checked_bandit(policy, arms, generator, None if priced is None else priced.to(device))
         except BaseException:
-            if unwritten is not None:
-                for path in (unwritten, self._features_file(), origin_of(self._features_file())):
+            if new and self._paths is not None:
+                for path in (self._paths.settings, self._paths.features, origin_of(self._paths.features)):
                     path.unlink(missing_ok=True)
             raise
 
@@ -725,7 +720,7 @@ class Campaign(Readable):
         if self._pool.count > rows:
             assert isinstance(self._pool.table, InMemory)
             self._pool = self._candidates(self._pool.table.first(rows))
-        self._bandit = self._made(old.policy, old.device, old.generators[0], None)
+        self._bandit = self._made(old.policy, old.device, old.generators[0], new=False)
         self._quiet()
         self._rejoin()
         self._give_up_excluded()
@@ -824,29 +819,13 @@ class Campaign(Readable):
         Cost: that of `Bandit.set_arms_`; the journal then holds the features of all rows.
         """
         self._check_not_closed()
-        loop, settings = self._bandit.loop, self._settings
         message = f"rows can't be added to molecules, or to features in a file (more than 256 MiB): {ANOTHER}."
-        require(not loop.state.rows.streamed, message, UnsupportedError)
-        new = open_table(table, settings.id)
-        check_rows(new, self._pool.table, self._pool.ids, settings.columns, settings.outcomes)
-        # Errors name the place among the new rows.
-        for name in settings.outcomes:
-            history(new, name)
-        if settings.cost is not None:
-            costs(new, settings.cost)
-        known_values(new, settings.known)
-        whole = joined(self._pool.table, new)
-        for name in settings.outcomes:
-            history(whole, name)  # refuses texts
-        known, own = known_rows(new, whole, self._pool.ids, settings.outcomes)
-        added = np.delete(np.arange(new.count), known)
-        rows = np.empty(new.count, np.int64)
-        rows[known], rows[added] = own, self._pool.count + np.arange(len(added))
-        if len(added):
-            kept = whole.arrow.take(np.r_[: self._pool.count, self._pool.count + added])
-            self._add(InMemory(kept, whole.path, index=whole.index))
-        self._tell_history(new, rows)
-        return len(added)
+        require(not self._bandit.loop.state.rows.streamed, message, UnsupportedError)
+        new, before = extension(table, self._pool, self._settings), self._pool.count
+        if new.whole is not None:
+            self._add(new.whole)
+        self._tell_history(new.table, new.rows)
+        return self._pool.count - before
 
     def _add(self, whole: InMemory) -> None:
         """Take a table with further rows after those of the campaign."""
@@ -855,9 +834,9 @@ class Campaign(Readable):
         pool = self._candidates(whole)
         only_new = InMemory(whole.arrow.slice(self._pool.count))
         features = encode_in_memory(only_new, Encoder(settings.decisions), getattr(torch, settings.dtype))
-        if self._journal is not None:
+        if self._paths is not None:
             added = whole.arrow.slice(settings.rows)
-            files.write_atomically(self._added_file(), lambda temporary: parquet.write_table(added, temporary))
+            files.write_atomically(self._paths.added, lambda temporary: parquet.write_table(added, temporary))
         try:
             arms = torch.cat([self._bandit.loop.state.rows.arms, self._arms.there(features)])
             self._set_arms(arms, self._arms.there(priced), pool)
@@ -1161,15 +1140,10 @@ class Campaign(Readable):
                 f"journal={str(self._journal.path)!r}), and repeat the call."
             )
 
-    def _added_file(self) -> Path:
-        """Path of the rows that were added."""
-        assert self._journal is not None
-        return _beside(self._journal, ADDED)
-
     def _features_file(self) -> Path:
         """Path of the features: beside the journal, or in a temporary folder that is removed with this object."""
-        if self._journal is not None:
-            return _beside(self._journal, ".features.npy")
+        if self._paths is not None:
+            return self._paths.features
         folder = tempfile.mkdtemp(prefix="torchbandits-")
         weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
         return Path(folder) / "features.npy"
@@ -1251,7 +1225,3 @@ class Campaign(Readable):
 def averages(rows: NDArray[np.int64], values: Mapping[int, Sequence[float]]) -> list[float]:
     """The average of the values of each row; NaN for a row without any."""
     return [float(np.mean(values[row])) if row in values else math.nan for row in rows.tolist()]
-
-
-def _beside(journal: Journal, suffix: str) -> Path:
-    return journal.path.with_name(journal.path.name + suffix)

@@ -25,6 +25,7 @@ from rich.table import Table as RichTable
 from torchbandits.campaigns.campaign import MEASURED, TIMES, Campaign
 from torchbandits.campaigns.combining import combinations, parameter
 from torchbandits.campaigns.outcome_campaign import OPTIMAL, OutcomeCampaign
+from torchbandits.campaigns.paths import CampaignPaths
 from torchbandits.campaigns.results import YES_OR_NO
 from torchbandits.campaigns.settings import FORM, read_settings
 from torchbandits.constraints import AtMost, Constraint, Distinct, Same, Total
@@ -54,7 +55,7 @@ campaign_app = typer.Typer(
     no_args_is_help=True,
 )
 JOURNAL = "journal"
-SETTINGS = f"{JOURNAL}.campaign.json"
+SETTINGS = CampaignPaths(Path(JOURNAL)).settings.name
 CANDIDATES = "candidates.parquet"
 Folder = Annotated[Path, typer.Option("--folder", "-f", help="Folder of the campaign.")]
 HERE = Path("campaign")

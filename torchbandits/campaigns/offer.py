@@ -19,8 +19,6 @@ from torchbandits.errors import DataError, require
 from torchbandits.files import write_atomically
 from torchbandits.tabular.tables import Table
 
-EXCLUDED = ".excluded.npy"
-"""End of the name of the file of the excluded rows, which is beside the journal."""
 FAILURES = 2
 """Number of failed evaluations after which a row that was never measured is left out while there are others."""
 _LARGEST = 1 << 33

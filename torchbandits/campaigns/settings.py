@@ -14,6 +14,7 @@ import torch
 from numpy.typing import NDArray
 
 from torchbandits.campaigns.conditions import boolean_column
+from torchbandits.campaigns.paths import CampaignPaths
 from torchbandits.campaigns.results import YES_OR_NO
 from torchbandits.checks import check_dtype, check_text, read_bytes
 from torchbandits.errors import DataError, StateError, issue, nearest, require
@@ -30,8 +31,6 @@ else:
 
 MANY = 1_000_000
 """Number of rows from which on features have single precision by default."""
-ADDED = ".added.parquet"
-"""End of the name of the file beside a journal with the rows that were added to the table."""
 FORM = b"torchbandits.form"
 """Key of the metadata of a copy of a CSV file: the form of that file, as JSON."""
 FORMAT, SEVERAL, WITH_KNOWN = 1, 2, 3
@@ -229,22 +228,24 @@ def _overruled_by(columns: Any) -> dict[str, Any] | None:
     return {str(name): kind if isinstance(kind, str) else list(kind) for name, kind in columns.items()}
 
 
-def begin(given: Any, wanted: dict[str, Any], candidates: str | None, path: Path | None) -> Beginning:
-    """Decide the settings of a new campaign, or compare those of the file at `path` with what is given now.
+def begin(given: Any, wanted: dict[str, Any], candidates: str | None, paths: CampaignPaths | None) -> Beginning:
+    """Decide the settings of a new campaign, or compare those of its file with what is given now.
 
     Args:
         given: The candidates, as for `as_table`; None for the file that the campaign began with.
         wanted: The result of `given_settings`.
         candidates: The fixed condition, which may be another one than before; an empty text for none, None for that of before.
-        path: The file of the settings; None where there is no journal.
+        paths: The files of the campaign; None where there is no journal.
 
     Raises:
         ArgumentError: If the table cannot be used with these options: names row and column.
-        StateError: If the campaign began with another table or other settings.
+        StateError: If the campaign began with another table or other settings, or its settings are missing.
         DataError: If a file cannot be read.
     """
-    if path is not None and path.exists():
-        return _resumed(read_settings(path), given, wanted, candidates, path)
+    if paths is not None:
+        paths.check_complete()
+        if paths.settings.exists():
+            return _resumed(given, wanted, candidates, paths)
     require(given is not None, "table: there is no campaign to continue, so that a table of candidates is needed.")
     outcomes = told_columns(wanted)
     message = 'objective: name the column of the measured outcome, such as objective="yield".'
@@ -351,7 +352,9 @@ def _check_spelling(table: Table, objective: str, known: list[str | None], overr
     )
 
 
-def _resumed(settings: Settings, given: Any, wanted: dict[str, Any], candidates: str | None, path: Path) -> Beginning:
+def _resumed(given: Any, wanted: dict[str, Any], candidates: str | None, paths: CampaignPaths) -> Beginning:
+    path = paths.settings
+    settings = read_settings(path)
     settings.check_same({name: value for name, value in wanted.items() if value is not None}, path)
     message = f"{path} is of a table that was in no file: pass it again, table=."
     require(given is not None or settings.table is not None, message, StateError)
@@ -369,8 +372,8 @@ def _resumed(settings: Settings, given: Any, wanted: dict[str, Any], candidates:
         lacks = f"it has {table.count:,} rows, the campaign {settings.rows:,}"
     elif ids.check() != settings.digest:
         lacks = "its ids, or their order, are different"
-    added = path.with_name(path.name.replace(".campaign.json", ADDED))
-    kept = f" (rows that were added are in {added.name}, and belong to no other table)" if added.exists() else ""
+    added = paths.added.exists()
+    kept = f" (rows that were added are in {paths.added.name}, and belong to no other table)" if added else ""
     more = not gone and table.count > settings.rows
     extended = " New rows are added by extend() (torchbandits campaign extend)." if more else ""
     require(
@@ -453,17 +456,6 @@ def _roles(columns: Sequence[tuple[str, str | None]]) -> dict[str, str]:
             require(taken is None, f"{role}: column {column!r} is the {taken} already.")
             roles[column] = role
     return roles
-
-
-def check_pair(journal: Path, settings: Path) -> None:
-    """Raise `StateError` for a journal without the settings of its campaign."""
-    lonely = journal.exists() and journal.stat().st_size > 0 and not settings.exists()
-    require(
-        not lonely,
-        f"{journal} exists, but {settings} with the settings of its campaign does not: restore that file from a copy, or "
-        "choose another journal.",
-        StateError,
-    )
 
 
 def decimal_commas(table: Table) -> bool:

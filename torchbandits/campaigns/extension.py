@@ -1,0 +1,63 @@
+"""Rows that a user adds to the candidates of a campaign."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from torchbandits.campaigns.candidates import Candidates
+from torchbandits.campaigns.settings import Settings, history, known_values
+from torchbandits.tabular.encoding import costs
+from torchbandits.tabular.extended import check_rows, joined, known_rows
+from torchbandits.tabular.ids import open_table
+from torchbandits.tabular.tables import InMemory, Table
+
+
+@dataclass(frozen=True)
+class Extension:
+    """Rows as given, of which some may be candidates already.
+
+    Attributes:
+        table: The rows.
+        rows: The row of the campaign for each of them; those that are new follow the candidates.
+        whole: The candidates, followed by the new rows; None if none is new.
+    """
+
+    table: Table
+    rows: NDArray[np.int64]
+    whole: InMemory | None
+
+
+def extension(given: Any, pool: Candidates, settings: Settings) -> Extension:
+    """Compare rows with the candidates.
+
+    Args:
+        given: A table, as for `Campaign.extend`.
+        pool: The candidates so far.
+        settings: The settings of the campaign.
+
+    Raises:
+        ArgumentError, DataError: As `Campaign.extend`.
+    """
+    new = open_table(given, settings.id)
+    check_rows(new, pool.table, pool.ids, settings.columns, settings.outcomes)
+    # Errors name the place among the new rows.
+    for name in settings.outcomes:
+        history(new, name)
+    if settings.cost is not None:
+        costs(new, settings.cost)
+    known_values(new, settings.known)
+    both = joined(pool.table, new)
+    for name in settings.outcomes:
+        history(both, name)  # refuses texts
+    known, own = known_rows(new, both, pool.ids, settings.outcomes)
+    added = np.delete(np.arange(new.count), known)
+    rows = np.empty(new.count, np.int64)
+    rows[known], rows[added] = own, pool.count + np.arange(len(added))
+    if not len(added):
+        return Extension(new, rows, None)
+    kept = both.arrow.take(np.r_[: pool.count, pool.count + added])
+    return Extension(new, rows, InMemory(kept, both.path, index=both.index))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-import re
 import shutil
 import tempfile
 import weakref
@@ -44,6 +43,7 @@ from torchbandits.campaigns.settings import (
     given_settings,
     history,
 )
+from torchbandits.campaigns.stops import in_rewards, need_noise, of_measurements, of_row
 from torchbandits.checks import (
     as_device,
     as_path,
@@ -62,16 +62,7 @@ from torchbandits.policies import Policy, auto, per_cost
 from torchbandits.policies.repeats import most_repeated
 from torchbandits.policies.state import GaussianState
 from torchbandits.sources import ArmSource, Fingerprints
-from torchbandits.stopping import (
-    Budget,
-    Decision,
-    ImprovementPerCost,
-    LevelSetKnown,
-    ProbableRegret,
-    Rule,
-    SameArm,
-    check_rules,
-)
+from torchbandits.stopping import Budget, Decision, Rule, SameArm, check_rules
 from torchbandits.tabular.columns import Decisions
 from torchbandits.tabular.encoding import Encoder, costs, encode, encode_in_memory
 from torchbandits.tabular.extended import ANOTHER, joined
@@ -91,13 +82,6 @@ else:
     from torchbandits.tabular.extras import parquet
 
 EXPECTED, DEVIATION, RANK, MEASURED, TIMES, CALL = "expected", "deviation", "rank", "measured", "times", "call"
-
-
-def of_measurements(decision: Decision) -> Decision:
-    """A decision whose reasons speak of measurements and rows instead of pulls and arms."""
-    words = {"pulls": "measurements", "arm": "row", "arms": "rows"}
-    told = (re.sub(r"\b(pulls|arms?)\b", lambda found: words[found[0]], reason) for reason in decision.reasons)
-    return replace(decision, reasons=tuple(told))
 
 
 class Campaign(Readable):
@@ -871,49 +855,30 @@ class Campaign(Readable):
         Raises:
             UnsupportedError: For a rule that does not support this policy; the message names rules that do.
         """
-        # Rewards that are minimised have the opposite sign, and so have their levels.
-        signed = [
-            replace(rule, level=self._settings.sign * rule.level) if isinstance(rule, LevelSetKnown) else rule
-            for rule in check_rules(rules)
-        ]
+        rules, sign = check_rules(rules), self._settings.sign
+        signed = in_rewards(rules, sign)
         # The kernel of the default policy is a guess until its first fit, and may be sure of what it does not know.
         unfitted = self._settings.noise_std is not None and int(self._bandit.pulls.sum()) < FIRST
         counting = [rule for rule in signed if isinstance(rule, Budget | SameArm)] or [Budget(pulls=FIRST)]
         try:
             # Rows that are no candidates are no rivals of the best one.
-            with self._among(self._offer.mask):
+            with self._arms.competing(self._offer.mask):
                 decision = self._bandit.should_stop(*(counting if unfitted else signed))
         except UnsupportedError as error:
-            state, of_model = self._bandit.loop.state, (ProbableRegret, ImprovementPerCost)
+            state = self._bandit.loop.state
             estimated = isinstance(state, GaussianState) and state.posterior.units is not None
-            if not estimated or not any(isinstance(rule, of_model) for rule in signed):
+            if not (estimated and need_noise(rules)):
                 raise
             raise UnsupportedError(
                 "ProbableRegret and ImprovementPerCost (--within, --price) need the noise of a measurement: begin a campaign "
                 "with noise_std= (--noise-std) and tell it the results, or stop by SameArm or Budget (--measurements)."
             ) from error
-        row, decision = int(decision.arm), of_measurements(decision)
-        if row < 0:
+        decision = of_measurements(decision)
+        if int(decision.arm) < 0:
             return decision
-        rows = self._arms.as_told(decision.arm.reshape(1), self._records.measured_rows())
-        (name,) = self._pool.ids.of(rows)
-        reasons = tuple(reason.replace(f"row {row} ", f"row {name!r} ") for reason in decision.reasons)
-        for rule, turned in zip(rules, signed, strict=True):
-            if isinstance(rule, LevelSetKnown) and isinstance(turned, LevelSetKnown):
-                reasons = tuple(text.replace(f"or below {turned.level:g}", f"or below {rule.level:g}") for text in reasons)
-        return replace(decision, reasons=reasons)
-
-    @contextmanager
-    def _among(self, left: Tensor | None) -> Iterator[None]:
-        """Let stopping rules and fronts compare these rows only, `A` booleans; None for all rows."""
-        loop = self._bandit.loop
-        loop.recover_()
-        rows = loop.state.rows
-        rows.competing = rows.offered(self._arms.there(left))
-        try:
-            yield
-        finally:
-            rows.competing = None
+        row = self._arms.as_told(decision.arm.reshape(1), self._records.measured_rows())
+        (name,) = self._pool.ids.of(row)
+        return of_row(decision, name, rules, sign)
 
     @one_at_a_time
     def predict(self, ids: Collection[Any] | None = None, *, where: Any = None) -> pd.DataFrame:

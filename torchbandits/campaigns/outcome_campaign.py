@@ -26,7 +26,6 @@ from torchbandits.campaigns.campaign import (
     RANK,
     TIMES,
     Campaign,
-    of_measurements,
 )
 from torchbandits.campaigns.candidates import Candidates
 from torchbandits.campaigns.copies import Equals, equals, first_equal
@@ -35,6 +34,7 @@ from torchbandits.campaigns.known_noise import known_noise
 from torchbandits.campaigns.notes import Told
 from torchbandits.campaigns.results import Results, differing
 from torchbandits.campaigns.settings import ALIKE, Settings, given_settings, keeping, known_values, told_columns
+from torchbandits.campaigns.stops import need_noise, of_measurements
 from torchbandits.checks import (
     as_device,
     as_path,
@@ -59,7 +59,7 @@ from torchbandits.policies.joint import Joint, all_outcomes
 from torchbandits.policies.picking import marginals
 from torchbandits.sets import table_of
 from torchbandits.sources import ArmSource
-from torchbandits.stopping import Decision, ImprovementPerCost, ProbableRegret, Rule
+from torchbandits.stopping import Decision, Rule
 from torchbandits.tabular.encoding import feature_names
 
 if TYPE_CHECKING:
@@ -451,7 +451,7 @@ class OutcomeCampaign(Campaign):
         if left is not None:
             left = left.clone()
             left[told] = True
-        with self._among(left):
+        with self._arms.competing(left):
             found = bandit.front(minimize=small, pulled=measured)
         index = found.index[found.index >= 0]
         rows, kept = self._fulfilling(index, told, where)
@@ -518,7 +518,7 @@ class OutcomeCampaign(Campaign):
         try:
             return of_measurements(self._bandit.should_stop(*rules))
         except UnsupportedError as error:
-            if not any(isinstance(rule, ProbableRegret | ImprovementPerCost) for rule in rules):
+            if not need_noise(rules):
                 raise
             raise UnsupportedError(
                 "ProbableRegret and ImprovementPerCost (--within, --price) are for campaigns of one objective without limits: "

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import copy
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import overload
 
 import numpy as np
@@ -105,6 +106,18 @@ class RowsAsArms:
         kept = held.numpy()
         found = self.as_told(rows, [row for row in told if kept[row]])
         return found, kept[found]
+
+    @contextmanager
+    def competing(self, rows: Tensor | None) -> Iterator[None]:
+        """Let stopping rules and fronts compare these rows only, `A` booleans on the host; None for all rows."""
+        loop = self._bandit.loop
+        loop.recover_()
+        known = loop.state.rows
+        known.competing = known.offered(self.there(rows))
+        try:
+            yield
+        finally:
+            known.competing = None
 
     @property
     def has_model(self) -> bool:

@@ -23,11 +23,22 @@ from torchbandits.bandit import Bandit
 from torchbandits.calls import one_at_a_time
 from torchbandits.campaigns import notes
 from torchbandits.campaigns.blocks import blocked, check_takes_blocks, in_part, together
-from torchbandits.campaigns.candidates import Candidates, check_equal_costs, few
+from torchbandits.campaigns.candidates import (
+    CALL,
+    DEVIATION,
+    EXPECTED,
+    MEASURED,
+    RANK,
+    TIMES,
+    Candidates,
+    check_equal_costs,
+    few,
+)
 from torchbandits.campaigns.conditions import labels_of, values_of
 from torchbandits.campaigns.corrections import Corrected, Correction, Wanted, check_result
 from torchbandits.campaigns.explained import explanation
 from torchbandits.campaigns.extension import extension
+from torchbandits.campaigns.given import given_settings
 from torchbandits.campaigns.known_noise import FIRST, known_noise
 from torchbandits.campaigns.notes import Told
 from torchbandits.campaigns.offer import Offer, failing, unless_too_few, unseen
@@ -40,7 +51,6 @@ from torchbandits.campaigns.settings import (
     Settings,
     begin,
     decimal_commas,
-    given_settings,
     history,
 )
 from torchbandits.campaigns.stops import in_rewards, need_noise, of_measurements, of_row
@@ -80,8 +90,6 @@ else:
     from torchbandits.campaigns.extras import files, page
     from torchbandits.tabular.extras import pandas as pd
     from torchbandits.tabular.extras import parquet
-
-EXPECTED, DEVIATION, RANK, MEASURED, TIMES, CALL = "expected", "deviation", "rank", "measured", "times", "call"
 
 
 class Campaign(Readable):

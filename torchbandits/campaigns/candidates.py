@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 else:
     from torchbandits.tabular.extras import pandas as pd
 
+EXPECTED, DEVIATION, RANK, MEASURED, TIMES, CALL = "expected", "deviation", "rank", "measured", "times", "call"
+KEEPS, OPTIMAL = "keeps limits", "on the front"
+"""Columns that are added to rows of the table."""
 SHOWN = 8
 """Largest number of ids that are listed."""
 

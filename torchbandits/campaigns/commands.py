@@ -22,9 +22,10 @@ from rich.box import SIMPLE
 from rich.console import Console
 from rich.table import Table as RichTable
 
-from torchbandits.campaigns.campaign import MEASURED, TIMES, Campaign
+from torchbandits.campaigns.campaign import Campaign
+from torchbandits.campaigns.candidates import MEASURED, OPTIMAL, TIMES
 from torchbandits.campaigns.combining import combinations, parameter
-from torchbandits.campaigns.outcome_campaign import OPTIMAL, OutcomeCampaign
+from torchbandits.campaigns.outcome_campaign import OutcomeCampaign
 from torchbandits.campaigns.paths import CampaignPaths
 from torchbandits.campaigns.results import YES_OR_NO
 from torchbandits.campaigns.settings import FORM, read_settings

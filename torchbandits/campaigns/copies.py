@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -52,6 +53,30 @@ class Equals:
         place[self.order] = np.arange(len(self.order))
         found: NDArray[np.int64] = place[self.best()] - place
         return found
+
+
+@dataclass(frozen=True)
+class Known:
+    """What the known outcomes of a campaign say of its rows.
+
+    Attributes:
+        kept: Whether each row keeps the limits on known outcomes.
+        same: The rows of the same features that have different known values; None if there are none.
+    """
+
+    kept: NDArray[np.bool_]
+    same: Equals | None
+
+    def offered(self, offer: Tensor | None) -> Tensor:
+        """The mask of the rows on offer that keep the limits, of those of the same features the best one.
+
+        Args:
+            offer: The mask of the rows on offer, `A` on the host; None for all.
+        """
+        found = self.kept if offer is None else self.kept & offer.numpy()
+        if self.same is not None:
+            found = found & (self.same.best(found) == np.arange(len(found)))
+        return torch.from_numpy(found)
 
 
 def equals(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import math
 import os
 from collections.abc import Mapping, Sequence
@@ -19,21 +18,15 @@ from torchbandits import outcomes
 from torchbandits.aims import Constrained, Limit, Scalarized, log_probability
 from torchbandits.bandit import Bandit
 from torchbandits.calls import one_at_a_time
-from torchbandits.campaigns.campaign import (
-    DEVIATION,
-    EXPECTED,
-    MEASURED,
-    RANK,
-    TIMES,
-    Campaign,
-)
-from torchbandits.campaigns.candidates import Candidates
-from torchbandits.campaigns.copies import Equals, equals, first_equal
+from torchbandits.campaigns.campaign import Campaign
+from torchbandits.campaigns.candidates import DEVIATION, EXPECTED, KEEPS, MEASURED, OPTIMAL, RANK, TIMES, Candidates
+from torchbandits.campaigns.copies import Known, equals, first_equal
 from torchbandits.campaigns.corrections import Corrected, Wanted, check_result
+from torchbandits.campaigns.given import aims_of, by_outcome, given_settings
 from torchbandits.campaigns.known_noise import known_noise
 from torchbandits.campaigns.notes import Told
-from torchbandits.campaigns.results import Results, differing
-from torchbandits.campaigns.settings import ALIKE, Settings, given_settings, keeping, known_values, told_columns
+from torchbandits.campaigns.results import Results, differing_known, misnamed
+from torchbandits.campaigns.settings import Settings, keeping, known_values, told_columns
 from torchbandits.campaigns.stops import need_noise, of_measurements
 from torchbandits.checks import (
     as_device,
@@ -43,8 +36,6 @@ from torchbandits.checks import (
     check_text,
     check_whole,
     explains_keywords,
-    is_finite,
-    positive,
 )
 from torchbandits.constraints import Constraint, Total
 from torchbandits.display import count, listed
@@ -69,7 +60,6 @@ if TYPE_CHECKING:
 else:
     from torchbandits.campaigns.extras import outcome_page
 
-KEEPS, OPTIMAL = "keeps limits", "on the front"
 _UNLIMITED = 1e15
 """A sum of places among equal rows that no batch reaches."""
 _FEW = 5
@@ -110,7 +100,7 @@ class OutcomeCampaign(Campaign):
         ArgumentError, DataError, StateError: As for `Campaign`.
     """
 
-    _known: tuple[NDArray[np.bool_], Equals | None] | None = None
+    _known: Known | None = None
 
     @explains_keywords
     def __init__(
@@ -139,7 +129,7 @@ class OutcomeCampaign(Campaign):
             "noise_std is an option of the default policy: give it to the models that you pass.",
         )
         aims = aims_of(objectives, minimize, at_least, at_most)
-        noise = None if noise_std is None else _by_outcome("noise_std", noise_std, told_columns(aims))
+        noise = None if noise_std is None else by_outcome("noise_std", noise_std, told_columns(aims))
         wanted = given_settings(aims, id, cost, dtype, noise, columns)
         self._begin(table, wanted, candidates, journal, policy, as_device(device), generator)
 
@@ -193,40 +183,36 @@ class OutcomeCampaign(Campaign):
         return known if found is None else {name: own[found.best()] for name, own in known.items()}
 
     def _on_offer(self, where: Any = None) -> Tensor | None:
-        offer = super()._on_offer(where)
-        if not self._settings.known:
-            return offer
-        kept, same = self._by_known()
-        found = kept if offer is None else kept & offer.numpy()
-        if same is not None:
-            found = found & (same.best(found) == np.arange(len(found)))
-        return torch.from_numpy(found)
+        offer, known = super()._on_offer(where), self._by_known()
+        return offer if known is None else known.offered(offer)
 
-    def _by_known(self) -> tuple[NDArray[np.bool_], Equals | None]:
-        """Whether each row keeps the limits on known outcomes, and the rows that are equal (see `equals`); computed anew where
-        rows were added."""
-        if self._known is None or len(self._known[0]) != self._pool.count:
-            settings, pool, first = self._settings, self._pool, self._bandit.loop.state.rows.first
+    def _by_known(self) -> Known | None:
+        """What known outcomes say of the rows, computed anew where rows were added; None if no outcome is known."""
+        settings, pool = self._settings, self._pool
+        if settings.known and (self._known is None or len(self._known.kept) != pool.count):
+            first = self._bandit.loop.state.rows.first
             known, kept = known_values(pool.table, settings.known), keeping(settings, pool.table)
             same = equals(None if first is None else first.cpu().numpy(), known, settings.directions, pool, kept)
-            self._known = kept, same
+            self._known = Known(kept, same)
         return self._known
 
     def _broken(self) -> NDArray[np.bool_]:
         """Whether each row breaks a limit on a known outcome."""
-        return ~self._by_known()[0] if self._settings.known else np.zeros(self._pool.count, bool)
+        known = self._by_known()
+        return np.zeros(self._pool.count, bool) if known is None else ~known.kept
 
     def _ask_within(self, count: int, constraints: tuple[Constraint, ...], left: Tensor | None, where: Any) -> None:
         try:
             super()._ask_within(count, constraints, left, where)
             return
         except ArgumentError:
-            kept, same = self._by_known() if self._settings.known else (None, None)
-            if left is None or kept is None or same is None:
+            known = self._by_known()
+            if left is None or known is None or known.same is None:
                 raise
         # A constraint on a column in which equal rows differ, such as the supplier, may allow others than the best of them.
         every = super()._on_offer(where)
-        wider = torch.from_numpy(kept & np.isin(same.first, same.first[left.numpy()]))
+        same = known.same
+        wider = torch.from_numpy(known.kept & np.isin(same.first, same.first[left.numpy()]))
         # The sum is not limited in fact: of equal rows that the constraints allow, the one of the smallest value is selected.
         best_first = Total(torch.from_numpy(same.places()), at_most=_UNLIMITED)
         super()._ask_within(count, (*constraints, best_first), wider if every is None else wider & every, where)
@@ -244,11 +230,10 @@ class OutcomeCampaign(Campaign):
         mask of rows for which one fulfils a condition."""
         held = None if where is None else self._pool.fulfil(where)
         found, kept = self._arms.as_told_among(rows, told, held)
-        if not self._settings.known or where is not None or (same := self._by_known()[1]) is None:
+        known = self._by_known()
+        if where is not None or known is None or known.same is None:
             return found, kept
-        offer = self._on_offer()
-        assert offer is not None
-        best = same.best(offer.numpy())[found]
+        best = known.same.best(known.offered(self._offer.mask).numpy())[found]
         return np.where(np.isin(found, told) | (best < 0), found, best), kept
 
     # ------------------------------------------------------------------ tell
@@ -295,48 +280,14 @@ class OutcomeCampaign(Campaign):
     def _read(
         self, measured: Any, noise_var: Mapping[str, str], block: str | None
     ) -> tuple[Results, NDArray[np.int64], list[str]]:
-        results, rows, notes = super()._read(measured, noise_var, block)
-        expected = [*noise_var.values(), *([] if block is None else [block])]
-        return results, rows, [*notes, *self._known_in(results, rows), *self._misnamed(results, expected)]
-
-    def _known_in(self, results: Results, rows: NDArray[np.int64]) -> list[str]:
-        """A sentence for each column of results with other values than the candidates have of a known outcome."""
-        known, notes = self._settings.known, list[str]()
-        if not known:
-            return notes
-        truth = self._pool.table.take(rows).to_pandas()
-        for name in known:
-            if other := differing(results, truth, {name: 0.0}):
-                notes.append(
-                    f"{name!r} has a value in every row of the candidates, so that it is not learned from results, and "
-                    f"{count(len(other), 'result')} differ: {other[0]}. If it is measured, begin the campaign with "
-                    f"columns={{{name!r}: 'measured'}} (--column {name}=measured)."
-                )
-        return notes
-
-    def _misnamed(self, results: Results, noise: Sequence[str]) -> list[str]:
-        """Refuse a column whose name is almost that of an outcome without a column, and name one that contains it, such as
-        `toxicity (mg)`: the outcome would count as not measured."""
-        outcomes, names = self._settings.outcomes, list(results.frame.columns)
+        results, rows, said = super()._read(measured, noise_var, block)
+        pool, outcomes, known = self._pool, self._settings.outcomes, self._settings.known
+        if known:
+            said += differing_known(results, pool.table.take(rows).to_pandas(), known)
         computed = [f"{name} {what}" for name in outcomes for what in (EXPECTED, DEVIATION, MEASURED)]
-        known = {*outcomes, self._pool.ids.name, *self._pool.table.schema.names, *noise}
-        known |= {self._pool.own(name) for name in (*computed, KEEPS, OPTIMAL, RANK, TIMES)}
-        others = {name.strip().casefold(): name for name in names if name not in known}
-        notes = []
-        for outcome in (name for name in outcomes if name not in names):
-            text = outcome.strip().casefold()
-            longer = [name for name in others if text in name and text != name]
-            alike = difflib.get_close_matches(text, [name for name in others if name not in longer], n=1, cutoff=ALIKE)
-            lacks = f"{results.name} has no column {outcome!r}"
-            if alike:
-                meant = others[alike[0]]
-                raise ArgumentError(f"{lacks}, and a column {meant!r}: rename it, or leave it out. Nothing was told.")
-            if longer:
-                notes.append(
-                    f"{lacks}, so that it counts as not measured: if {others[longer[0]]!r} holds it, tell these values in a "
-                    f"column {outcome!r}."
-                )
-        return notes
+        expected = {pool.own(name) for name in (*computed, KEEPS, OPTIMAL, RANK, TIMES)}
+        expected |= {pool.ids.name, *pool.table.schema.names, *noise_var.values(), *(() if block is None else (block,))}
+        return results, rows, said + misnamed(results, outcomes, expected)
 
     def _usual_noise(self) -> NDArray[np.float64]:
         policy = self._bandit.policy
@@ -610,51 +561,3 @@ class OutcomeCampaign(Campaign):
     def _limits(self) -> tuple[Limit, ...]:
         aim = self._bandit.policy.aim if isinstance(self._bandit, OutcomeBandit) else None
         return aim.limits if isinstance(aim, Constrained | Scalarized) else ()
-
-
-def aims_of(
-    objectives: Sequence[str] | None,
-    minimize: Sequence[str] | None,
-    at_least: Mapping[str, float] | None,
-    at_most: Mapping[str, float] | None,
-) -> dict[str, Any]:
-    """Objectives and limits as fields of `Settings`; None where nothing was given, for a resumed campaign."""
-    if objectives is None:
-        alone = minimize is None and at_least is None and at_most is None
-        require(alone, "objectives: name the columns that should be large or small, such as objectives=['yield', 'cost'].")
-        return {"objectives": None, "at_least": None, "at_most": None}
-    names = _names("objectives", objectives)
-    require(bool(names), "objectives: name at least one column, such as objectives=['yield', 'cost'].")
-    small = () if minimize is None else _names("minimize", minimize)
-    check_named("minimize", small, names, "objectives")
-    limits = {}
-    for what, given in (("at_least", at_least), ("at_most", at_most)):
-        require(given is None or isinstance(given, Mapping), f"{what} must be numbers by column, got {given!r:.60}.")
-        limits[what] = {} if given is None else {str(name): value for name, value in given.items()}
-        for name, value in limits[what].items():
-            require(is_finite(value), f"{what}[{name!r}] must be a finite number, got {value!r}.")
-        limits[what] = {name: float(value) for name, value in limits[what].items()}
-    for name in limits["at_least"].keys() & limits["at_most"].keys():
-        low, high = limits["at_least"][name], limits["at_most"][name]
-        require(
-            low < high, f"at_least and at_most leave nothing of {name!r}: it can't be at least {low:g} and at most {high:g}."
-        )
-    some = len(names) > 1 or bool(limits["at_least"] or limits["at_most"])
-    require(some, f"{names[0]!r} alone, without limits, is the objective of a tb.Campaign: take that, or add another outcome.")
-    return {"objectives": {name: "minimize" if name in small else "maximize" for name in names}, **limits}
-
-
-def _names(what: str, given: Any) -> tuple[str, ...]:
-    """Names of columns, each once."""
-    listed = isinstance(given, Sequence) and not isinstance(given, str) and all(isinstance(name, str) for name in given)
-    require(listed, f"{what} must be a list of columns, such as ['yield', 'cost'], got {given!r:.60}.")
-    twice = [name for name in given if given.count(name) > 1]
-    require(not twice, f"{what} names {twice[:1]} twice.")
-    return tuple(given)
-
-
-def _by_outcome(what: str, given: Any, names: Sequence[str]) -> dict[str, float]:
-    """A positive number for each outcome, in their order."""
-    require(isinstance(given, Mapping), f"{what} must be numbers by outcome, got {given!r:.60}.")
-    check_named(what, given, names or tuple(given))
-    return {name: float(positive(f"{what}[{name!r}]", given[name])) for name in names or given if name in given}

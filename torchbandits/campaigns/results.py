@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import difflib
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from torchbandits.checks.bandits import block_number
+from torchbandits.display import count
 from torchbandits.errors import ArgumentError, closest, nearest, require
 from torchbandits.tabular.ids import Ids
 from torchbandits.tabular.spreadsheets import EMPTY, read_texts
@@ -25,6 +27,8 @@ else:
     from torchbandits.tabular.extras import pandas as pd
 
 MOST_NAMED = 5
+ALIKE = 0.8
+"""Similarity from which on a name is taken for another one that was misspelled; 1 for equal names."""
 YES_OR_NO = {"true": 1.0, "yes": 1.0, "false": 0.0, "no": 0.0}
 """Words that are results if a column has no others."""
 
@@ -305,3 +309,49 @@ def check_same_rows(results: Results, truth: pd.DataFrame, columns: Mapping[str,
             "told. If the ids are right, leave the other columns out."
         )
     return [f"{text}: the candidate's value counts." for text in found[:MOST_NAMED]]
+
+
+def differing_known(results: Results, truth: pd.DataFrame, known: Sequence[str]) -> list[str]:
+    """A sentence for each column of results with other values than the candidates have of a known outcome.
+
+    Args:
+        results, truth: As for `differing`.
+        known: The known outcomes.
+    """
+    return [
+        f"{name!r} has a value in every row of the candidates, so that it is not learned from results, and "
+        f"{count(len(other), 'result')} differ: {other[0]}. If it is measured, begin the campaign with "
+        f"columns={{{name!r}: 'measured'}} (--column {name}=measured)."
+        for name in known
+        if (other := differing(results, truth, {name: 0.0}))
+    ]
+
+
+def misnamed(results: Results, outcomes: Sequence[str], expected: Collection[str]) -> list[str]:
+    """Refuse a column whose name is almost that of an outcome without a column, and name one that contains it, such as
+    `toxicity (mg)`: the outcome would count as not measured.
+
+    Args:
+        results: The results.
+        outcomes: The outcomes of the campaign.
+        expected: Other columns that belong there.
+
+    Raises:
+        ArgumentError: If a column has almost the name of an outcome.
+    """
+    names, notes = list(results.frame.columns), []
+    others = {name.strip().casefold(): name for name in names if name not in expected and name not in outcomes}
+    for outcome in (name for name in outcomes if name not in names):
+        text = outcome.strip().casefold()
+        longer = [name for name in others if text in name and text != name]
+        alike = difflib.get_close_matches(text, [name for name in others if name not in longer], n=1, cutoff=ALIKE)
+        lacks = f"{results.name} has no column {outcome!r}"
+        if alike:
+            meant = others[alike[0]]
+            raise ArgumentError(f"{lacks}, and a column {meant!r}: rename it, or leave it out. Nothing was told.")
+        if longer:
+            notes.append(
+                f"{lacks}, so that it counts as not measured: if {others[longer[0]]!r} holds it, tell these values in a "
+                f"column {outcome!r}."
+            )
+    return notes

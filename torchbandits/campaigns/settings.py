@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import difflib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from torchbandits.campaigns.conditions import boolean_column
 from torchbandits.campaigns.paths import CampaignPaths
-from torchbandits.campaigns.results import YES_OR_NO
-from torchbandits.checks import check_dtype, check_text, read_bytes
+from torchbandits.campaigns.results import ALIKE, YES_OR_NO
+from torchbandits.checks import read_bytes
 from torchbandits.errors import DataError, StateError, issue, nearest, require
 from torchbandits.tabular.columns import Decision, Decisions, as_texts, check_size, decide, no_number, survey
 from torchbandits.tabular.encoding import numbers
@@ -39,8 +38,6 @@ MEASURED = "measured"
 """Kind of the column of an outcome that is measured, although every row has a value."""
 _NEARLY_ALL = 0.9
 """Share of rows with a value from which on an outcome looks known, beside one that has values in less than half of the rows."""
-ALIKE = 0.8
-"""Similarity from which on a name is taken for another one that was misspelled; 1 for equal names."""
 _SEVERAL_KEYS = ("objectives", "at_least", "at_most")
 _LARGEST = 1 << 26
 _FIXED = {  # fields that cannot change during a campaign, in words
@@ -194,38 +191,6 @@ class Beginning:
     settings: Settings
     new: bool
     changed: bool = False
-
-
-def given_settings(
-    aims: dict[str, Any],
-    id: str | None,
-    cost: str | None,
-    dtype: torch.dtype | None,
-    noise_std: float | dict[str, float] | None,
-    columns: Any,
-) -> dict[str, Any]:
-    """Fields of `Settings` as the user gave them, None where nothing was given.
-
-    Args:
-        aims: The fields of the objective or the objectives, which have been checked.
-        id, cost, dtype, columns: As for `Campaign`.
-        noise_std: A number, or for several outcomes one per name, which have been checked.
-    """
-    check_text("id", id, optional=True)
-    check_text("cost", cost, optional=True)
-    precision = None if dtype is None else str(check_dtype("dtype", dtype)).removeprefix("torch.")
-    return {**aims, "id": id, "cost": cost, "dtype": precision, "noise_std": noise_std, "overruled": _overruled_by(columns)}
-
-
-def _overruled_by(columns: Any) -> dict[str, Any] | None:
-    """The kinds of columns as given by `columns=`: a name of a kind, or a list of categories in order."""
-    if columns is None:
-        return None
-    require(isinstance(columns, Mapping), f"columns must be a dictionary, got {type(columns).__name__}.")
-    for name, kind in columns.items():
-        known = isinstance(kind, Iterable)
-        require(known, f"columns: {name!r} must be a kind or the list of its categories in order, got {kind!r:.60}.")
-    return {str(name): kind if isinstance(kind, str) else list(kind) for name, kind in columns.items()}
 
 
 def begin(given: Any, wanted: dict[str, Any], candidates: str | None, paths: CampaignPaths | None) -> Beginning:

@@ -31,7 +31,7 @@ from torchbandits.campaigns.candidates import (
     RANK,
     TIMES,
     Candidates,
-    check_equal_costs,
+    errors_of_table,
     few,
 )
 from torchbandits.campaigns.conditions import labels_of, values_of
@@ -39,20 +39,16 @@ from torchbandits.campaigns.corrections import Corrected, Correction, Wanted, ch
 from torchbandits.campaigns.explained import explanation
 from torchbandits.campaigns.extension import extension
 from torchbandits.campaigns.given import given_settings
+from torchbandits.campaigns.history import history
 from torchbandits.campaigns.known_noise import FIRST, known_noise
 from torchbandits.campaigns.notes import Told
 from torchbandits.campaigns.offer import Offer, failing, unless_too_few, unseen
 from torchbandits.campaigns.paths import CampaignPaths
 from torchbandits.campaigns.predicted import predicted
 from torchbandits.campaigns.records import Records
-from torchbandits.campaigns.results import Results, check_known, check_same_rows, read_results
+from torchbandits.campaigns.results import Results, check_known, check_same_rows, decimal_commas, read_results
 from torchbandits.campaigns.rows_as_arms import RowsAsArms
-from torchbandits.campaigns.settings import (
-    Settings,
-    begin,
-    decimal_commas,
-    history,
-)
+from torchbandits.campaigns.settings import Settings, begin
 from torchbandits.campaigns.stops import in_rewards, need_noise, of_measurements, of_row
 from torchbandits.checks import (
     as_device,
@@ -296,15 +292,17 @@ class Campaign(Readable):
     def _made(self, policy: Policy | None, device: torch.device, generator: torch.Generator | None, *, new: bool) -> Bandit:
         """Make the bandit. The settings of a new campaign and the features are written before its journal, so that a journal
         never lacks them, and removed after an error."""
-        cost = self._settings.cost
-        priced = None if cost is None else costs(self._pool.table, cost)
+        settings, cost = self._settings, self._settings.cost
+        priced = None if cost is None else costs(self._pool.table, cost).to(device)
         if policy is None:
             policy = self._default(priced is not None)
         try:
             arms = self._encoded(device)
             if new and self._paths is not None:
-                files.write_text(self._paths.settings, self._settings.text())
-            return self._checked_bandit(policy, arms, generator, None if priced is None else priced.to(device))
+                files.write_text(self._paths.settings, settings.text())
+            with errors_of_table(self._pool, arms, priced, cost, settings.known):
+                made = self._bandit_on(policy, arms, generator, priced)
+            return made
         except BaseException:
             if new and self._paths is not None:
                 for path in (self._paths.settings, self._paths.features, origin_of(self._paths.features)):
@@ -317,28 +315,6 @@ class Campaign(Readable):
         if decisions.molecules is None:
             return encode(table, Encoder(decisions), dtype, self._features_file, device)
         return fingerprints(table, decisions[decisions.molecules], dtype, self._features_file, device)
-
-    def _checked_bandit(
-        self, policy: Policy, arms: Tensor | ArmSource, generator: torch.Generator | None, priced: Tensor | None
-    ) -> Bandit:
-        """The bandit, with errors that name rows and columns of the table."""
-        settings, table = self._settings, self._pool.table
-        try:
-            return self._bandit_on(policy, arms, generator, priced)
-        except ArgumentError:
-            if priced is not None and isinstance(arms, Tensor):
-                check_equal_costs(self._pool, settings.cost, arms, priced)
-            raise
-        except StateError as error:
-            changed = {"arms was": "a cell, or the order of the rows", "costs was": f"column {settings.cost!r}"}
-            changed["known was"] = f"column {', '.join(map(repr, settings.known))}"
-            what = next((words for name, words in changed.items() if name in str(error)), None)
-            if what is None:
-                raise
-            raise StateError(
-                f"{table.path or table.name} has changed since the campaign began ({what}): put it back as it was, "
-                "or begin another campaign with another journal."
-            ) from error
 
     @property
     def _arms(self) -> RowsAsArms:
@@ -822,7 +798,8 @@ class Campaign(Readable):
     def _add(self, whole: InMemory) -> None:
         """Take a table with further rows after those of the campaign."""
         loop, settings = self._bandit.loop, self._settings
-        offer, priced = self._offer.among(whole), None if settings.cost is None else costs(whole, settings.cost)
+        offer, cost = self._offer.among(whole), settings.cost
+        priced = None if cost is None else self._arms.there(costs(whole, cost))
         pool = self._candidates(whole)
         only_new = InMemory(whole.arrow.slice(self._pool.count))
         features = encode_in_memory(only_new, Encoder(settings.decisions), getattr(torch, settings.dtype))
@@ -830,12 +807,9 @@ class Campaign(Readable):
             added = whole.arrow.slice(settings.rows)
             files.write_atomically(self._paths.added, lambda temporary: parquet.write_table(added, temporary))
         try:
-            arms = torch.cat([self._bandit.loop.state.rows.arms, self._arms.there(features)])
-            self._set_arms(arms, self._arms.there(priced), pool)
-        except ArgumentError:
-            if priced is not None:
-                check_equal_costs(pool, settings.cost, arms, priced)
-            raise
+            arms = torch.cat([loop.state.rows.arms, self._arms.there(features)])
+            with errors_of_table(pool, arms, priced, cost, settings.known):
+                self._set_arms(arms, priced, pool)
         except UnsupportedError as error:
             message = f"the policy of this campaign is bound to the rows it began with: {ANOTHER}."
             raise UnsupportedError(message) from error
@@ -1046,7 +1020,8 @@ class Campaign(Readable):
         require(bool((self._bandit.pulls > 0).any()), message, StateError)
 
     def _shown(self) -> Shown:
-        opened = self.open
+        opened, known = self.open, ", ".join(self._settings.known)
+        aims = f"{self.objective} (measured) and {known} (known)" if known else self.objective
         journal = [] if self._journal is None else [("journal", str(self._journal.path))]
         values = [
             ("measured", count(len(self._records.measured_rows()), "row")),
@@ -1054,10 +1029,7 @@ class Campaign(Readable):
             *([("excluded", count(len(self._offer.excluded), "row"))] if len(self._offer.excluded) else []),
             *journal,
         ]
-        return pairs(f"{type(self).__name__} for {self._aims()}: {count(self._pool.count, 'candidate')}", values)
-
-    def _aims(self) -> str:
-        return self.objective
+        return pairs(f"{type(self).__name__} for {aims}: {count(self._pool.count, 'candidate')}", values)
 
     @property
     def columns(self) -> Decisions:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,7 +14,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from torchbandits.campaigns.conditions import on_offer
-from torchbandits.errors import ArgumentError, require
+from torchbandits.errors import ArgumentError, StateError, require
+from torchbandits.sources import ArmSource
 from torchbandits.tabular.ids import Ids
 from torchbandits.tabular.tables import Table
 
@@ -114,7 +116,38 @@ class Candidates:
         return name if name not in (*self.table.schema.names, *self._outcomes) else f"campaign {name}"
 
 
-def check_equal_costs(pool: Candidates, column: str | None, arms: Tensor, costs: Tensor) -> None:
+@contextmanager
+def errors_of_table(
+    pool: Candidates, arms: Tensor | ArmSource, costs: Tensor | None, cost: str | None, known: Sequence[str]
+) -> Iterator[None]:
+    """Raise errors that name rows and columns of the table instead of those of a bandit on its rows.
+
+    Args:
+        pool: The candidates.
+        arms: Their features, `A x d`.
+        costs: Their costs, `A`; None for none.
+        cost, known: The columns of the costs and of the known outcomes.
+    """
+    table = pool.table
+    try:
+        yield
+    except ArgumentError:
+        if costs is not None and isinstance(arms, Tensor):
+            _check_equal_costs(pool, cost, arms, costs)
+        raise
+    except StateError as error:
+        changed = {"arms was": "a cell, or the order of the rows", "costs was": f"column {cost!r}"}
+        changed["known was"] = f"column {', '.join(map(repr, known))}"
+        what = next((words for name, words in changed.items() if name in str(error)), None)
+        if what is None:
+            raise
+        raise StateError(
+            f"{table.path or table.name} has changed since the campaign began ({what}): put it back as it was, "
+            "or begin another campaign with another journal."
+        ) from error
+
+
+def _check_equal_costs(pool: Candidates, column: str | None, arms: Tensor, costs: Tensor) -> None:
     """Refuse rows with equal features and different costs: names two of them.
 
     Args:

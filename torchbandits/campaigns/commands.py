@@ -27,8 +27,8 @@ from torchbandits.campaigns.candidates import MEASURED, OPTIMAL, TIMES
 from torchbandits.campaigns.combining import combinations, parameter
 from torchbandits.campaigns.outcome_campaign import OutcomeCampaign
 from torchbandits.campaigns.paths import CampaignPaths
-from torchbandits.campaigns.results import YES_OR_NO
-from torchbandits.campaigns.settings import FORM, read_settings
+from torchbandits.campaigns.results import FORM, YES_OR_NO
+from torchbandits.campaigns.settings import read_settings
 from torchbandits.constraints import AtMost, Constraint, Distinct, Same, Total
 from torchbandits.display import count
 from torchbandits.errors import ConfigError, DataError, StateError, require

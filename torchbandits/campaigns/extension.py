@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from torchbandits.campaigns.candidates import Candidates
-from torchbandits.campaigns.settings import Settings, history, known_values
+from torchbandits.campaigns.history import history, known_values
+from torchbandits.campaigns.settings import Settings
 from torchbandits.tabular.encoding import costs
 from torchbandits.tabular.extended import check_rows, joined, known_rows
 from torchbandits.tabular.ids import open_table

@@ -23,10 +23,11 @@ from torchbandits.campaigns.candidates import DEVIATION, EXPECTED, KEEPS, MEASUR
 from torchbandits.campaigns.copies import Known, equals, first_equal
 from torchbandits.campaigns.corrections import Corrected, Wanted, check_result
 from torchbandits.campaigns.given import aims_of, by_outcome, given_settings
+from torchbandits.campaigns.history import known_values
 from torchbandits.campaigns.known_noise import known_noise
 from torchbandits.campaigns.notes import Told
 from torchbandits.campaigns.results import Results, differing_known, misnamed
-from torchbandits.campaigns.settings import Settings, keeping, known_values, told_columns
+from torchbandits.campaigns.settings import Settings, keeping, told_columns
 from torchbandits.campaigns.stops import need_noise, of_measurements
 from torchbandits.checks import (
     as_device,
@@ -553,10 +554,6 @@ class OutcomeCampaign(Campaign):
             own = np.where(self._broken()[rows], 0.0, chance.cpu().numpy())
             frame[self._pool.own(KEEPS)] = own if sure else np.full(len(rows), np.nan)
         return frame
-
-    def _aims(self) -> str:
-        known = ", ".join(self._settings.known)
-        return f"{self.objective} (measured) and {known} (known)" if known else self.objective
 
     def _limits(self) -> tuple[Limit, ...]:
         aim = self._bandit.policy.aim if isinstance(self._bandit, OutcomeBandit) else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import json
 import os
 import re
 from collections.abc import Collection, Mapping, Sequence
@@ -15,18 +16,22 @@ from numpy.typing import NDArray
 
 from torchbandits.checks.bandits import block_number
 from torchbandits.display import count
-from torchbandits.errors import ArgumentError, closest, nearest, require
+from torchbandits.errors import ArgumentError, DataError, closest, nearest, require
 from torchbandits.tabular.ids import Ids
-from torchbandits.tabular.spreadsheets import EMPTY, read_texts
+from torchbandits.tabular.spreadsheets import EMPTY, Form, dialect, read_texts
 from torchbandits.tabular.tables import TEXT, InMemory, ParquetRows, Table, as_table
 from torchbandits.tabular.workbooks import WORKBOOK, check_computed
 
 if TYPE_CHECKING:
     import pandas as pd
+    import pyarrow as pa
 else:
     from torchbandits.tabular.extras import pandas as pd
+    from torchbandits.tabular.extras import pyarrow as pa
 
 MOST_NAMED = 5
+FORM = b"torchbandits.form"
+"""Key of the metadata of a copy of a CSV file: the form of that file, as JSON."""
 ALIKE = 0.8
 """Similarity from which on a name is taken for another one that was misspelled; 1 for equal names."""
 YES_OR_NO = {"true": 1.0, "yes": 1.0, "false": 0.0, "no": 0.0}
@@ -120,6 +125,19 @@ def read_results(
         noise[:, objectives.index(objective)] = _noise_variances(name, frame, rows, column, decimal)
     blocks = None if block is None else _blocks(name, frame, rows, block)
     return Results(name, frame, ids.texts(frame[id_name]), values, rows, path is not None, noise, decimal, blocks)
+
+
+def decimal_commas(table: Table) -> bool:
+    """Whether candidates were read from a text file with decimal commas."""
+    saved = (table.schema.metadata or {}).get(FORM)
+    if saved is not None:
+        # The form of candidates without decimals is a guess.
+        return Form(*json.loads(saved)).decimal == "," and any(pa.types.is_floating(kind) for kind in table.schema.types)
+    try:
+        return table.path is not None and table.path.suffix.lower() in TEXT and dialect(table.path).decimal == ","
+    except DataError:
+        # The file was moved or changed since it was read.
+        return False
 
 
 def _opened(measured: Any, path: Path | None, ids: Ids, commas: bool) -> tuple[pd.DataFrame, list[str], str]:

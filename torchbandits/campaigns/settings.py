@@ -7,31 +7,23 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from torchbandits.campaigns.conditions import boolean_column
+from torchbandits.campaigns.history import history, known_values
 from torchbandits.campaigns.paths import CampaignPaths
-from torchbandits.campaigns.results import ALIKE, YES_OR_NO
+from torchbandits.campaigns.results import ALIKE
 from torchbandits.checks import read_bytes
 from torchbandits.errors import DataError, StateError, issue, nearest, require
-from torchbandits.tabular.columns import Decision, Decisions, as_texts, check_size, decide, no_number, survey
-from torchbandits.tabular.encoding import numbers
+from torchbandits.tabular.columns import Decision, Decisions, decide, survey
 from torchbandits.tabular.ids import Ids, id_column, open_table
-from torchbandits.tabular.spreadsheets import Form, dialect
-from torchbandits.tabular.tables import TEXT, Table
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-else:
-    from torchbandits.tabular.extras import pyarrow as pa
+from torchbandits.tabular.tables import Table
 
 MANY = 1_000_000
 """Number of rows from which on features have single precision by default."""
-FORM = b"torchbandits.form"
-"""Key of the metadata of a copy of a CSV file: the form of that file, as JSON."""
 FORMAT, SEVERAL, WITH_KNOWN = 1, 2, 3
 """Formats of the file, of one objective, of several outcomes, and of several outcomes of which some are known."""
 MEASURED = "measured"
@@ -351,56 +343,6 @@ def _resumed(given: Any, wanted: dict[str, Any], candidates: str | None, paths: 
     return Beginning(table, replace(settings, candidates=asked), False, changed=asked != settings.candidates)
 
 
-def history(
-    table: Table, objective: str, remedy: str = "correct it, or leave the cell empty where nothing was measured"
-) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """Rows of the table with a value of the objective, and these values.
-
-    Args:
-        remedy: What to do about a cell that is no finite number, for the message.
-
-    Raises:
-        ArgumentError: If a cell of the column is neither empty nor a finite number.
-    """
-    none = np.empty(0, np.int64), np.empty(0, np.float64)
-    if objective not in table.schema.names:
-        return none
-    found = survey(table, [objective])[objective]
-    require(not found.infinite, f"{table.name}, column {objective!r}, is infinite in {found.infinite}: {remedy}.")
-    if found.missing == table.count:
-        return none
-    if found.text and not found.too_many and {text.casefold() for text in found.categories} <= YES_OR_NO.keys():
-        texts = (as_texts(batch.column(0)).to_pandas() for batch in table.batches([objective]))
-        values = np.concatenate([cells.str.casefold().map(YES_OR_NO).to_numpy(np.float64) for cells in texts])
-    else:
-        require(found.numeric, no_number(found, remedy))
-        check_size(found)
-        values = numbers(table, objective)
-    rows = np.flatnonzero(~np.isnan(values))
-    return rows, values[rows]
-
-
-def known_values(table: Table, names: Sequence[str]) -> dict[str, NDArray[np.float64]]:
-    """The values of known outcomes, `A` each.
-
-    Raises:
-        ArgumentError: If a cell is empty, or no finite number: names the row.
-    """
-    values = {}
-    for name in names:
-        rows, values[name] = history(table, name, "correct it, since every row needs a value")
-        # numpy.setdiff1d takes seconds for a million rows.
-        empty = np.flatnonzero(np.bincount(rows, minlength=table.count) == 0)
-        place = table.where(int(empty[0])) if len(empty) else ""
-        require(
-            not len(empty),
-            f"{table.name}, {place}, column {name!r}, is empty: every row needs a value, since the campaign began with one in "
-            f"every row, so that it is not measured. If it is, begin another campaign with columns={{{name!r}: 'measured'}} "
-            f"(--column {name}=measured), and tell it the results of this one.",
-        )
-    return values
-
-
 def told_columns(wanted: Mapping[str, Any]) -> tuple[str, ...]:
     """The columns of the results by fields of `Settings`."""
     several = {name: None for key in _SEVERAL_KEYS for name in wanted.get(key) or ()}
@@ -421,16 +363,3 @@ def _roles(columns: Sequence[tuple[str, str | None]]) -> dict[str, str]:
             require(taken is None, f"{role}: column {column!r} is the {taken} already.")
             roles[column] = role
     return roles
-
-
-def decimal_commas(table: Table) -> bool:
-    """Whether candidates were read from a text file with decimal commas."""
-    saved = (table.schema.metadata or {}).get(FORM)
-    if saved is not None:
-        # The form of candidates without decimals is a guess.
-        return Form(*json.loads(saved)).decimal == "," and any(pa.types.is_floating(kind) for kind in table.schema.types)
-    try:
-        return table.path is not None and table.path.suffix.lower() in TEXT and dialect(table.path).decimal == ","
-    except DataError:
-        # The file was moved or changed since it was read.
-        return False

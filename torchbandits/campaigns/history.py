@@ -1,0 +1,64 @@
+"""Outcomes that the table of candidates holds: results to be told at the beginning, and values that are known for all rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from torchbandits.campaigns.results import YES_OR_NO
+from torchbandits.errors import require
+from torchbandits.tabular.columns import as_texts, check_size, no_number, survey
+from torchbandits.tabular.encoding import numbers
+from torchbandits.tabular.tables import Table
+
+
+def history(
+    table: Table, objective: str, remedy: str = "correct it, or leave the cell empty where nothing was measured"
+) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """Rows of the table with a value of the objective, and these values.
+
+    Args:
+        remedy: What to do about a cell that is no finite number, for the message.
+
+    Raises:
+        ArgumentError: If a cell of the column is neither empty nor a finite number.
+    """
+    none = np.empty(0, np.int64), np.empty(0, np.float64)
+    if objective not in table.schema.names:
+        return none
+    found = survey(table, [objective])[objective]
+    require(not found.infinite, f"{table.name}, column {objective!r}, is infinite in {found.infinite}: {remedy}.")
+    if found.missing == table.count:
+        return none
+    if found.text and not found.too_many and {text.casefold() for text in found.categories} <= YES_OR_NO.keys():
+        texts = (as_texts(batch.column(0)).to_pandas() for batch in table.batches([objective]))
+        values = np.concatenate([cells.str.casefold().map(YES_OR_NO).to_numpy(np.float64) for cells in texts])
+    else:
+        require(found.numeric, no_number(found, remedy))
+        check_size(found)
+        values = numbers(table, objective)
+    rows = np.flatnonzero(~np.isnan(values))
+    return rows, values[rows]
+
+
+def known_values(table: Table, names: Sequence[str]) -> dict[str, NDArray[np.float64]]:
+    """The values of known outcomes, `A` each.
+
+    Raises:
+        ArgumentError: If a cell is empty, or no finite number: names the row.
+    """
+    values = {}
+    for name in names:
+        rows, values[name] = history(table, name, "correct it, since every row needs a value")
+        # numpy.setdiff1d takes seconds for a million rows.
+        empty = np.flatnonzero(np.bincount(rows, minlength=table.count) == 0)
+        place = table.where(int(empty[0])) if len(empty) else ""
+        require(
+            not len(empty),
+            f"{table.name}, {place}, column {name!r}, is empty: every row needs a value, since the campaign began with one in "
+            f"every row, so that it is not measured. If it is, begin another campaign with columns={{{name!r}: 'measured'}} "
+            f"(--column {name}=measured), and tell it the results of this one.",
+        )
+    return values

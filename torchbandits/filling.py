@@ -67,16 +67,19 @@ def fill_within(
 
     left_out = torch.zeros_like(free)
 
-    def allowed(picks: Tensor) -> Tensor:
+    def allowed(picks: Picks, left_out: Tensor) -> Tensor:
         room = whole - picks.shape[-1] if once else 1
-        return inward(allowed_by(constraints, outward(picks), free, free & ~left_out, room, first))
+        return allowed_by(constraints, picks, free, free & ~left_out, room, first)
+
+    def pickable(picks: Tensor) -> Tensor:
+        return inward(allowed(outward(picks), left_out))
 
     # Which of equal arms is picked: the cheapest one, and in the last attempt the one whose label the fewest arms have.
     values, rarest = values_of_sums(constraints, free), [] if first is None else frequencies(constraints, free)
     dead_end: NoArmLeft | None = None
     while True:
         try:
-            return recorder.fill(count, allowed, [repeated(value) for value in values])
+            return recorder.fill(count, pickable, [repeated(value) for value in values])
         except NoArmLeft as error:
             dead_end = dead_end or error
             further = given_up(constraints, before, outward(error.picks), free, free & ~left_out, first)
@@ -88,7 +91,7 @@ def fill_within(
                 values, rarest, left_out = values + rarest, [], torch.zeros_like(free)
             else:
                 begun = dead_end.picks
-                found = _completed(constraints, before, outward(begun), whole, free, first, once=once)
+                found = _completed(constraints, before, outward(begun), whole, free, allowed)
                 if found is None:
                     limited = any(isinstance(constraint, Total) for constraint in constraints)
                     raise NoArmLeft(begun, dead_end.stuck, count, limited) from None
@@ -102,13 +105,20 @@ def _completed(
     begun: Picks,
     whole: int,
     free: Tensor,
-    first: Tensor | None,
-    *,
-    once: bool,
+    allowed: Callable[[Picks, Tensor], Tensor],
 ) -> Picks | None:
     """Picks `batch_shape x count` that meet the constraints with the open ones: as many of those that were begun as can be
     completed by the arms of the smallest values, or half as many, and so on; None if no such batch was found, or no constraint
-    limits a sum."""
+    limits a sum.
+
+    Args:
+        constraints: The constraints.
+        before: The open picks.
+        begun: Picks that follow them, and that could not be completed.
+        whole: Number of picks of each row, open ones included.
+        free: `batch_shape x A` booleans, arms on offer.
+        allowed: Function from picks, and a mask of arms to leave out, to the mask of the arms that may follow.
+    """
     limits = [constraint.at_most for constraint in constraints if isinstance(constraint, Total)]
     if not limits:
         return None
@@ -119,30 +129,44 @@ def _completed(
     kept = begun.shape[-1]
     while True:
         start = torch.cat([before, begun[..., :kept]], dim=-1)
-        left_out = torch.zeros_like(free)
-        while True:
-            picks, stuck = start, torch.zeros(free.shape[:-1], dtype=torch.bool, device=free.device)
-            while picks.shape[-1] < whole and not bool(stuck.any()):
-                room = whole - picks.shape[-1] if once else 1
-                left = allowed_by(constraints, picks, free, free & ~left_out, room, first)
-                stuck = ~left.any(dim=-1)
-                cheapest = torch.where(left, value, torch.inf).argmin(dim=-1, keepdim=True)
-                picks = torch.cat([picks, cheapest], dim=-1)
-            if not bool(stuck.any()):
-                return picks[..., before.shape[-1] :]
-            # Another value of `Same` or `Groups` than that of the cheapest arm.
-            made = picks[..., start.shape[-1] : -1]
-            further = torch.zeros_like(free)
-            for constraint in constraints:
-                if not isinstance(constraint, Total):
-                    further |= constraint.instead(made, free)
-            further &= stuck.unsqueeze(-1) & ~left_out
-            if not made.shape[-1] or not bool(further.any(dim=-1)[stuck].all()):
-                break
-            left_out |= further
+        found = _with_cheapest(constraints, start, whole, value, free, allowed)
+        if found is not None:
+            return found[..., before.shape[-1] :]
         if not kept:
             return None
         kept //= 2
+
+
+def _with_cheapest(
+    constraints: Sequence[Constraint],
+    start: Picks,
+    whole: int,
+    value: Tensor,
+    free: Tensor,
+    allowed: Callable[[Picks, Tensor], Tensor],
+) -> Picks | None:
+    """Picks, each row filled up by allowed arms of the smallest values, `A`; None if that ends before all rows are full, with
+    whichever value of a `Same` or `Groups`. The other arguments are those of `_completed`."""
+    left_out = torch.zeros_like(free)
+    while True:
+        picks, stuck = start, torch.zeros(free.shape[:-1], dtype=torch.bool, device=free.device)
+        while picks.shape[-1] < whole and not bool(stuck.any()):
+            left = allowed(picks, left_out)
+            stuck = ~left.any(dim=-1)
+            cheapest = torch.where(left, value, torch.inf).argmin(dim=-1, keepdim=True)
+            picks = torch.cat([picks, cheapest], dim=-1)
+        if not bool(stuck.any()):
+            return picks
+        # Another value than that of the cheapest arm. The last pick was not allowed.
+        made = picks[..., start.shape[-1] : -1]
+        further = torch.zeros_like(free)
+        for constraint in constraints:
+            if not isinstance(constraint, Total):
+                further |= constraint.instead(made, free)
+        further &= stuck.unsqueeze(-1) & ~left_out
+        if not made.shape[-1] or not bool(further.any(dim=-1)[stuck].all()):
+            return None
+        left_out |= further
 
 
 def _place(inward: Callable[[Tensor], Tensor], arm: Tensor, free: Tensor) -> Tensor:

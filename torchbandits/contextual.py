@@ -284,7 +284,18 @@ def _enters(method: Callable[Concatenate[ContextualBandit, _P], _R]) -> Callable
 
     @functools.wraps(method)
     def called(self: ContextualBandit, *args: _P.args, **kwargs: _P.kwargs) -> _R:
-        return self._with_entry(lambda: method(self, *args, **kwargs))
+        self.loop.recover_()
+        self._entries = []
+        try:
+            return method(self, *args, **kwargs)
+        except BaseException:
+            # Where an interrupt came after a further record, of what the method has done, a checkpoint may hold it already.
+            if self._entries and self._mark() == self._entered:
+                while self._entries:
+                    self.loop.undo_(self._entries.pop())
+            raise
+        finally:
+            self._entries = []
 
     return called
 
@@ -791,21 +802,6 @@ class ContextualBandit(Readable):
 
         self.recorder.change(enter, lambda _: entered, draws=False, take_back=lambda: self._keep(before), undoes=self._entries)
         self._entered = self._mark()
-
-    def _with_entry(self, work: Callable[[], _R]) -> _R:
-        """Call `work`, which may enter contexts first. If it raises an error, they are undone."""
-        self.loop.recover_()
-        self._entries, done = [], False
-        try:
-            result = work()
-            done = True
-        finally:
-            # Where an interrupt came after a further record, of what `work` has done, a checkpoint may hold it already.
-            if not done and self._entries and self._mark() == self._entered:
-                while self._entries:
-                    self.loop.undo_(self._entries.pop())
-            self._entries = []
-        return result
 
     def _mark(self) -> Mark | None:
         """The end of the journal; None without one."""

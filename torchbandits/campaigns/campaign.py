@@ -316,6 +316,14 @@ class Campaign(Readable):
             return encode(table, Encoder(decisions), dtype, self._features_file, device)
         return fingerprints(table, decisions[decisions.molecules], dtype, self._features_file, device)
 
+    def _features_file(self) -> Path:
+        """Path of the features: beside the journal, or in a temporary folder that is removed with this object."""
+        if self._paths is not None:
+            return self._paths.features
+        folder = tempfile.mkdtemp(prefix="torchbandits-")
+        weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
+        return Path(folder) / "features.npy"
+
     @property
     def _arms(self) -> RowsAsArms:
         """The rows of the table as arms of the bandit, which is another object after a correction."""
@@ -458,6 +466,25 @@ class Campaign(Readable):
                 f"no batch was found that meets the constraints: no further row fits after {error.picks.shape[-1]:,} of "
                 f"{count:,}.{too} Ask for fewer rows, or loosen the constraints."
             ) from error
+
+    def _labels(self, column: str, numbers: bool = False) -> Tensor:
+        """The labels of all rows in a column, or its numbers, for constraints."""
+        return self._arms.there((values_of if numbers else labels_of)("within", self._pool.table, column))
+
+    def _check_open(self, constraints: Sequence[Constraint], n: int) -> None:
+        """Refuse constraints that the open rows violate."""
+        opened = torch.from_numpy(self._arms.open[:n])
+        rows, entries = self._arms.there(opened), self._arms.there(self._arms.entries(opened.tolist()))
+        all_rows = torch.ones(self._pool.count, dtype=torch.bool, device=self._bandit.device)
+        for place in range(len(rows)):
+            for constraint in constraints:
+                # Rows with equal features count as one row.
+                own = entries if isinstance(constraint, Distinct) else rows
+                if not bool(constraint.allowed(own[:place], all_rows, 1)[own[place]]):
+                    raise ArgumentError(
+                        f"within: {len(rows):,} rows are open already and break {type(constraint).__name__}: tell or forget() "
+                        "them first, or leave the constraint out."
+                    )
 
     @one_at_a_time
     def plan(self, ids: Collection[Any]) -> pd.DataFrame:
@@ -619,6 +646,26 @@ class Campaign(Readable):
         # A hundredth of the spread: a spreadsheet shows 1e-17 among numbers up to 5 as 0.00.
         columns = {d.column: 0.01 * d.scale if d.kind == "number" else 0.0 for d in compared}
         return results, rows, check_same_rows(results, truth, columns)
+
+    def _learn(
+        self,
+        rows: NDArray[np.int64],
+        values: NDArray[np.float64],
+        noise_var: NDArray[np.float64] | None = None,
+        block: NDArray[np.int64] | None = None,
+    ) -> None:
+        """Tell the bandit values `n x k`, NaN where not measured, and add them to the records. `block` is `n`."""
+        # A bandit of one outcome has rewards without a dimension of outcomes.
+        shape = (len(rows), *self._bandit.loop.batch_shape)
+        with self._remembered():
+            self._bandit.tell(
+                self._arms.there(torch.from_numpy(rows)),
+                self._arms.there(torch.from_numpy(self._settings.sign * values).reshape(shape)),
+                failures="forget",
+                noise_var=self._arms.there(None if noise_var is None else torch.from_numpy(noise_var).reshape(shape)),
+                block=self._arms.there(None if block is None else torch.from_numpy(block)),
+            )
+            self._records.add(rows.tolist(), values)
 
     def correct(self, id: Any, value: float | None, *, was: float | None = None) -> Corrected:
         """Correct a result that was told, as if the right value had been told. What was selected since then stays selected, and
@@ -913,6 +960,25 @@ class Campaign(Readable):
         rows, kept = self._arms.as_told_among(index[index >= 0], told, held)
         return self._with_results(rows[kept][:k])
 
+    def _described(self, rows: NDArray[np.int64]) -> pd.DataFrame:
+        """Rows of the table with their ids first, and the posterior mean and standard deviation of each."""
+        taken = self._pool.cells(rows)
+        marginals = self._arms.marginals(rows)
+        # Adding 0 turns −0 into 0.
+        taken[self._pool.own(EXPECTED)] = self._settings.sign * marginals.mean.double().cpu().numpy() + 0.0
+        taken[self._pool.own(DEVIATION)] = marginals.variance.double().clamp_min(0).sqrt().cpu().numpy()
+        return taken
+
+    def _with_results(self, rows: NDArray[np.int64]) -> pd.DataFrame:
+        """Rows as `_described`, with the average of the values told of each outcome, and the number of evaluations."""
+        frame, times = self._described(rows), np.zeros(len(rows), np.int64)
+        for j, name in enumerate(self._settings.names):
+            values = self._records.by_row(j)
+            frame[self._pool.own(f"{name} {MEASURED}" if name else MEASURED)] = averages(rows, values)
+            times = np.maximum(times, [len(values.get(row, [])) for row in rows.tolist()])
+        frame[self._pool.own(TIMES)] = times
+        return frame
+
     @one_at_a_time
     def results(self) -> pd.DataFrame:
         """All results told, corrections included, one row per evaluation in the order told.
@@ -973,6 +1039,13 @@ class Campaign(Readable):
         believed = self._believed()
         return "" if believed is None else believed.doubt()
 
+    def _believed(self) -> Explanation | None:
+        """The explanation; None for a policy without one model."""
+        try:
+            return self._explanation()
+        except UnsupportedError:
+            return None
+
     @one_at_a_time
     def report(self, path: str | os.PathLike[str]) -> Path:
         """Write an HTML page of the campaign: progress, best rows, open rows, and the decisions on the columns.
@@ -1007,6 +1080,14 @@ class Campaign(Readable):
         written = as_path("path", path)
         page.write_campaign(whole, written)
         return written
+
+    def _predicted(self) -> page.Predicted | None:
+        """Each measured row, predicted from all others."""
+        values = self._records.by_row(0)
+        measured: dict[int, list[float]] = {}
+        for entry, told in zip(self._arms.entries(list(values)).tolist(), values.values(), strict=True):
+            measured.setdefault(entry, []).extend(told)
+        return predicted(self._bandit, measured, self._settings.sign)
 
     def _excluded_rows(self) -> str:
         """The number of excluded rows as the end of a list; empty if there are none."""
@@ -1074,8 +1155,6 @@ class Campaign(Readable):
             self._journal.close()
             self._closed = True
 
-    # ------------------------------------------------------------------ inside
-
     def _check_not_closed(self) -> None:
         """Refuse changes after `close`."""
         if self._closed and self._journal is not None:
@@ -1084,87 +1163,6 @@ class Campaign(Readable):
                 f"this campaign was closed: open it again, campaign = tb.{type(self).__name__}({table}"
                 f"journal={str(self._journal.path)!r}), and repeat the call."
             )
-
-    def _features_file(self) -> Path:
-        """Path of the features: beside the journal, or in a temporary folder that is removed with this object."""
-        if self._paths is not None:
-            return self._paths.features
-        folder = tempfile.mkdtemp(prefix="torchbandits-")
-        weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
-        return Path(folder) / "features.npy"
-
-    def _learn(
-        self,
-        rows: NDArray[np.int64],
-        values: NDArray[np.float64],
-        noise_var: NDArray[np.float64] | None = None,
-        block: NDArray[np.int64] | None = None,
-    ) -> None:
-        """Tell the bandit values `n x k`, NaN where not measured, and add them to the records. `block` is `n`."""
-        # A bandit of one outcome has rewards without a dimension of outcomes.
-        shape = (len(rows), *self._bandit.loop.batch_shape)
-        with self._remembered():
-            self._bandit.tell(
-                self._arms.there(torch.from_numpy(rows)),
-                self._arms.there(torch.from_numpy(self._settings.sign * values).reshape(shape)),
-                failures="forget",
-                noise_var=self._arms.there(None if noise_var is None else torch.from_numpy(noise_var).reshape(shape)),
-                block=self._arms.there(None if block is None else torch.from_numpy(block)),
-            )
-            self._records.add(rows.tolist(), values)
-
-    def _labels(self, column: str, numbers: bool = False) -> Tensor:
-        """The labels of all rows in a column, or its numbers, for constraints."""
-        return self._arms.there((values_of if numbers else labels_of)("within", self._pool.table, column))
-
-    def _check_open(self, constraints: Sequence[Constraint], n: int) -> None:
-        """Refuse constraints that the open rows violate."""
-        opened = torch.from_numpy(self._arms.open[:n])
-        rows, entries = self._arms.there(opened), self._arms.there(self._arms.entries(opened.tolist()))
-        all_rows = torch.ones(self._pool.count, dtype=torch.bool, device=self._bandit.device)
-        for place in range(len(rows)):
-            for constraint in constraints:
-                # Rows with equal features count as one row.
-                own = entries if isinstance(constraint, Distinct) else rows
-                if not bool(constraint.allowed(own[:place], all_rows, 1)[own[place]]):
-                    raise ArgumentError(
-                        f"within: {len(rows):,} rows are open already and break {type(constraint).__name__}: tell or forget() "
-                        "them first, or leave the constraint out."
-                    )
-
-    def _believed(self) -> Explanation | None:
-        """The explanation; None for a policy without one model."""
-        try:
-            return self._explanation()
-        except UnsupportedError:
-            return None
-
-    def _predicted(self) -> page.Predicted | None:
-        """Each measured row, predicted from all others."""
-        values = self._records.by_row(0)
-        measured: dict[int, list[float]] = {}
-        for entry, told in zip(self._arms.entries(list(values)).tolist(), values.values(), strict=True):
-            measured.setdefault(entry, []).extend(told)
-        return predicted(self._bandit, measured, self._settings.sign)
-
-    def _described(self, rows: NDArray[np.int64]) -> pd.DataFrame:
-        """Rows of the table with their ids first, and the posterior mean and standard deviation of each."""
-        taken = self._pool.cells(rows)
-        marginals = self._arms.marginals(rows)
-        # Adding 0 turns −0 into 0.
-        taken[self._pool.own(EXPECTED)] = self._settings.sign * marginals.mean.double().cpu().numpy() + 0.0
-        taken[self._pool.own(DEVIATION)] = marginals.variance.double().clamp_min(0).sqrt().cpu().numpy()
-        return taken
-
-    def _with_results(self, rows: NDArray[np.int64]) -> pd.DataFrame:
-        """Rows as `_described`, with the average of the values told of each outcome, and the number of evaluations."""
-        frame, times = self._described(rows), np.zeros(len(rows), np.int64)
-        for j, name in enumerate(self._settings.names):
-            values = self._records.by_row(j)
-            frame[self._pool.own(f"{name} {MEASURED}" if name else MEASURED)] = averages(rows, values)
-            times = np.maximum(times, [len(values.get(row, [])) for row in rows.tolist()])
-        frame[self._pool.own(TIMES)] = times
-        return frame
 
 
 def averages(rows: NDArray[np.int64], values: Mapping[int, Sequence[float]]) -> list[float]:

@@ -592,22 +592,31 @@ class Campaign(Readable):
         noise = None if usual is None else np.where(np.isnan(results.noise_var), usual, results.noise_var)[some]
         blocks = None if results.block is None else results.block[some]
         rows, values, lost = rows[some], np.where(new, values, np.nan)[some], lost[some]
-        repeated = most_repeated(self._records.rows)
-        earlier = [self._records.measured(j) for j in range(len(self.outcomes))]
-        succeeded = notes.succeeded(self._records, rows[~lost], self._pool)
         unasked = self._unasked(rows[~lost])
-        if any(earlier) and not lost.all():
-            said += in_part(blocks is not None, blocked(self._bandit))
-        self._learn(rows, values, noise, blocks)
-        said += succeeded
+        said += self._learn_and_compare(rows, values, noise, blocks)
+        return Told(int((~np.isnan(values)).sum()), int(lost.sum()), known, unasked, tuple(said))
+
+    def _learn_and_compare(
+        self,
+        rows: NDArray[np.int64],
+        values: NDArray[np.float64],
+        noise_var: NDArray[np.float64] | None,
+        block: NDArray[np.int64] | None,
+    ) -> list[str]:
+        """Learn results, as `_learn`, and return sentences on them beside earlier ones."""
+        records, lost = self._records, np.all(np.isnan(values), axis=1)
+        repeated = most_repeated(records.rows)
+        earlier = [records.measured(j) for j in range(len(self.outcomes))]
+        said = in_part(block is not None, blocked(self._bandit)) if any(earlier) and not lost.all() else []
+        said += notes.succeeded(records, rows[~lost], self._pool)
+        self._learn(rows, values, noise_var, block)
         for name, before, told in zip(self._settings.names, earlier, values.T, strict=True):
             said += notes.far_off(before, told, self._pool.ids.of(rows), name)
         learned = self._bandit.loop.learns_failures
-        said += notes.failed_again(self._records, rows[lost], self._pool, self._arms, learned=learned)
-        if repeated is None and most_repeated(self._records.rows) is not None:
+        said += notes.failed_again(records, rows[lost], self._pool, self._arms, learned=learned)
+        if repeated is None and most_repeated(records.rows) is not None:
             said += self._repetition()
-        said += notes.constant(self._records, self.outcomes)
-        return Told(int((~np.isnan(values)).sum()), int(lost.sum()), known, unasked, tuple(said))
+        return said + notes.constant(records, self.outcomes)
 
     def _usual_noise(self) -> NDArray[np.float64]:
         """Noise variance of a measurement of each outcome, for one whose own variance is not told.

@@ -24,7 +24,8 @@ from rich.console import Console
 from rich.table import Table as RichTable
 from typer.core import TyperGroup
 
-from torchbandits.campaigns.commands import campaign_app, say
+from torchbandits.campaigns.commands import campaign_app
+from torchbandits.campaigns.output import say
 from torchbandits.environments import holdings
 from torchbandits.errors import ConfigError, TorchBanditsError, nearest, require
 from torchbandits.experiments.printable import one_line, plain

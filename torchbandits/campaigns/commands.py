@@ -6,61 +6,43 @@ files that belong to it. Every command may be killed at any time and repeated.
 
 from __future__ import annotations
 
-import io
-import json
 import math
 import re
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import torch
 import typer
-from rich.box import SIMPLE
-from rich.console import Console
-from rich.table import Table as RichTable
 
-from torchbandits.campaigns.campaign import Campaign
-from torchbandits.campaigns.candidates import MEASURED, OPTIMAL, TIMES
+from torchbandits.campaigns.candidates import OPTIMAL
 from torchbandits.campaigns.combining import combinations, parameter
+from torchbandits.campaigns.folder import CANDIDATES, JOURNAL, SETTINGS, copy_to, form_in, opened, resumed
+from torchbandits.campaigns.options import parse_aims, parse_kind, parse_limit, parse_result, parse_total, parse_variances
 from torchbandits.campaigns.outcome_campaign import OutcomeCampaign
-from torchbandits.campaigns.paths import CampaignPaths
-from torchbandits.campaigns.results import FORM, YES_OR_NO
-from torchbandits.campaigns.settings import read_settings
+from torchbandits.campaigns.output import check_plate, print_table, rounded, say, say_none, warn, write, write_plate
 from torchbandits.constraints import AtMost, Constraint, Distinct, Same, Total
 from torchbandits.display import count
-from torchbandits.errors import ConfigError, DataError, StateError, require
-from torchbandits.experiments.printable import plain, printable
+from torchbandits.errors import ConfigError, StateError, require
 from torchbandits.files import prepare_folder, write_atomically
 from torchbandits.stopping import Budget, ImprovementPerCost, ProbableRegret, Rule
 from torchbandits.tabular.ids import open_table
-from torchbandits.tabular.spreadsheets import EMPTY, Form, form_of, padded_column, read_texts
-from torchbandits.tabular.tables import ARROW, PARQUET, SOURCE, TEXT, InMemory, Table
-from torchbandits.tabular.workbooks import WORKBOOK, read_workbook, write_workbook
+from torchbandits.tabular.spreadsheets import Form, padded_column
+from torchbandits.tabular.tables import PARQUET, InMemory
+from torchbandits.tabular.workbooks import WORKBOOK
 
 if TYPE_CHECKING:
     import pandas as pd
-    import pyarrow as pa
-    from pyarrow import compute as pc
-    from pyarrow import parquet
 else:
-    from torchbandits.tabular.extras import compute as pc
     from torchbandits.tabular.extras import pandas as pd
-    from torchbandits.tabular.extras import parquet
-    from torchbandits.tabular.extras import pyarrow as pa
 
 campaign_app = typer.Typer(
     help="Choose the next experiments from a table of candidates: `new` once, then `ask` and `tell` in turn.",
     no_args_is_help=True,
 )
-JOURNAL = "journal"
-SETTINGS = CampaignPaths(Path(JOURNAL)).settings.name
-CANDIDATES = "candidates.parquet"
 Folder = Annotated[Path, typer.Option("--folder", "-f", help="Folder of the campaign.")]
 HERE = Path("campaign")
-_XLSX = ".xlsx"
 # A name with the word "id", such as "Sample ID", "sample_id" or "sampleId".
 _ID = re.compile(r"(^|[\W_]|[a-z](?=I))(id|Id|ID)s?($|[\W_])")
 _DASHES = {"ignore_unknown_options": True}
@@ -105,10 +87,10 @@ def combine(
         write_atomically(output, lambda temporary: found.to_parquet(temporary, index=False))
         say(f"{len(found):,} rows: {output}")
     elif output is None and sys.stdout.isatty():
-        _print_table(found.head(_FIRST))
+        print_table(found.head(_FIRST))
         say(f"{len(found):,} rows; write them with --output candidates.csv.")
     else:
-        _write(found, output, Form())
+        write(found, output, Form())
 
 
 @campaign_app.command()
@@ -157,13 +139,13 @@ def new(
 ) -> None:
     """Start a campaign in a folder, and show how its columns are interpreted. A repeated call changes nothing but --candidates,
     if that is another condition ("" for none)."""
-    kind, options = _wanted(objective, minimize, limit or [], cost, noise_std or [])
+    kind, options = parse_aims(objective, minimize, limit or [], cost, noise_std or [])
     options |= {"id": id, "candidates": only, "device": device}
-    options["columns"] = dict(_kind(text) for text in column or ())
+    options["columns"] = dict(parse_kind(text) for text in column or ())
     table = open_table(str(candidates), id)
     source = folder.absolute() / CANDIDATES if isinstance(table, InMemory) else candidates.absolute()
     if (folder / SETTINGS).exists():
-        made, replaced = _resumed(kind, options, table, source, folder, seed)
+        made, replaced = resumed(kind, options, table, source, folder, seed)
         changed = "only the condition of --candidates has changed" if replaced else "nothing has changed"
         status = f"{folder} holds this campaign already: {changed}."
     else:
@@ -172,11 +154,11 @@ def new(
             kind(candidates, **options)
         prepare_folder(folder)
         if isinstance(table, InMemory):
-            _copy(table, source)
+            copy_to(table, source)
         generator = torch.Generator().manual_seed(seed or 0)
         made = kind(source, journal=folder / JOURNAL, generator=generator, **options)
         status = f"The campaign is in {folder}."
-    _print_table(made.columns.to_pandas().reset_index())
+    print_table(made.columns.to_pandas().reset_index())
     say(status)
     where = "" if folder == HERE else f" --folder {folder}"
     told, names, rows = made.bandit.pulls.sum(), made.objective, table.count
@@ -225,14 +207,14 @@ def ask(
 ) -> None:
     """Write the next rows to evaluate as CSV, with an empty column to fill in. A repeated call writes the same rows (without
     --more)."""
-    with _opened(folder, device) as campaign:
-        _check_plate(output, campaign.outcomes)
+    with opened(folder, device) as campaign:
+        check_plate(output, campaign.outcomes)
         within: list[Constraint] = [Distinct()] if once else []
         within += [Same(column) for column in same or ()]
-        within += [AtMost(*_limit(text)) for text in at_most or ()]
-        within += [Total(*_sum(text)) for text in total or ()]
+        within += [AtMost(*parse_limit(text)) for text in at_most or ()]
+        within += [Total(*parse_total(text)) for text in total or ()]
         plate = campaign.ask(n, more=more, where=where, repeats=repeats, within=within)
-        _write_plate(plate, campaign, output, folder)
+        write_plate(plate, campaign, output, folder)
 
 
 @campaign_app.command(context_settings=_DASHES)
@@ -243,9 +225,9 @@ def plan(
     device: Device = "cpu",
 ) -> None:
     """Make rows of your own choice pending, and write all pending rows as CSV. A repeated call changes nothing."""
-    with _opened(folder, device) as campaign:
-        _check_plate(output, campaign.outcomes)
-        _write_plate(campaign.plan(ids), campaign, output, folder)
+    with opened(folder, device) as campaign:
+        check_plate(output, campaign.outcomes)
+        write_plate(campaign.plan(ids), campaign, output, folder)
 
 
 @campaign_app.command()
@@ -270,8 +252,8 @@ def tell(
     device: Device = "cpu",
 ) -> None:
     """Learn from measured results. An empty cell is a failed evaluation; a file that was told before does not count again."""
-    with _opened(folder, device) as campaign:
-        variances = _variances(noise_var or [], several=isinstance(campaign, OutcomeCampaign))
+    with opened(folder, device) as campaign:
+        variances = parse_variances(noise_var or [], several=isinstance(campaign, OutcomeCampaign))
         for path in results:
             say(f"{path}: {campaign.tell(path, again=again, noise_var=variances, block=block)}")
         if isinstance(campaign, OutcomeCampaign) and len(campaign.objectives) > 1:
@@ -295,20 +277,20 @@ def best(
     device: Device = "cpu",
 ) -> None:
     """Write the best rows measured so far, best first. If noise leaves open which is best, standard error says so."""
-    with _opened(folder, device) as campaign:
+    with opened(folder, device) as campaign:
         found = campaign.best(k, where=where)
-        _write(_rounded(found, campaign), output, _form(folder))
+        write(rounded(found, campaign), output, form_in(folder))
         limits = isinstance(campaign, OutcomeCampaign) and len(campaign.objectives) > 1
         held = [_KEPT] * limits + ["fulfils the condition"] * (where is not None)
-        _say_none(found, f"No measured row {' and '.join(held)}.")
-        _warn(campaign)
+        say_none(found, f"No measured row {' and '.join(held)}.")
+        warn(campaign)
 
 
 @campaign_app.command()
 def results(output: Output = None, folder: Folder = HERE) -> None:
     """Write all results told, one row per evaluation. `tell` of another campaign reads the file."""
-    with _opened(folder) as campaign:
-        _write(campaign.results(), output, _form(folder))
+    with opened(folder) as campaign:
+        write(campaign.results(), output, form_in(folder))
 
 
 @campaign_app.command(context_settings=_DASHES)
@@ -320,8 +302,8 @@ def predict(
     device: Device = "cpu",
 ) -> None:
     """Write what the model expects of rows, measured or not."""
-    with _opened(folder, device) as campaign:
-        _write(_rounded(campaign.predict(ids or None, where=where), campaign), output, _form(folder))
+    with opened(folder, device) as campaign:
+        write(rounded(campaign.predict(ids or None, where=where), campaign), output, form_in(folder))
 
 
 @campaign_app.command()
@@ -332,7 +314,7 @@ def front(
     device: Device = "cpu",
 ) -> None:
     """Write the Pareto front: rows within the limits that no other such row is expected to beat in all objectives."""
-    with _opened(folder, device) as campaign:
+    with opened(folder, device) as campaign:
         require(
             isinstance(campaign, OutcomeCampaign),
             "a campaign with one objective has no front: see torchbandits campaign best.",
@@ -340,8 +322,8 @@ def front(
         )
         assert isinstance(campaign, OutcomeCampaign)
         found = campaign.front(measured=measured)
-        _write(_rounded(found, campaign), output, _form(folder))
-        _say_none(found, f"No {'measured ' if measured else ''}row {_KEPT}.")
+        write(rounded(found, campaign), output, form_in(folder))
+        say_none(found, f"No {'measured ' if measured else ''}row {_KEPT}.")
         own = {*(decision.column for decision in campaign.columns), *campaign.outcomes}
         chance = max((found[name].max() for name in found.columns if name.endswith(OPTIMAL) and name not in own), default=1.0)
         if chance < _UNINFORMATIVE:
@@ -350,7 +332,7 @@ def front(
                 "With --measured only measured rows are written.",
                 err=True,
             )
-        _warn(campaign)
+        warn(campaign)
 
 
 @campaign_app.command()
@@ -378,7 +360,7 @@ def stop(
     rules += [] if within is None else [ProbableRegret(within, delta)]
     rules += [] if price is None else [ImprovementPerCost(price)]
     require(bool(rules), "give at least one of --within, --price and --measurements.", ConfigError)
-    with _opened(folder, device) as campaign:
+    with opened(folder, device) as campaign:
         decision = campaign.should_stop(*rules)
     say(f"Stop: {decision.reason}." if decision else "Go on.")
     raise typer.Exit(0 if decision else 1)
@@ -394,7 +376,7 @@ def explain(
 ) -> None:
     """Print what the model has learned: the best row, the columns that matter, the noise, and how sure it is. For several
     outcomes, the columns and the noise of each."""
-    with _opened(folder, device) as campaign:
+    with opened(folder, device) as campaign:
         several = isinstance(campaign, OutcomeCampaign)
         message = "--where is for one objective: of several outcomes, explain tells the columns and the noise only."
         require(where is None or not several, message, ConfigError)
@@ -409,15 +391,15 @@ def report(
     device: Device = "cpu",
 ) -> None:
     """Write one HTML page of the campaign."""
-    with _opened(folder, device) as campaign:
+    with opened(folder, device) as campaign:
         say(f"Report: {campaign.report(folder / 'report.html' if output is None else output)}")
 
 
 @campaign_app.command()
 def columns(folder: Folder = HERE) -> None:
     """Show how the columns of the table are interpreted."""
-    with _opened(folder) as campaign:
-        _print_table(campaign.columns.to_pandas().reset_index())
+    with opened(folder) as campaign:
+        print_table(campaign.columns.to_pandas().reset_index())
 
 
 @campaign_app.command()
@@ -427,7 +409,7 @@ def extend(
     device: Device = "cpu",
 ) -> None:
     """Add candidates to the campaign, which keeps its results and pending rows."""
-    with _opened(folder, device) as campaign:
+    with opened(folder, device) as campaign:
         added = campaign.extend(candidates)
         say(f"{candidates}: {count(added, 'row')} added. The campaign has {count(campaign.bandit.loop.num_arms, 'row')} now.")
 
@@ -440,7 +422,7 @@ def forget(
 ) -> None:
     """Give up pending rows."""
     require(bool(ids) != everything, "give the ids of the rows, or --all.", ConfigError)
-    with _opened(folder) as campaign:
+    with opened(folder) as campaign:
         before = len(campaign.open)
         campaign.forget(ids or None)
         say(f"{count(before - len(campaign.open), 'row')} given up, {len(campaign.open):,} pending.")
@@ -454,7 +436,7 @@ def exclude(
 ) -> None:
     """Take rows out of selection until `include` puts them back; pending ones are given up. Results count as before."""
     require(bool(ids) or where is not None, "give the ids of the rows, or --where.", ConfigError)
-    with _opened(folder) as campaign:
+    with opened(folder) as campaign:
         new = campaign.exclude(ids or None, where=where)
         say(f"{count(new, 'row')} excluded, {len(campaign.excluded):,} in all. {len(campaign.open):,} pending.")
 
@@ -468,7 +450,7 @@ def include(
 ) -> None:
     """Put rows back that were excluded."""
     require((bool(ids) or where is not None) != everything, "give the ids of the rows, --where, or --all.", ConfigError)
-    with _opened(folder) as campaign:
+    with opened(folder) as campaign:
         back = campaign.include(ids or None, where=where)
         say(f"{count(back, 'row')} put back, {len(campaign.excluded):,} excluded.")
 
@@ -490,33 +472,17 @@ def correct(
     device: Device = "cpu",
 ) -> None:
     """Correct a result that was told, as if the right value had been told."""
-    with _opened(folder, device) as campaign:
+    with opened(folder, device) as campaign:
         several = isinstance(campaign, OutcomeCampaign)
-        right = [_result(text, several=several) for text in values]
-        wrong = {name: math.nan if value is None else value for name, value in (_result(t, several=several) for t in was or ())}
+        right = [parse_result(text, several=several) for text in values]
+        before = [parse_result(text, several=several) for text in was or ()]
+        wrong = {name: math.nan if value is None else value for name, value in before}
         alone = several or (len(right) == 1 and len(wrong) <= 1)
         require(alone, f"this campaign has one outcome: give one value for {id!r}.", ConfigError)
         if isinstance(campaign, OutcomeCampaign):
             say(campaign.correct(id, dict(right), was=wrong or None))
         else:
             say(campaign.correct(id, right[0][1], was=wrong.get("")))
-
-
-@contextmanager
-def _opened(folder: Path, device: str = "cpu") -> Iterator[Campaign]:
-    there = (folder / SETTINGS).exists()
-    message = f"there is no campaign in {folder}: begin one with torchbandits campaign new, or name its --folder."
-    require(there, message, StateError)
-    # The copy in the folder comes first, since the folder may have been moved.
-    own = folder / CANDIDATES
-    settings = read_settings(folder / SETTINGS)
-    kept = own.exists() or settings.table is None or Path(settings.table).exists()
-    message = f"{settings.table}, the table of this campaign, is not there: put it back, or copy it to {own.absolute()}."
-    require(kept, message, DataError)
-    kind: type[Campaign] = OutcomeCampaign if settings.objectives else Campaign
-    campaign = kind(own if own.exists() else None, journal=folder / JOURNAL, device=device)
-    yield campaign
-    campaign.close()
 
 
 def _unnamed(names: Sequence[str], padded: tuple[str, str] | None) -> str:
@@ -529,259 +495,3 @@ def _unnamed(names: Sequence[str], padded: tuple[str, str] | None) -> str:
     own = next((name for name in names if _ID.search(name)), None if padded is None else padded[0])
     meant = "" if own is None else f" If {own!r} names them, begin anew, with --id {own!r} and another --folder."
     return f"There is no column called id: rows are named by their numbers, from 1.{meant}"
-
-
-def _resumed(
-    kind: type[Campaign], options: dict[str, Any], table: Table, source: Path, folder: Path, seed: int | None
-) -> tuple[Campaign, bool]:
-    """Open the campaign of a folder again, and replace the condition on its candidates if another one is given.
-
-    Returns:
-        The campaign, and whether its condition was replaced.
-    """
-    before, condition = read_settings(folder / SETTINGS).candidates, options["candidates"]
-    prepare_folder(folder)
-    if isinstance(table, InMemory):
-        _check_copy(table, source)
-    generator = torch.Generator().manual_seed(seed or 0)
-    # A wrong seed must leave the condition as it is.
-    campaign = kind(source, journal=folder / JOURNAL, generator=generator, **options | {"candidates": None})
-    # A journal resumes with its own random numbers, whose state holds the seed with which they began.
-    own = campaign.bandit.generators[0].initial_seed()
-    message = f"{folder} holds a campaign with --seed {own}: leave the option out, or begin another one in another --folder."
-    require(seed in (None, own), message, StateError)
-    replaced = condition is not None and (condition or None) != (before or None)
-    if replaced:
-        campaign.close()
-        campaign = kind(source, journal=folder / JOURNAL, **options)
-    return campaign, replaced
-
-
-def _copy(table: InMemory, path: Path) -> None:
-    """Copy a table to the folder, since users go on to edit their files."""
-    about = {**(table.arrow.schema.metadata or {}), SOURCE: ("" if table.path is None else table.path.name).encode()}
-    if table.path is not None and table.path.suffix.lower() in TEXT:
-        about[FORM] = json.dumps(form_of(table.path, table.arrow)).encode()
-    named = table.arrow.replace_schema_metadata(about)
-    write_atomically(path, lambda temporary: parquet.write_table(named, temporary))
-
-
-def _check_copy(table: InMemory, path: Path) -> None:
-    """Refuse another table than the one that was copied to the folder."""
-    # Parquet changes types, such as seconds to milliseconds.
-    copied = io.BytesIO()
-    parquet.write_table(table.arrow, copied)
-    copied.seek(0)
-    same = path.exists() and _equal(parquet.read_table(copied), parquet.read_table(path))
-    message = f"{path.parent} holds a campaign of another table: choose another --folder, or delete that one."
-    require(same, message, StateError)
-
-
-def _equal(one: pa.Table, other: pa.Table) -> bool:
-    """Whether two tables are equal; NaN is equal to NaN."""
-    plain = [
-        [pc.if_else(pc.is_nan(c), None, c) if pa.types.is_floating(c.type) else c for c in table.columns]
-        for table in (one, other)
-    ]
-    return bool(one.schema.equals(other.schema)) and all(a.equals(b) for a, b in zip(*plain, strict=True))
-
-
-def _wanted(
-    objectives: list[str], minimize: bool, limits: list[str], cost: str | None, noise: list[str]
-) -> tuple[type[Campaign], dict[str, Any]]:
-    """The class of a new campaign, and its options: a `Campaign` of one objective without limits."""
-    parsed = [_objective(text) for text in objectives]
-    names, small = [name for name, _ in parsed], [name for name, aim in parsed if aim == "min"]
-    if len(names) == 1 and not limits:
-        require(len(noise) < 2, "--noise-std is one number for one objective.", ConfigError)
-        known = _number("--noise-std", "0.5", noise[0]) if noise else None
-        return Campaign, {"objective": names[0], "minimize": minimize or bool(small), "cost": cost, "noise_std": known}
-    one = "--minimize is for one objective: write --objective cost:min for each objective to minimise."
-    require(not minimize, one, ConfigError)
-    options: dict[str, Any] = {"objectives": names, "minimize": small, "at_least": {}, "at_most": {}, "cost": cost}
-    for text in limits:
-        found = re.fullmatch(r"(.+?)(<=|>=)(.+)", text)
-        require(
-            found is not None, f'--limit takes a column and a number, such as "toxicity <= 0.2", got {text!r}.', ConfigError
-        )
-        assert found is not None
-        name, sign, number = (part.strip() for part in found.groups())
-        own = options["at_most" if sign == "<=" else "at_least"]
-        require(name not in own, f"--limit names {name!r} twice with {sign}: give it once.", ConfigError)
-        own[name] = _number("--limit", "toxicity <= 0.2", number)
-    if noise:
-        pairs = [text.rpartition("=") for text in noise]
-        named = all(equals and name for name, equals, _ in pairs)
-        require(named, "--noise-std takes NAME=NUMBER for each of several outcomes, such as yield=0.5.", ConfigError)
-        options["noise_std"] = {name: _number("--noise-std", "yield=0.5", number) for name, _, number in pairs}
-    return OutcomeCampaign, options
-
-
-def _variances(given: list[str], *, several: bool) -> str | dict[str, str] | None:
-    """Parse `--noise-var COLUMN`, or `--noise-var OUTCOME=COLUMN` for several outcomes."""
-    if not several:
-        require(len(given) < 2, "--noise-var is one column for one objective.", ConfigError)
-        return given[0] if given else None
-    pairs = [text.partition("=") for text in given]
-    named = all(equals and name and column for name, equals, column in pairs)
-    require(named, "--noise-var takes OUTCOME=COLUMN for each of several outcomes, such as yield=yield_var.", ConfigError)
-    return {name: column for name, _, column in pairs} or None
-
-
-def _objective(text: str) -> tuple[str, str]:
-    """Parse `--objective NAME`, `NAME:min` or `NAME:max`."""
-    name, colon, aim = text.rpartition(":")
-    if not (colon and name):
-        return text, "max"
-    message = f"--objective takes NAME, NAME:min or NAME:max, got {text!r}. For a column of that name write {text}:max."
-    if aim.startswith("target") or aim.replace(".", "").isdecimal():
-        message += (
-            f' For a target give limits, such as --limit "{name.split(":")[0]} <= 7.2", or minimise the distance from it.'
-        )
-    require(aim in ("min", "max"), message, ConfigError)
-    return name, aim
-
-
-def _number(option: str, example: str, text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        comma = " Write decimals with a point." if "," in text else ""
-        raise ConfigError(f"{option} takes a number, such as {example}, got {text!r}.{comma}") from None
-
-
-def _result(text: str, *, several: bool) -> tuple[str, float | None]:
-    """Parse `VALUE`, or `NAME=VALUE` for several outcomes."""
-    name, equals, value = text.rpartition("=")
-    good = bool(name and equals) if several else not equals
-    wanted = "NAME=VALUE for an outcome (or NAME=failed, NAME=none)" if several else "a value"
-    require(good, f"give {wanted}, got {text!r}.", ConfigError)
-    words: dict[str, float | None] = {"failed": math.nan, "none": None}
-    if value in words:
-        return name, words[value]
-    if value.casefold() in YES_OR_NO:
-        return name, YES_OR_NO[value.casefold()]
-    # `nan` may mean either word.
-    expected = "83.4, `failed` or `none`"
-    number = _number("a result", expected, value)
-    require(math.isfinite(number), f"a result takes a number, such as {expected}, got {value!r}.", ConfigError)
-    return name, number
-
-
-def _kind(text: str) -> tuple[str, Any]:
-    """Parse `--column NAME=KIND`."""
-    name, equals, kind = text.rpartition("=")
-    require(bool(equals and name and kind), f"--column takes NAME=KIND, such as conc=log, got {text!r}.", ConfigError)
-    return name, [part.strip() for part in kind.split("<")] if "<" in kind else kind.strip()
-
-
-def _limit(text: str) -> tuple[str, int]:
-    """Parse `--at-most NAME=COUNT`."""
-    name, equals, count = text.rpartition("=")
-    good = bool(equals and name and count.isdecimal() and int(count) > 0)
-    require(good, f"--at-most takes NAME=COUNT, such as supplier=4, got {text!r}.", ConfigError)
-    return name, int(count)
-
-
-def _sum(text: str) -> tuple[str, float]:
-    """Parse `--total NAME=NUMBER`."""
-    name, equals, number = text.rpartition("=")
-    require(bool(equals and name and number), f"--total takes NAME=NUMBER, such as price=4000, got {text!r}.", ConfigError)
-    return name, _number("--total", "price=4000", number)
-
-
-def _check_output(path: Path | None) -> None:
-    """Refuse a name of another kind of file than the one that is written."""
-    kind = "" if path is None else path.suffix.lower()
-    other = kind in (*PARQUET, *ARROW, *WORKBOOK, ".xls", ".ods") and kind != _XLSX
-    require(not other, f"--output {path}: rows are written as CSV (.csv), or as an Excel workbook (.xlsx).", ConfigError)
-
-
-def _check_plate(path: Path | None, outcomes: Sequence[str]) -> None:
-    """Refuse a name of another kind of file, and to overwrite a file in which results are filled in, or that is no table."""
-    _check_output(path)
-    if path is None or not path.exists():
-        return
-    advice = "choose another --output, or delete the file"
-    try:
-        if not path.stat().st_size:
-            return
-        frame = read_workbook(path, None)[0].to_pandas() if path.suffix.lower() == _XLSX else read_texts(path).frame
-    except DataError as error:
-        raise StateError(f"{path} exists and is not a file of selected rows: {advice}.") from error
-    for name in outcomes:
-        some = name in frame.columns and not frame[name].dropna().astype(str).str.strip().isin(EMPTY).all()
-        require(not some, f"{path} has values of {name!r}: tell them and {advice}.", StateError)
-
-
-def _say_none(found: pd.DataFrame, why: str) -> None:
-    """Say on standard error why a table has no rows."""
-    if not len(found):
-        typer.echo(why, err=True)
-
-
-def _warn(campaign: Campaign) -> None:
-    """Print the doubt of a campaign on standard error, if there is any."""
-    if doubt := campaign.doubt():
-        typer.echo(printable(doubt), err=True)
-
-
-def _rounded(frame: pd.DataFrame, campaign: Campaign) -> pd.DataFrame:
-    """Rows with computed numbers rounded to six significant digits.
-
-    Ids, the columns of the candidates, and values of rows that were measured once remain as they are.
-    """
-    own = {frame.columns[0], *(decision.column for decision in campaign.columns), *campaign.outcomes}
-    computed = [name for name in frame.columns if name not in own and pd.api.types.is_float_dtype(frame[name])]
-    times = next((frame[name] for name in frame.columns if name not in own and name.endswith(TIMES)), None)
-    found = frame.copy()
-    for name in computed:
-        rounded = frame[name].map(lambda value: float(f"{value:.6g}"))
-        found[name] = rounded.where(times > 1, frame[name]) if times is not None and name.endswith(MEASURED) else rounded
-    return found
-
-
-def _form(folder: Path) -> Form:
-    """The form of CSV files that the program which wrote the candidates opens."""
-    own = folder / CANDIDATES
-    saved = (parquet.read_schema(own).metadata or {}).get(FORM) if own.exists() else None
-    return Form() if saved is None else Form(*json.loads(saved))
-
-
-def _write(frame: pd.DataFrame, output: Path | None, form: Form) -> None:
-    """Write rows as a workbook, or as CSV."""
-    _check_output(output)
-    if output is not None and output.suffix.lower() == _XLSX:
-        write_atomically(output, lambda temporary: write_workbook(temporary, frame))
-    elif output is not None:
-        write_atomically(output, lambda temporary: temporary.write_bytes(form.written(frame)))
-    elif sys.stdout.isatty():
-        _print_table(frame)
-        return
-    else:
-        # `tell` reads UTF-8, whatever the encoding of the terminal is.
-        typer.echo(form.written(frame), nl=False)
-        return
-    say(f"{len(frame):,} rows: {output}")
-
-
-def _write_plate(plate: pd.DataFrame, campaign: Campaign, output: Path | None, folder: Path) -> None:
-    """Write pending rows, with an empty column to fill in for each outcome."""
-    for name in campaign.outcomes:
-        plate[name] = ""
-    _write(_rounded(plate, campaign), output, _form(folder))
-
-
-def _print_table(frame: pd.DataFrame) -> None:
-    table = RichTable(box=SIMPLE, padding=(0, 1), pad_edge=False)
-    for header in frame.columns:
-        table.add_column(plain(header))
-    for line in frame.itertuples(index=False):
-        table.add_row(*(plain(f"{cell:.6g}" if isinstance(cell, float) else cell) for cell in line))
-    console = Console()
-    (console if console.is_terminal else Console(width=160)).print(table)
-
-
-def say(text: object) -> None:
-    """Print a line on standard output, without control characters."""
-    typer.echo(printable(text))

@@ -8,8 +8,8 @@ python scripts/benchmarks/long_runs.py --variant unrepeated --waiting 7 --pulls 
 Variants are `auto` as it was: `scores`, where between two fits the model averages the normal scores of single rewards; and
 `before`, where the width does not grow, all pulls of an arm count in the ranks and scores may rise faster than the noise. The
 last three are also variants alone: `constant`, `uncounted` and `steep`. With `early` the width grows from the first repeat per
-arm on, and with `narrow` the prior of the noise is BoTorch's. With `unrepeated` there are no replicates for picks that are made
-one by one while others wait for their rewards.
+arm on, with `narrow` the prior of the noise is BoTorch's, and with `ten` only ten repeats tell random effects from noise. With
+`unrepeated` there are no replicates for picks that are made one by one while others wait for their rewards.
 Regrets, and errors of the reported mean of the recommended arm in reported deviations, are printed after each number of pulls
 given. Noise is in deviations of the rewards, and regret is 0 at the best arm and 1 at the average arm. One thread.
 """
@@ -36,6 +36,7 @@ import typer
 
 import torchbandits as tb
 from torchbandits.errors import DiagnosticWarning
+from torchbandits.fitting import standardized
 from torchbandits.ingredients import Priors
 from torchbandits.policies.from_data import FromData
 from torchbandits.posteriors import units
@@ -100,6 +101,7 @@ VARIANTS: dict[str, Callable[[], AbstractContextManager[None]]] = {
     "steep": steep,
     "early": lambda: with_width(lambda value: Growing(value, after=1.0)),
     "narrow": lambda: replaced(Priors, "of_noise", lambda self, kernel: (-4.0, 1.0)),
+    "ten": lambda: replaced(standardized, "_REPEATS", 10),
     "unrepeated": lambda: replaced(FromData, "replicates", in_batches_alone(FromData.replicates)),
 }
 

@@ -34,7 +34,7 @@ TABLES = {
     ("AER", "CPS1988"): ("wage", ()),
     ("ggplot2", "mpg"): ("hwy", ("cty",)),
 }
-ROWS, PLATES, SIZE = 6_000, 6, 8
+ROWS, PULLS, SIZE = 6_000, 48, 8
 
 
 def read(package: str, name: str) -> tuple[pd.DataFrame, np.ndarray]:
@@ -49,15 +49,15 @@ def read(package: str, name: str) -> tuple[pd.DataFrame, np.ndarray]:
     return table, values / values.std()
 
 
-def campaign(table: pd.DataFrame, values: np.ndarray, noise: float, seed: int) -> tuple[float, float]:
-    """Simple and mean regret of a campaign."""
+def campaign(table: pd.DataFrame, values: np.ndarray, noise: float, seed: int, size: int = SIZE) -> tuple[float, float]:
+    """Simple and mean regret of a campaign in plates of a size."""
     regret, rng = (values.max() - values) / (values.max() - values.mean()), np.random.default_rng(seed)
     row_of = {name: row for row, name in enumerate(table["id"])}
     own, picks = tb.Campaign(table, objective="value", generator=torch.Generator().manual_seed(seed)), []
-    for _ in range(PLATES):
-        plate = own.ask(SIZE)
+    while len(picks) < PULLS:
+        plate = own.ask(size)
         rows = [row_of[name] for name in plate["id"]]
-        own.tell(plate.assign(value=values[rows] + noise * rng.standard_normal(SIZE)))
+        own.tell(plate.assign(value=values[rows] + noise * rng.standard_normal(size)))
         picks += rows
     return float(regret[row_of[own.best(1)["id"][0]]]), float(regret[picks].mean())
 
@@ -65,7 +65,7 @@ def campaign(table: pd.DataFrame, values: np.ndarray, noise: float, seed: int) -
 def at_random(values: np.ndarray, noise: float, seed: int) -> tuple[float, float]:
     """Simple and mean regret of random rows."""
     regret, rng = (values.max() - values) / (values.max() - values.mean()), np.random.default_rng([seed, 1])
-    rows = rng.choice(len(values), PLATES * SIZE, replace=False)
+    rows = rng.choice(len(values), PULLS, replace=False)
     best = rows[(values[rows] + noise * rng.standard_normal(len(rows))).argmax()]
     return float(regret[best]), float(regret[rows].mean())
 

@@ -39,8 +39,8 @@ class Climb:
         averages: Average rewards of the row, without outliers.
         noise_variance: Current noise variance, reward units squared.
         noise: Whether to fit the noise variance.
-        misfit: Whether to fit the variance of a deviation of each point that the kernel does not model. Ignored if the evidence
-            fits the noise variance, because the two can't be distinguished without repeated pulls.
+        misfit: Whether to fit the variance of a deviation of each point that the kernel does not model. Without repeated pulls
+            only priors distinguish it from a noise variance that the evidence fits.
         noise_prior: Prior of the noise variance, if the evidence fits it.
     """
 
@@ -67,7 +67,7 @@ class Climb:
         if noise and self.pooled is None:
             self._parameters[_NOISE] = self._log_noise
         self._noise_prior = noise_prior if _NOISE in self._parameters else None
-        if misfit and _NOISE not in self._parameters:
+        if misfit:
             self._parameters[_MISFIT] = self._log_misfit
         self._priors = [(prior, part, closure) for _, part, prior, closure, _ in kernel.named_priors()]
 

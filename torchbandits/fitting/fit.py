@@ -16,7 +16,7 @@ from torchbandits.errors import ArgumentError, UnsupportedError, issue, require
 from torchbandits.fitting.climb import Climb
 from torchbandits.kernels import kernel_diagonal, kernel_row, stack_kernels
 from torchbandits.posteriors import GaussianProcess
-from torchbandits.posteriors.averages import FEWEST, Averages
+from torchbandits.posteriors.averages import FEWEST, Averages, pooled_noise
 from torchbandits.types import FitReport
 
 
@@ -91,7 +91,8 @@ def fit_kernel_(
     for place in np.ndindex(*shape):
         kernel = kernel_row(posterior.kernel, shape, place)
         averages, left_out = _told(posterior, kernel, place, own)
-        fit = Climb(kernel, posterior.fitted, averages, own, noise, misfit, noise_prior)
+        told = not noise or pooled_noise(averages) is not None
+        fit = Climb(kernel, posterior.fitted, averages, own, noise, misfit and told, noise_prior)
         if bool(chosen[place]) and len(averages.weights) < FEWEST:
             fit.reason = f"{len(averages.weights)} distinct points are too few, a fit takes {FEWEST}"
         elif bool(chosen[place]) and bool((averages.residuals == averages.residuals[0]).all()):

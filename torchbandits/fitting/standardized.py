@@ -1,8 +1,8 @@
 r"""Fits without user input: Matérn-5/2 in the units of the data, under priors that suit any number of features, or Tanimoto.
 
 Rewards are replaced by normal scores (`posteriors.Units`), and features are divided by their ranges; fingerprints need no
-ranges. The noise variance of the model stays at λ, and the scale of its scores gives each batch row its own noise. Once
-repeated pulls tell the noise, the deviation of each point from a smooth function is told from it, as a random effect.
+ranges. The noise variance of the model stays at λ, and the scale of its scores gives each batch row its own noise. From
+three repeated pulls on, the deviation of each point from a smooth function is told from noise, as a random effect.
 """
 
 from __future__ import annotations
@@ -29,6 +29,8 @@ from torchbandits.types import FitReport
 _SAME = 1e-9
 # Random effects of less than this share of the variance of the function are none.
 _LEAST_EFFECT = 1e-4
+# Number of repeated pulls from which noise and random effects are fitted together.
+_REPEATS = 3
 # Largest number of distinct points in the evidence.
 _MOST = 500
 # Default priors of the noise variance, of kernels with lengthscales and of similarities.
@@ -125,7 +127,7 @@ def fit_standardized_(
         posterior: Posterior with `units` and a kernel of `Priors`. The caller must rebuild tables computed from it.
         priors: Priors of the hyper-parameters.
         rows: `batch_shape` booleans, the rows to fit.
-        effects: Whether the kernel gets random effects (`RandomEffectKernel`) where repeated pulls tell the noise.
+        effects: Whether the kernel gets random effects (`RandomEffectKernel`) where three repeated pulls tell them from noise.
         two_values: Whether rewards of two values, such as yes and no, have the largest noise that they can have, which is their
             variance. Single rewards do not tell their noise, and those of a good arm differ less than others.
 
@@ -158,7 +160,7 @@ def fit_standardized_(
             averages.thinned(_MOST),
             1.0 if noise_known else lam / c**2,
             noise=not noise_known,
-            misfit=effects and (not noise_known or pooled_noise(averages) is not None),
+            misfit=effects and _tell_effects(averages, noise_known),
             noise_prior=_log_normal(priors.of_noise(own), averages.points),
         )
         climb.reason = _too_little(averages) if bool(rows[place]) else "its fit was not requested"
@@ -183,6 +185,14 @@ def fit_standardized_(
     kernel = stack_kernels(kernels, shape)
     posterior.set_kernel_(with_effect(kernel, variances) if bool(variances.any()) else kernel, lam)
     return _report(fits, rows, lam)
+
+
+def _tell_effects(averages: Averages, noise_known: bool) -> bool:
+    """Whether repeated pulls tell random effects from noise: three do under the prior of the noise. A noise that is only an
+    upper limit takes as many as tell the noise without a prior."""
+    if noise_known:
+        return pooled_noise(averages) is not None
+    return float((averages.weights - 1).clamp_min(0).sum()) >= _REPEATS
 
 
 def _too_little(averages: Averages) -> str:

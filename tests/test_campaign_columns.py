@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +14,7 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 import torch
+from sklearn import preprocessing
 
 import torchbandits as tb
 from torchbandits.campaigns.settings import Settings, read_settings
@@ -81,6 +85,44 @@ def test_each_kind_is_found_and_encoded():
         np.testing.assert_allclose(found[name], values * scale, atol=1e-9, err_msg=name)
     for text in "xyz":
         np.testing.assert_array_equal(found[f"text = {text}"], frame["text"] == text)
+
+
+@pytest.mark.parametrize("empty", [False, True])
+def test_categories_are_encoded_as_by_scikit_learn(empty: bool):
+    rng = np.random.default_rng(2)
+    texts = pd.Series(rng.choice(["b", "a", "äther", "10", "9"], 60), dtype=object)
+    sizes = pd.Categorical(rng.choice(["S", "M", "L"], 60), categories=["S", "M", "L"], ordered=True)
+    frame = pd.DataFrame({"text": texts, "size": sizes})
+    if empty:
+        frame.loc[[0, 7], "text"] = None
+        frame.loc[[3], "size"] = None
+    decisions = decided(frame)
+    own = np.column_stack(list(features(frame, decisions).values()))
+    text, size = decisions["text"], decisions["size"]
+    named = frame.astype(object).where(frame.notna(), "(empty)").to_numpy(object)
+    hot = preprocessing.OneHotEncoder(categories=[[*text.categories, *["(empty)"] * empty]], sparse_output=False)
+    places = preprocessing.OrdinalEncoder(categories=[[*size.categories, "(empty)"]]).fit_transform(named[:, 1:])
+    missing = places == 3
+    expected = [hot.fit_transform(named[:, :1]), (np.where(missing, size.fill, places) - size.center) / size.scale]
+    np.testing.assert_array_equal(own, np.column_stack([*expected, missing] if empty else expected))
+
+
+def test_a_category_that_was_not_there_is_named():
+    frame = table()[["number", "text"]]
+    decisions = decided(frame)
+    few = Decisions(tuple(replace(d, categories=("x", "y")) if d.column == "text" else d for d in decisions))
+    with pytest.raises(StateError, match=r"has changed .*: column 'text' has unknown categories \['z'\]\."):
+        features(frame, few)
+
+
+def test_a_first_plate_does_not_load_scikit_learn():
+    code = (
+        "import sys, pandas as pd, torchbandits as tb; "
+        "rows = pd.DataFrame({'id': range(40), 'a': [i / 7 for i in range(40)], 'b': ['x', 'y'] * 20}); "
+        "plate = tb.Campaign(rows.astype({'id': str}), objective='yield').ask(8); "
+        "sys.exit(len(plate) != 8 or 'sklearn' in sys.modules or 'scipy' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 def test_doses_with_a_control_are_taken_by_their_logarithm(tmp_path: Path):

@@ -32,9 +32,10 @@ from torchbandits.tabular.tables import Table
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from sklearn import preprocessing
+    import pyarrow.compute as pc
 else:
-    from torchbandits.tabular.extras import sklearn_preprocessing as preprocessing
+    from torchbandits.tabular.extras import compute as pc
+    from torchbandits.tabular.extras import pyarrow as pa
 
 IN_MEMORY = 1 << 28
 """Largest size in bytes of features that are held in memory; larger ones are written to a memory-mapped file."""
@@ -69,36 +70,46 @@ class Encoder:
 def _part(decision: Decision) -> Callable[[pa.Array], NDArray[np.float64]]:
     """The encoder of one column: `n` cells as features `n x k`."""
     if decision.kind == "category":
-        return partial(_hot, _fitted(preprocessing.OneHotEncoder, decision, bool(decision.missing), sparse_output=False))
+        return partial(_hot, decision)
     if decision.kind in ("ordered", SUBSTANCE):
-        return partial(_placed, _fitted(preprocessing.OrdinalEncoder, decision, True, dtype=np.float64), decision)
+        return partial(_placed, decision)
     return partial(_number, decision)
 
 
-def _fitted(kind: Any, decision: Decision, empty: bool, **options: Any) -> Any:
-    """An encoder of categories that are known beforehand, the category of empty cells included."""
-    known = [*decision.categories, *([EMPTY] if empty else [])]
-    return kind(categories=[known], **options).fit(np.array([known[:1]], object))
+def _places(decision: Decision, cells: pa.Array, empty: bool) -> NDArray[np.int64]:
+    """The place of each cell among the categories, `n`. Empty cells come last if they may be there.
+
+    Raises:
+        ValueError: If a cell has another category.
+    """
+    texts = as_texts(cells).fill_null(EMPTY)
+    known = pa.array([*decision.categories, *([EMPTY] if empty else [])], pa.string())
+    # scikit-learn's encoders give the same, and take a second to load.
+    found = pc.index_in(texts, value_set=known)
+    if found.null_count:
+        other = sorted(set(texts.filter(found.is_null()).to_pylist()))
+        raise ValueError(f"column {decision.column!r} has unknown categories {other[:5]}")
+    places: NDArray[np.int64] = found.to_numpy(zero_copy_only=False).astype(np.int64)
+    return places
 
 
-def _texts(cells: pa.Array) -> NDArray[Any]:
-    found: NDArray[Any] = as_texts(cells).fill_null(EMPTY).to_numpy(zero_copy_only=False)
-    return found.reshape(-1, 1)
+def _hot(decision: Decision, cells: pa.Array) -> NDArray[np.float64]:
+    """One feature for each category, and one for empty cells if there are any."""
+    places = _places(decision, cells, bool(decision.missing))
+    features = np.zeros((len(places), decision.features))
+    features[np.arange(len(places)), places] = 1.0
+    return features
 
 
-def _hot(encoder: Any, cells: pa.Array) -> NDArray[np.float64]:
-    return np.asarray(encoder.transform(_texts(cells)))
-
-
-def _placed(encoder: Any, decision: Decision, cells: pa.Array) -> NDArray[np.float64]:
+def _placed(decision: Decision, cells: pa.Array) -> NDArray[np.float64]:
     """The places of ordered categories as numbers, or the coordinates of substances."""
-    places = np.asarray(encoder.transform(_texts(cells)))[:, 0]
+    places = _places(decision, cells, True)
     empty = places == len(decision.categories)
     if decision.kind == SUBSTANCE:
         # Those of an empty cell are 0, the mean.
-        own = np.array([*decision.coordinates, [0.0] * len(decision.coordinates[0])])[places.astype(np.int64)]
+        own = np.array([*decision.coordinates, [0.0] * len(decision.coordinates[0])])[places]
     else:
-        own = _standard(places, empty, decision)
+        own = _standard(places.astype(np.float64), empty, decision)
     return np.column_stack([own, empty]) if decision.missing else own
 
 

@@ -30,7 +30,7 @@ import torchbandits as tb
 from torchbandits import errors, outcomes
 from torchbandits.aims import classified, growing_hypervolume, growing_r2, hypervolume, non_dominated
 from torchbandits.aims.dominance import simplex
-from torchbandits.aims.improvement import log_hypervolume_improvement
+from torchbandits.aims.improvement import HypervolumeGrowth
 from torchbandits.botorch import optimize_arms
 from torchbandits.cli import app
 from torchbandits.experiments.page import best_so_far, figures_of_run, write_fronts, write_page
@@ -975,31 +975,67 @@ def test_leaders_are_the_first_of_each_trade_off_then_the_second(name: str):
         bandit.leaders(3, seed=-1)
 
 
+def log_growth(mean: torch.Tensor, std: torch.Tensor, front: torch.Tensor, reference: torch.Tensor) -> torch.Tensor:
+    return HypervolumeGrowth(front, reference)(mean, std)
+
+
 def test_the_expected_growth_is_that_of_all_boxes_of_a_grid():
     rng = np.random.default_rng(4)
     for m, f in ((1, 5), (2, 0), (2, 1), (2, 9), (3, 7), (4, 4)):
         front, reference = rng.uniform(-0.2, 1.0, (f, m)), rng.uniform(-0.1, 0.2, m)
         mean, std = rng.uniform(-0.5, 1.5, (30, m)), rng.uniform(0.05, 0.5, (30, m))
-        found = log_hypervolume_improvement(*(torch.tensor(part) for part in (mean, std, front, reference)))
+        found = log_growth(*(torch.tensor(part) for part in (mean, std, front, reference)))
         expected = dense.expected_growth(mean.T, std.T, front, reference)
         np.testing.assert_allclose(found.exp().numpy(), expected, rtol=1e-9, atol=1e-14)
         # Logarithms stay finite where the improvement underflows, agree where it does not, and rank the arms.
         small = torch.tensor(std) * 1e-3
         far = torch.linspace(0.5, 3.0, 30, dtype=torch.float64).unsqueeze(-1)
-        low = log_hypervolume_improvement(torch.tensor(reference) - far, small, torch.tensor(front), torch.tensor(reference))
+        low = log_growth(torch.tensor(reference) - far, small, torch.tensor(front), torch.tensor(reference))
         assert low.isfinite().all()
         assert float(low.max()) < -700
         same = small[:1].expand(30, m)
-        low = log_hypervolume_improvement(torch.tensor(reference) - far, same, torch.tensor(front), torch.tensor(reference))
+        low = log_growth(torch.tensor(reference) - far, same, torch.tensor(front), torch.tensor(reference))
         assert (low.diff() < 0).all()
     # Far below the reference point no digits are lost before logarithms take over: the growth is a product of improvements.
     below = torch.linspace(5.0, 20.0, 31, dtype=torch.float64).unsqueeze(-1)
-    found = log_hypervolume_improvement(-below, torch.ones_like(below), below[:0], torch.zeros(1, dtype=torch.float64))
+    found = log_growth(-below, torch.ones_like(below), below[:0], torch.zeros(1, dtype=torch.float64))
     np.testing.assert_allclose(found.numpy(), log_improvement(-below).squeeze(-1).numpy(), rtol=1e-11)
     one, zero = torch.ones(1, 2, dtype=torch.float64), torch.zeros(1, 2, dtype=torch.float64)
-    certain = log_hypervolume_improvement(torch.cat([2 * one, one / 2]), torch.cat([zero, zero]), one, zero[0])
+    certain = log_growth(torch.cat([2 * one, one / 2]), torch.cat([zero, zero]), one, zero[0])
     assert float(certain[0].exp()) == pytest.approx(3.0), "without doubt, the growth is that of the point"
     assert float(certain[1]) < -1e100
+
+
+@pytest.mark.parametrize("limits", [{}, {"at_most": {"cost": 0.8}}, {"at_least": {"yield": 5.0}}])
+@torch.no_grad()
+def test_a_growth_that_underflows_is_computed_where_it_may_be_best(limits: dict[str, Any], monkeypatch: pytest.MonkeyPatch):
+    arms = torch.linspace(0, 1, 400, dtype=torch.float64).unsqueeze(-1)
+    make = {name: tb.gp_ucb(kernel(0.3, 1.0), noise_std=0.003) for name in NAMES}
+    bandit = tb.OutcomeBandit(outcomes.pareto(make, objectives=list(NAMES), minimize=["cost"], **limits), arms)
+    told = torch.arange(0, 400, 5)
+    bandit.tell(told, torch.stack([torch.sin(6 * arms[told, 0]), arms[told, 0].square()], dim=-1))
+    policy, state = bandit.policy, bandit.loop.state
+    outlook, own, asked = policy._outlook(state, policy.width(state)), HypervolumeGrowth.in_logarithms, []
+
+    def in_logarithms(self: HypervolumeGrowth, mean: Tensor, std: Tensor) -> Tensor:
+        asked.append(len(mean))
+        return own(self, mean, std)
+
+    monkeypatch.setattr(HypervolumeGrowth, "in_logarithms", in_logarithms)
+    every = policy.aim.scores(outlook, None)
+    # Without an arm that keeps the limits, growth does not count.
+    counts = "at_least" not in limits
+    assert asked == [278] * counts
+    worst = torch.zeros_like(outlook.settled)
+    worst[every.argsort()[len(told) :][:20]] = True
+    for offered, some in ((None, []), (worst, [20]), (outlook.settled, None)):
+        asked.clear()
+        found = policy.aim.scores(replace(outlook, only_best=True, offered=offered), None)
+        assert some is None or asked == some * counts
+        expected = policy.aim.scores(replace(outlook, offered=offered), None)
+        assert int(found.argmax()) == int(expected.argmax())
+        assert found.max() == expected.max()
+        assert bool((found >= expected).all())
 
 
 def test_the_default_trade_off_is_what_the_models_and_the_number_of_objectives_allow():

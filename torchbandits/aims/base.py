@@ -56,6 +56,7 @@ class Outlook:
             subset of the arms (`of`) it refers to the arms of this subset.
         costs: `batch_shape x A`, cost of a pull of each arm; None where arms have none.
         num_known: Number of outcomes that are known for all arms. They are the last ones, and their standard deviations are 0.
+        only_best: Whether only the best arm is wanted: scores of others may then be upper bounds that are smaller than its own.
     """
 
     mean: Tensor
@@ -75,6 +76,7 @@ class Outlook:
     settled: Tensor
     costs: Tensor | None = None
     num_known: int = 0
+    only_best: bool = False
 
     def is_known(self, outcome: int) -> bool:
         """Whether an outcome is known for all arms."""

@@ -3,7 +3,7 @@ fidelity."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -58,7 +58,9 @@ class Fidelity(Aim):
         some = None if outlook.offered is None else _any_of_group(offered.expand(shape), place, len(targets))
         # An outcome told at any fidelity of a point is information on the target.
         seen, pending = (_any_of_group(own, place, len(targets)) for own in (outlook.seen, outlook.pending))
-        value = self.aim.scores(outlook.of(targets, some, seen, pending), score)[..., place]
+        # The best target may be one that is not to be evaluated.
+        own = replace(outlook.of(targets, some, seen, pending), only_best=False)
+        value = self.aim.scores(own, score)[..., place]
         gap, prior = self._gap(outlook)
         least = prior.sqrt() * gap * (costs / costs[twin]) ** self.fidelity_exponent
         far = gap * outlook.width.unsqueeze(-1) > gap.amax(dim=-1, keepdim=True)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from torchbandits.aims.base import Aim, Limit, Outlook, certain, if_feasible, in_model_units, log_probability
 from torchbandits.aims.dominance import non_dominated
-from torchbandits.aims.improvement import log_hypervolume_improvement
+from torchbandits.aims.improvement import HypervolumeGrowth
 from torchbandits.arms import ArmTable
 from torchbandits.scores import Score
 
@@ -129,20 +129,40 @@ class Scalarized(Aim):
         or are pending, `batch_shape x A`; under limits times the probability that the arm keeps them."""
         kept = self._kept(outlook)
         low, _ = self._scale(outlook, kept)
-        mean = torch.stack(self._means(outlook), dim=-1)
-        std = torch.stack([outlook.std[..., j, :] for j, _ in self.objectives], dim=-1)
+        # Outcomes first in memory.
+        mean = torch.stack(self._means(outlook), dim=-2).mT
+        std = torch.stack([outlook.std[..., j, :] for j, _ in self.objectives], dim=-2).mT
         shape, (A, m) = outlook.told.shape, mean.shape[-2:]
         # A pending pick counts with its mean, so that the picks of a batch do not seek the same part of the front.
         members = outlook.seen | outlook.pending
         members = members if kept is None else members & kept
-        flat = (mean.reshape(-1, A, m), std.reshape(-1, A, m), low.reshape(-1, m), members.reshape(-1, A))
-        rows = []
-        for mu, sigma, base, own in zip(*flat, strict=True):
+        rows = list(zip(mean.reshape(-1, A, m), std.reshape(-1, A, m), strict=True))
+        growths = []
+        for (mu, _), base, own in zip(rows, low.reshape(-1, m), members.reshape(-1, A), strict=True):
             front = mu[own]
-            if len(front):
-                front = front[non_dominated(front)]
-            rows.append(log_hypervolume_improvement(mu, sigma, front, base))
-        gain = torch.stack(rows).reshape(*shape, A)
+            growths.append(HypervolumeGrowth(front[non_dominated(front)] if len(front) else front, base))
+        found = [growth.bounds(*row) for growth, row in zip(growths, rows, strict=True)]
+        gain, rough = (torch.stack(parts) for parts in zip(*found, strict=True))
+        if kept is not None:
+            # Where no arm keeps the limits, growth does not count.
+            rough &= kept.any(dim=-1, keepdim=True).reshape(-1, 1)
+        while True:
+            total = self._with_chance(outlook, kept, gain.reshape(*shape, A))
+            due = rough
+            if outlook.only_best:
+                # An upper bound that is below the best score says enough.
+                score = total.reshape(-1, A)
+                due = rough & (score >= score.masked_fill(rough, -torch.inf).amax(dim=-1, keepdim=True)) & (score > -torch.inf)
+            if not bool(due.any()):
+                return total
+            for own, some, growth, (mu, sigma) in zip(gain, due, growths, rows, strict=True):
+                place = some.nonzero().squeeze(-1)
+                if len(place):
+                    own[place] = growth.in_logarithms(mu[place], sigma[place])
+            rough = rough & ~due
+
+    def _with_chance(self, outlook: Outlook, kept: Tensor | None, gain: Tensor) -> Tensor:
+        """Scores of the arms from the logarithms of their growth, `batch_shape x A` each."""
         if kept is not None:
             chance = outlook.log_chance(self.limits)
             gain = torch.where(kept.any(dim=-1, keepdim=True), gain + chance, chance)

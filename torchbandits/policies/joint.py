@@ -339,6 +339,7 @@ class Joint(Policy[TableState]):
                 allowed = allowed & (counts < max_pulls)
             now = replace(
                 outlook,
+                only_best=True,
                 pending=outlook.pending | (counts > 0),
                 settled=outlook.settled | (counts > 0),
                 drawn=None if drawn is None else beside(drawn[..., place, :], known),

@@ -92,10 +92,18 @@ def kernel_matrix(kernel: gpytorch.kernels.Kernel, left: Points, right: Points) 
     # Similarities of fingerprints are ratios of exact sums.
     if tanimoto_scale(kernel) is not None:
         return K
-    for x, y in zip(left.detach().unbind(dim=-1), right.detach().unbind(dim=-1), strict=True):
+    # Up to so many pairs are looked up one by one, on the host.
+    most = sum(K.shape[-2:]) * K.shape[:-2].numel() if left.device.type == "cpu" else 0
+    for feature, (x, y) in enumerate(zip(left.detach().unbind(dim=-1), right.detach().unbind(dim=-1), strict=True), start=1):
         close = (x.unsqueeze(-1) - y.unsqueeze(-2)).abs() <= _NEAR * (1 + x.abs().unsqueeze(-1))
         near = close if near is None else near & close
-        if not bool(near.any()):
+        count = int(near.count_nonzero())
+        if 0 < count <= most:
+            near = _near_among(near, left.detach()[..., feature:], right.detach()[..., feature:])
+            if not bool(near.any()):
+                return K
+            break
+        if not count:
             return K
     if near is None:
         return K
@@ -114,6 +122,14 @@ def kernel_matrix(kernel: gpytorch.kernels.Kernel, left: Points, right: Points) 
     pairs = kernel(left[..., i, :].expand(*batch_shape, -1, -1), right[..., j, :].expand(*batch_shape, -1, -1), diag=True)
     place = (i * K.shape[-1] + j).expand(*batch_shape, -1)
     return K.flatten(-2).scatter(-1, place, pairs.to(K.dtype)).unflatten(-1, K.shape[-2:])
+
+
+def _near_among(near: Tensor, left: Points, right: Points) -> Tensor:
+    """Which of the pairs in `near`, `batch_shape x n x n'` booleans with few that are True, are near in all features."""
+    at, batch = near.nonzero(as_tuple=True), near.shape[:-2]
+    x, y = left.expand(*batch, *left.shape[-2:])[at[:-1]], right.expand(*batch, *right.shape[-2:])[(*at[:-2], at[-1])]
+    near[at] = ((x - y).abs() <= _NEAR * (1 + x.abs())).all(dim=-1)
+    return near
 
 
 def kernel_between(kernel: gpytorch.kernels.Kernel, left: Points, right: Points) -> Tensor:

@@ -7,6 +7,7 @@ from typing import Any
 import gpytorch
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from torchbandits.arms import ArmRows, ArmTable, columns
 from torchbandits.embeddings import Nystrom
@@ -120,6 +121,44 @@ def test_near_coincident_points_with_batches() -> None:
     kernel.lengthscale = torch.tensor([0.3, 0.9]).reshape(2, 1, 1)
     x = torch.rand(5, 3, generator=torch.Generator().manual_seed(1), dtype=F64)
     torch.testing.assert_close(kernel_matrix(kernel, x, x).diagonal(dim1=-2, dim2=-1).detach(), torch.ones(2, 5, dtype=F64))
+
+
+class Passes(TorchDispatchMode):
+    """Counts the comparisons of all pairs of points."""
+
+    def __init__(self, pairs: int) -> None:
+        super().__init__()
+        self.pairs, self.count = pairs, 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        found = func(*args, **(kwargs or {}))
+        self.count += func.name().startswith("aten::le") and found.numel() >= self.pairs
+        return found
+
+
+@pytest.mark.parametrize("batch", [(), (2,)])
+@torch.no_grad()
+def test_pairs_that_are_near_in_the_first_features_are_looked_up(batch: tuple[int, ...]) -> None:
+    kernel = gpytorch.kernels.MaternKernel(nu=0.5).double()
+    kernel.lengthscale = 2.0
+    arms = torch.rand(*batch, 300, 60, generator=torch.Generator().manual_seed(1), dtype=F64)
+    arms[..., 1] = (arms[..., 1] > 0.5).double()
+    x = arms[..., :8, :].clone()
+    x[..., 0, 59] += 1e-9
+    x[..., 1, 59] += 1e-3
+    x[..., 2, 5] += 1e-9
+    with Passes(8 * 300) as passes:
+        K = kernel_matrix(kernel, x, arms)
+    assert passes.count <= 2, "in all other features, only pairs that are still near are compared"
+    exact = torch.exp(-(x.unsqueeze(-2) - arms.unsqueeze(-3)).norm(dim=-1) / 2)
+    torch.testing.assert_close(K, exact, rtol=0, atol=1e-11)
+    near = [0, 2, 3, 4, 5, 6, 7]
+    torch.testing.assert_close(K[..., near, near], exact[..., near, near], rtol=0, atol=1e-13)
+    # No pair of the far points is near.
+    far = arms[..., :8, :] + 1.0
+    torch.testing.assert_close(kernel_matrix(kernel, far, arms), evaluate_kernel(kernel, far, arms), rtol=0, atol=0)
+    far[..., 0] -= 1.0
+    torch.testing.assert_close(kernel_matrix(kernel, far, arms), evaluate_kernel(kernel, far, arms), rtol=0, atol=0)
 
 
 @torch.no_grad()

@@ -1,10 +1,13 @@
-"""The results page docs/results.md, from the summaries of the reproductions.
+"""The pages docs/papers, from their texts in scripts/papers and the summaries of the reproductions.
 
 torchbandits reproduce bkb-fig1 --quick                  # and others
-python scripts/results_page.py --collect results/figures # copy their summaries to docs/results, write docs/results.md
-python scripts/results_page.py                           # write docs/results.md and its figures from docs/results alone
+python scripts/results_page.py --collect results/figures # copy their summaries to docs/results, write docs/papers
+python scripts/results_page.py                           # write docs/papers and their figures from docs/results alone
 
-The committed results are `DOCS/results/NAME[-quick].parquet`, a figure for each one shown, and the page `DOCS/results.md`.
+The committed results are `DOCS/results/NAME[-quick].parquet`, a figure for each one shown, and the pages `DOCS/papers/*.md`.
+A text asks for a part by a comment: `<!-- sections: NAME ... -->` and `<!-- figures: NAME ... -->` on a separate line for those
+reproductions, `<!-- counts: NAME ... -->` for their claims by verdict, and `<!-- not held -->`, `<!-- not run -->` and
+`<!-- clocks -->`. It links to the section of a reproduction by `[...][NAME]`.
 """
 
 from __future__ import annotations
@@ -30,60 +33,28 @@ from torchbandits.experiments.judging import (
     verdicts,
     write_summary,
 )
-from torchbandits.experiments.reproducing import SUMMARY, draw_reproduction, form_name, published_table, section, table
+from torchbandits.experiments.reproducing import (
+    SUMMARY,
+    draw_reproduction,
+    form_name,
+    published_table,
+    section,
+    table,
+    unrepeated,
+)
 from torchbandits.experiments.reproduction import CoveredConfig, ReproductionConfig, catalogue, find_reproduction
 from torchbandits.files import prepare_folder, write_atomically, write_text
 
 FOLDER = "results"
 CLOCKS = "clocks.txt"
 """File beside the summaries: the output of `scripts/benchmarks/papers.py`."""
-MISSING = "missing.md"
-"""File beside the configurations of figures: the reproductions that failed, and why."""
+TEXTS = Path(__file__).with_name("papers")
+"""The texts of the pages."""
+PAGES = "papers"
+"""Folder of the pages below `DOCS`."""
 DOTS_PER_INCH = 100
-
-INTRODUCTION = """# Figures of the papers
-
-This page shows every figure and table of four papers that the package reproduces, the published numbers beside ours, and for
-each claim of a paper whether it held here. It is for readers who want to know whether the methods behave as published. The
-page is generated from the summaries in `docs/results` by `python scripts/results_page.py`.
-"""
-REASONS = """\
-- **As published**: DTC keeps the prior's variance where SoR loses it ([BKB's figure 1][bkb-fig1]). BBKB's batches
-  grow about linearly ([Abalone and Cadata][bbkb-fig2], [NAS-Bench-101][bbkb-fig3]), and its regret ratio beats that
-  of regularised evolution on [NAS-Bench-101][bbkb-fig3]. CUB's model order levels off in every comparison. π-GP-UCB
-  has less regret than IGP-UCB in one, two and three dimensions ([table 1][pi-table1]).
-- **Different, with a reason**: on Abalone and Cadata BBKB has at t = 2,000 neither the smallest regret nor at most
-  half of the time of each other method. Sums are kept per distinct arm here, which makes the exact methods cheap, and
-  their variances are exact ([details][bbkb-fig1-start]).
-- **Different, not explained**: the regret ratios on Cadata are far below [the published ones][bbkb-fig1]. The paper
-  does not state the scaling of the features, and none of [those that were tried][bbkb-scalings] has runs like the
-  published curve. IGP-UCB's regret in two dimensions is below the published one by [more than three standard
-  errors][pi-table1]. On [Ackley's function][pi-fig2], our choice, π-GP-UCB has more regret than IGP-UCB. The claims
-  about CUB that are not held are for the λ and ε that its paper prints.
-- **Undecided**: most claims about BBKB's robustness to [the bandwidth][bbkb-fig5], those about its simple regret on
-  [NAS-Bench-101][bbkb-fig3], some comparisons of CUB with the dense GP, and the time of π-GP-UCB in [one
-  dimension][pi-table1].
-- **Not comparable**: seconds, because the papers' machines were others. The authors' code of BBKB and BKB was
-  therefore also run [beside ours on one machine](#wall-clock-beside-the-authors-code). Where a paper does not state
-  its domain, noise or functions, they are our choice ([what could not be reproduced](#what-could-not-be-reproduced)).
-"""
-"""What counts of claims can't say. Compare it with the verdicts when a summary changes."""
-JUDGING = """\
-A claim that one policy is better than another is judged by the differences between repetitions with the same seed: it
-is **held** or **not held** if the 95 % interval of their mean lies on one side of zero, and **undecided** if the
-interval contains zero. A claim about a single number is judged in the same way by the interval of that number.
-Reduced forms are **not judged**. Our own claims, which no paper makes, are in [a separate table](#claims-of-our-own).
-
-`torchbandits reproduce NAME` runs one reproduction in full, `torchbandits reproduce NAME --quick` its reduced form (fewer
-pulls and repetitions, which are stated with each figure), and `torchbandits reproduce --list` prints all names. The page
-shows the full form where it was run, and the reduced form otherwise. Seconds are those of the machine that is named with
-each figure; its load average shows how busy the machine was.
-"""
-
-COVERAGE = """The table gives the smallest and the largest ratio of each figure; the section of the figure lists all ratios,
-with the reasons why they may differ. A ratio of seconds divides the time on our machine by the published time. "In part" means
-that some runs are missing; the section of the figure names them.
-"""
+ASKED = re.compile(r"<!-- ([a-z ]+?)(?:: ([\w -]+?))? -->")
+LINKED = re.compile(r"\]\[([\w-]+)\]")
 KINDS = {"seconds": "seconds", "batch_size": "batch size"}
 """Words for ratios of measures other than regrets."""
 VERDICTS = (HELD, NOT_HELD, UNDECIDED, UNJUDGED, UNKNOWN)
@@ -98,41 +69,73 @@ class Entry:
     figure: str
 
 
-def page(entries: Iterable[Entry], missing: str, clocks: str = "") -> str:
-    """The whole page. `missing` is Markdown that lists the failed reproductions with their reasons, and `clocks` is the output
-    of `scripts/benchmarks/papers.py`."""
+def page(name: str, texts: dict[str, str], entries: Iterable[Entry], clocks: str = "") -> str:
+    """The page `name` of the pages with these texts, with the parts that its text asks for. `clocks` is the output of
+    `scripts/benchmarks/papers.py`."""
     entries = list(entries)
-    parts = [INTRODUCTION, "## In short\n", _in_short(entries), "## How to read this page\n", JUDGING]
-    parts += ["## Every figure and table\n", _figures(entries), COVERAGE]
-    parts += ["## What could not be reproduced\n", _not_run(entries) + missing]
-    for entry in entries:
-        if entry.summary is not None:
-            parts.append(section(entry.reproduction, entry.summary, entry.figure, level=2))
-    if clocks:
-        parts += ["## Wall clock beside the authors' code\n", clocks]
-    parts += ["## Claims of the papers\n", _claims(entries, own=False)]
-    parts += ["## Claims of our own\n", _claims(entries, own=True), _anchors(entries)]
-    return "\n".join(part.rstrip() + "\n" for part in parts)
+    by_name = {entry.reproduction.name: entry for entry in entries}
+
+    def part(asked: re.Match[str]) -> str:
+        chosen = [by_name[word] for word in (asked[2] or "").split()]
+        match asked[1]:
+            case "sections":
+                return _sections(chosen)
+            case "figures":
+                return _figures(chosen).rstrip()
+            case "counts":
+                return _counts([verdict for entry in chosen for verdict in _verdicts(entry) if not verdict.own])
+            case "not held":
+                return _not_held(entries)
+            case "not run":
+                return _not_run(entries)
+            case "clocks":
+                return clocks.rstrip()
+        raise ValueError(f"{name}.md asks for {asked[0]}, which is no part of a page")
+
+    filled = re.sub(r"\n{3,}", "\n\n", ASKED.sub(part, texts[name])).rstrip()
+    sections = {reproduction: found for found in texts for reproduction in reproductions_of(texts[found])}
+    anchors = [
+        f"[{linked}]: {'' if sections[linked] == name else f'{sections[linked]}.md'}#{_anchor(by_name[linked])}"
+        for linked in sorted(set(LINKED.findall(filled)))
+    ]
+    return "\n".join([filled, *([""] if anchors else []), *anchors]) + "\n"
 
 
-def _in_short(entries: list[Entry]) -> str:
-    """One row per paper with its claims by verdict, and the claims that are not held."""
-    papers: dict[str, list[Entry]] = {}
+def reproductions_of(text: str) -> list[str]:
+    """The reproductions that have their section on the page with this text."""
+    return [name for part, names in ASKED.findall(text) if part == "sections" for name in names.split()]
+
+
+def _sections(entries: list[Entry]) -> str:
+    """The sections of reproductions. Differences from the paper that several of them share come first, once."""
+    found = Counter(difference for entry in entries for difference in entry.reproduction.differs)
+    shared = [difference for difference, times in found.items() if times > 1]
+    parts = []
+    if shared:
+        parts.append("In several of these reproductions:\n\n" + "\n".join(f"- {difference}" for difference in shared))
     for entry in entries:
-        for covered in entry.reproduction.covers[:1]:
-            papers.setdefault(covered.figure.partition(", ")[0], []).append(entry)
-    lines, against = [], []
-    for paper, reproduced in sorted(papers.items()):
-        judged = [verdict for entry in reproduced for verdict in _verdicts(entry) if not verdict.own]
-        found = Counter(verdict.verdict for verdict in judged)
-        tally = [str(found[verdict]) for verdict in (HELD, NOT_HELD, UNDECIDED)]
-        lines.append([paper, ", ".join(map(_link, reproduced)), *tally])
-        for entry in reproduced:
-            says = [verdict.claim for verdict in _verdicts(entry) if verdict.verdict == NOT_HELD and not verdict.own]
-            against += [f"- {_link(entry)}: {'; '.join(says)}."] if says else []
-    headers = ["paper", "reproductions", "claims held", "not held", "undecided"]
-    listed = "\nThe claims that are not held ([all claims](#claims-of-the-papers)):\n\n" + "\n".join(against) if against else ""
-    return f"{table(headers, lines)}\n{REASONS}{listed}"
+        if entry.summary is None:
+            claims = [[claim.says, UNKNOWN] for claim in entry.reproduction.claims]
+            heading = f"## {entry.reproduction.name}: {entry.reproduction.title}\n\n"
+            parts.append((heading + table(["claim", "verdict"], claims)).rstrip())
+            continue
+        own = tuple(difference for difference in entry.reproduction.differs if difference not in shared)
+        shown = entry.reproduction.model_copy(update={"differs": own})
+        parts.append(section(shown, entry.summary, f"../{entry.figure}", level=2).rstrip())
+    return "\n\n".join(parts)
+
+
+def _counts(found: list[Verdict]) -> str:
+    counted = Counter(verdict.verdict for verdict in found)
+    return ", ".join(f"{counted[verdict]} {verdict}" for verdict in VERDICTS if counted[verdict]) or "–"
+
+
+def _not_held(entries: list[Entry]) -> str:
+    lines = []
+    for entry in entries:
+        says = [verdict.claim for verdict in _verdicts(entry) if verdict.verdict == NOT_HELD and not verdict.own]
+        lines += [f"- {_link(entry)}: {'; '.join(says)}."] if says else []
+    return "\n".join(lines)
 
 
 def _verdicts(entry: Entry) -> list[Verdict]:
@@ -145,16 +148,11 @@ def _link(entry: Entry) -> str:
     return f"`{name}`" if entry.summary is None else f"[`{name}`][{name}]"
 
 
-def _anchors(entries: list[Entry]) -> str:
-    """Definitions of the references `[...][NAME]`: the heading of each section as an anchor of the site."""
-    lines = []
-    for entry in entries:
-        if entry.summary is not None:
-            heading = unicodedata.normalize("NFKD", f"{entry.reproduction.name}: {entry.reproduction.title}")
-            words = re.sub(r"[^\w\s-]", "", heading.encode("ascii", "ignore").decode()).strip().lower()
-            anchor = re.sub(r"[-\s]+", "-", words)
-            lines.append(f"[{entry.reproduction.name}]: #{anchor}")
-    return "\n".join(lines)
+def _anchor(entry: Entry) -> str:
+    """The heading of a section as an anchor of the site."""
+    heading = unicodedata.normalize("NFKD", f"{entry.reproduction.name}: {entry.reproduction.title}")
+    words = re.sub(r"[^\w\s-]", "", heading.encode("ascii", "ignore").decode()).strip().lower()
+    return re.sub(r"[-\s]+", "-", words)
 
 
 def _figures(entries: list[Entry]) -> str:
@@ -164,7 +162,7 @@ def _figures(entries: list[Entry]) -> str:
         for covered in entry.reproduction.covers:
             lines.append([covered.figure, _link(entry), *_outcome(entry, covered), covered.why])
     headers = ["figure or table", "reproduction", "run", "claims of the paper", "ours / published", "why they differ"]
-    return table(headers, sorted(lines))
+    return table(headers, unrepeated(sorted(lines)))
 
 
 def _outcome(entry: Entry, covered: CoveredConfig) -> list[str]:
@@ -173,8 +171,7 @@ def _outcome(entry: Entry, covered: CoveredConfig) -> list[str]:
     if summary is None:
         return [UNKNOWN, "–", "–"]
     judged = zip(reproduction.claims, verdicts(reproduction, summary), strict=True)
-    found = Counter(verdict.verdict for claim, verdict in judged if not claim.own and covered.holds(claim))
-    tally = ", ".join(f"{found[verdict]} {verdict}" for verdict in VERDICTS if found[verdict]) or "–"
+    tally = _counts([verdict for claim, verdict in judged if not claim.own and covered.holds(claim)])
     ratios: dict[str, list[str]] = {}
     for number, line in zip(reproduction.published, published_table(reproduction, summary), strict=True):
         if covered.holds(number) and line[3] != "–":
@@ -193,23 +190,11 @@ def _range(ratios: list[str]) -> str:
     return ordered[0] if ordered[0] == ordered[-1] else f"{ordered[0]} … {ordered[-1]}"
 
 
-def _claims(entries: list[Entry], own: bool) -> str:
-    lines = []
-    for entry in entries:
-        if entry.summary is None:
-            claims = [claim for claim in entry.reproduction.claims if claim.own == own]
-            lines += [[claim.says, UNKNOWN, f"`{entry.reproduction.name}`"] for claim in claims]
-            continue
-        where = f"{_link(entry)}, {_form(entry.summary)}"
-        lines += [[verdict.claim, f"**{verdict.verdict}**", where] for verdict in _verdicts(entry) if verdict.own == own]
-    return table(["claim", "verdict", "reproduction"], lines)
-
-
 def _not_run(entries: list[Entry]) -> str:
     none = [f"`{entry.reproduction.name}`" for entry in entries if entry.summary is None]
     quick = [f"`{e.reproduction.name}`" for e in entries if e.summary is not None and e.summary.facts["quick"]]
-    lines = [f"- Not run at all: {', '.join(none)}.\n"] if none else []
-    return "".join(lines + ([f"- Run in the reduced form only: {', '.join(quick)}.\n"] if quick else []))
+    lines = [f"- Not run at all: {', '.join(none)}."] if none else []
+    return "\n".join(lines + ([f"- Run in the reduced form only: {', '.join(quick)}."] if quick else []))
 
 
 def collect(source: Path, docs: Path) -> list[Path]:
@@ -253,16 +238,21 @@ def draw_figures(docs: Path, entries: list[Entry]) -> None:
             write_atomically(docs / entry.figure, save)
 
 
-def write_page(docs: Path, entries: list[Entry]) -> Path:
-    """Write `DOCS/results.md`.
+def write_pages(docs: Path, entries: list[Entry]) -> list[Path]:
+    """Write `DOCS/papers/*.md`.
 
     Raises:
-        DataError: If the file can't be written.
+        DataError: If a file can't be written.
     """
-    missing = next(iter(catalogue().values())).with_name(MISSING).read_text(encoding="utf-8")
+    texts = {path.stem: path.read_text(encoding="utf-8") for path in sorted(TEXTS.glob("*.md"))}
     clocks = docs / FOLDER / CLOCKS
-    write_text(docs / "results.md", page(entries, missing, clocks.read_text(encoding="utf-8") if clocks.is_file() else ""))
-    return docs / "results.md"
+    measured = clocks.read_text(encoding="utf-8") if clocks.is_file() else ""
+    prepare_folder(docs / PAGES)
+    written = []
+    for name in texts:
+        written.append(docs / PAGES / f"{name}.md")
+        write_text(written[-1], page(name, texts, entries, measured))
+    return written
 
 
 def main() -> None:
@@ -275,7 +265,8 @@ def main() -> None:
             print(f"collected: {path}")
     entries = read_entries(arguments.docs)
     draw_figures(arguments.docs, entries)
-    print(f"written: {write_page(arguments.docs, entries)}")
+    for path in write_pages(arguments.docs, entries):
+        print(f"written: {path}")
 
 
 if __name__ == "__main__":

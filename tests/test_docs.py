@@ -251,12 +251,13 @@ def test_a_phone_stacks_tables_of_words_and_scrolls_those_of_numbers(monkeypatch
     )
 
 
-def test_every_page_of_evidence_answers_a_question_of_its_index():
+@pytest.mark.parametrize(("name", "least"), [("evidence", 8), ("papers", 7)])
+def test_every_page_of_evidence_answers_a_question_of_its_index(name: str, least: int):
     """A page has a question as its title, its answer in words below it, and a row in the table of the index."""
-    folder = DOCS / "evidence"
+    folder = DOCS / name
     rows = [line for line in (folder / "index.md").read_text().splitlines() if line.startswith("| ")]
     pages = [page for page in folder.glob("*.md") if page.name != "index.md"]
-    assert len(pages) >= 8
+    assert len(pages) >= least
     for page in pages:
         title, empty, answer = page.read_text().splitlines()[:3]
         assert title.endswith("?"), f"{page.name} begins with no question"

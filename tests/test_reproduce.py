@@ -19,7 +19,7 @@ import pandas as pd
 import pytest
 import torch
 import yaml
-from results_page import Entry, collect, draw_figures, page, read_entries, write_page
+from results_page import TEXTS, Entry, collect, draw_figures, page, read_entries, reproductions_of, write_pages
 from typer.testing import CliRunner
 
 from torchbandits.cli import app
@@ -497,33 +497,56 @@ def test_a_summary_survives_its_file_and_other_files_are_refused(tmp_path: Path)
         read_summary(tmp_path / "other.parquet")
 
 
-def test_the_page_shows_every_figure_and_says_what_was_not_run() -> None:
-    reproduction = claim(below=["TS"])
+def test_a_page_shows_its_reproductions_and_says_what_was_not_run() -> None:
+    reproduction = claim(below=["TS"]).model_copy(update={"name": "one"})
     summary = summary_of(BBKB=[(1.0, 1.0, 0.1)], TS=[(1.0, 2.0, 0.1)])
     other = ReproductionConfig.model_validate(FIGURE | {"name": "other"})
-    text = page([Entry(reproduction, summary, "results/a.png"), Entry(other, None, "")], "- Something.\n")
-    for words in ("![A small figure](results/a.png)", "**held**", "`other`", "- Something.", "full form", "BBKB wins"):
+    entries = [Entry(reproduction, summary, "results/a.png"), Entry(other, None, "")]
+    parts = ("# So?", "<!-- figures: other -->", "<!-- sections: one other -->", "<!-- not run -->\n- Something.")
+    text = page("a", {"a": "\n\n".join(parts)}, entries)
+    for words in ("![A small figure](../results/a.png)", "**held**", "`other`", "- Something.", "full form", "BBKB wins"):
         assert words in text
+    assert "- Not run at all: `other`.\n- Something." in text
     assert len(draw_reproduction(reproduction, summary).axes) == 3
 
 
-def test_the_page_begins_with_the_claims_of_each_paper_and_links_to_its_sections() -> None:
+def test_a_page_counts_claims_and_links_to_sections_of_all_pages() -> None:
     covers = (CoveredConfig(figure="TS (Nobody 2020), figure 1", why="because"),)
     reproduction = claim(below=["TS"]).model_copy(update={"name": "small", "covers": covers})
-    summary = summary_of(BBKB=[(1.0, 3.0, 0.1)], TS=[(1.0, 2.0, 0.1)])
-    text = page([Entry(reproduction, summary, "results/a.png")], "")
-    short = text.partition("## In short\n")[2].partition("\n## ")[0]
-    assert "| TS (Nobody 2020) | [`small`][small] | 0 | 1 | 0 |" in short
-    assert "- [`small`][small]: so." in short
-    assert text.endswith("[small]: #small-a-small-figure\n")
+    entries = [Entry(reproduction, summary_of(BBKB=[(1.0, 3.0, 0.1)], TS=[(1.0, 2.0, 0.1)]), "results/a.png")]
+    texts = {
+        "index": "| TS | <!-- counts: small --> |\n\n<!-- not held -->\n",
+        "ts": "[Here][small]\n\n<!-- sections: small -->\n",
+    }
+    assert page("index", texts, entries) == (
+        "| TS | 1 not held |\n\n- [`small`][small]: so.\n\n[small]: ts.md#small-a-small-figure\n"
+    )
+    assert page("ts", texts, entries).endswith("\n\n[small]: #small-a-small-figure\n")
+    with pytest.raises(ValueError, match="asks for <!-- sction: small -->"):
+        page("ts", {"ts": "<!-- sction: small -->"}, entries)
+
+
+def test_differences_that_sections_share_stand_above_them_once() -> None:
+    both = [claim(below=["TS"]).model_copy(update={"name": name, "differs": ("Shared.", f"Of {name}.")}) for name in "ab"]
+    entries = [Entry(one, summary_of(BBKB=[(1.0, 3.0, 0.1)], TS=[(1.0, 2.0, 0.1)]), "") for one in both]
+    text = page("p", {"p": "<!-- sections: a b -->"}, entries)
+    assert text.count("Shared.") == 1
+    assert text.index("- Shared.") < text.index("## a") < text.index("- Of a.") < text.index("- Of b.")
+
+
+def test_every_reproduction_has_its_section_on_one_page() -> None:
+    placed = [name for path in TEXTS.glob("*.md") for name in reproductions_of(path.read_text(encoding="utf-8"))]
+    assert sorted(placed) == sorted(catalogue())
 
 
 @pytest.mark.exhaustive
-def test_the_page_is_what_its_summaries_give(tmp_path: Path) -> None:
+def test_the_pages_are_what_their_summaries_give(tmp_path: Path) -> None:
     committed = Path(__file__).parents[1] / "docs"
     shutil.copytree(committed / "results", tmp_path / "results")
-    text = write_page(tmp_path, read_entries(tmp_path)).read_text(encoding="utf-8")
-    assert text == (committed / "results.md").read_text(encoding="utf-8")
+    written = write_pages(tmp_path, read_entries(tmp_path))
+    assert sorted(path.name for path in written) == sorted(path.name for path in (committed / "papers").glob("*.md"))
+    for path in written:
+        assert path.read_text(encoding="utf-8") == (committed / "papers" / path.name).read_text(encoding="utf-8")
 
 
 def test_summaries_are_collected_and_drawn(tmp_path: Path) -> None:
@@ -537,7 +560,8 @@ def test_summaries_are_collected_and_drawn(tmp_path: Path) -> None:
     entries = read_entries(tmp_path / "docs")
     draw_figures(tmp_path / "docs", entries)
     assert (tmp_path / "docs" / "results" / "bkb-fig1.png").stat().st_size > 10_000
-    assert "Variance starvation" in write_page(tmp_path / "docs", entries).read_text(encoding="utf-8")
+    texts = {path.name: path.read_text(encoding="utf-8") for path in write_pages(tmp_path / "docs", entries)}
+    assert "Variance starvation" in texts["bkb.md"]
 
 
 def test_a_policy_may_have_fewer_repetitions_and_runs_fewer_rows() -> None:

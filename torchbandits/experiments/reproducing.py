@@ -428,7 +428,7 @@ def section(reproduction: ReproductionConfig, summary: Summary, figure: str, lev
     ]
     if reproduction.published:
         headers = ["number", "published", "ours (95 % interval)", "ours / published", "why they differ"]
-        lines.append(table(headers, published_table(reproduction, summary)))
+        lines.append(table(headers, unrepeated(published_table(reproduction, summary))))
     elif not reproduction.extra:
         lines.append("The paper gives no numbers for this figure in its text.\n")
     found = verdicts(reproduction, summary)
@@ -454,6 +454,12 @@ def _reworded(text: str) -> str:
     for old, new in _WORDS.items():
         text = re.sub(old, new, text)
     return text
+
+
+def unrepeated(lines: list[list[str]]) -> list[list[str]]:
+    """Rows of a table, with "as above" for a last cell that repeats that of the row above."""
+    before = [None, *(line[-1] for line in lines)]
+    return [[*line[:-1], "as above" if line[-1] == last else line[-1]] for line, last in zip(lines, before, strict=False)]
 
 
 def table(headers: list[str], lines: list[list[str]]) -> str:

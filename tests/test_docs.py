@@ -251,7 +251,7 @@ def test_a_phone_stacks_tables_of_words_and_scrolls_those_of_numbers(monkeypatch
     )
 
 
-@pytest.mark.parametrize(("name", "least"), [("evidence", 8), ("measured", 8), ("papers", 7)])
+@pytest.mark.parametrize(("name", "least"), [("evidence", 8), ("measured", 8), ("methods", 4), ("papers", 7)])
 def test_every_page_of_evidence_answers_a_question_of_its_index(name: str, least: int):
     """A page has a question as its title, its answer in words below it, and a row in the table of the index."""
     folder = DOCS / name

@@ -1,4 +1,4 @@
-"""The page of compared methods is that of the committed files."""
+"""The pages of compared methods are those of the committed files."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ sys.path.insert(0, str(ROOT / "scripts" / "benchmarks"))
 import methods  # noqa: E402
 
 
-def test_the_page_is_generated_from_the_committed_files(tmp_path: Path):
-    methods.page(tmp_path / "page.md")
-    assert (tmp_path / "page.md").read_text() == (ROOT / "docs" / "results-methods.md").read_text(), (
-        "python scripts/benchmarks/methods.py page"
-    )
+def test_the_pages_are_generated_from_the_committed_files(tmp_path: Path):
+    written = methods.pages(tmp_path)
+    assert {"index.md", *(path.name for path in written)} == {path.name for path in methods.PAGES.glob("*.md")}
+    for path in written:
+        assert path.read_text() == (methods.PAGES / path.name).read_text(), "python scripts/benchmarks/methods.py page"
 
 
 def test_every_problem_has_ten_seeds_of_every_policy():

@@ -46,7 +46,7 @@ from torchbandits.experiments.measures import (
     training_hours,
 )
 from torchbandits.experiments.records import Record, load_records
-from torchbandits.experiments.reproducing import draw_reproduction, published_table, reproduce
+from torchbandits.experiments.reproducing import draw_reproduction, published_table, reproduce, section
 from torchbandits.experiments.reproduction import (
     CoveredConfig,
     ReproductionConfig,
@@ -532,6 +532,19 @@ def test_differences_that_sections_share_stand_above_them_once() -> None:
     text = page("p", {"p": "<!-- sections: a b -->"}, entries)
     assert text.count("Shared.") == 1
     assert text.index("- Shared.") < text.index("## a") < text.index("- Of a.") < text.index("- Of b.")
+
+
+def test_a_section_says_once_what_its_runs_and_its_numbers_share() -> None:
+    number = {"experiment": "small", "policy": "BBKB", "measure": "batch_size", "value": 4.0}
+    whys = {"a": "Here.", "b": "Here.", "c": "There.", "d": "Here."}
+    numbers = [number | {"what": what, "why": why} for what, why in whys.items()]
+    reproduction = ReproductionConfig.model_validate(FIGURE | {"published": numbers, "claims": []})
+    summary = summary_of(BBKB=[(10.0, 2.0, 0.25)])
+    runs = {"runs": {"one": "T = 10", "two": "T = 20", "three": "T = 10"}}
+    text = section(reproduction, Summary(summary.table, summary.facts | runs), "a.png")
+    assert "- one, three: T = 10.\n- two: T = 20.\n" in text
+    reasons = [line.split(" | ")[-1] for line in text.splitlines() if line[:4] in ("| a ", "| b ", "| c ", "| d ")]
+    assert reasons == ["Here. |", "as above |", "There. |", "Here. |"]
 
 
 def test_every_reproduction_has_its_section_on_one_page() -> None:

@@ -420,10 +420,13 @@ def section(reproduction: ReproductionConfig, summary: Summary, figure: str, lev
     command = f"torchbandits reproduce {reproduction.name}{' --quick' if facts['quick'] else ''}"
     machine = f"{_reworded(facts['machine'])}, load average {facts['load']}"
     minutes = f"{facts['seconds'] / 60:.1f} minutes ({facts['cpu_seconds'] / 60:.1f} of processor time)"
+    alike: dict[str, list[str]] = {}
+    for name, run in facts["runs"].items():
+        alike.setdefault(_reworded(run), []).append(name)
     lines = [
         f"{'#' * level} {reproduction.name}: {reproduction.title}\n",
         f"{reproduction.source}. `{command}`: {form}, {minutes} on {machine}.\n",
-        *(f"- {name}: {_reworded(run)}." for name, run in facts["runs"].items()),
+        *(f"- {', '.join(names)}: {run}." for run, names in alike.items()),
         f"\n![{reproduction.title}]({figure})\n",
     ]
     if reproduction.published:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -96,6 +97,19 @@ def test_the_evidence_is_that_of_all_rewards_with_a_shared_covariance():
     own = Averages(*(torch.from_numpy(v) for v in (x, n, means, scatter)))
     found = log_evidence(model.kernel, own, torch.tensor(0.2, dtype=torch.float64), shared=torch.from_numpy(shared))
     assert float(found) == pytest.approx(expected, rel=1e-9)
+
+
+def test_a_step_that_rounds_a_scale_to_0_is_a_bad_one_and_no_error():
+    """It raised a ValueError on tables of real measurements; and the fit ends at the best parameters that it has seen."""
+    model, *_ = cells()
+    with torch.no_grad():
+        reached = model.fit()
+        assert math.isfinite(reached)
+        model.kernel.raw_outputscale.fill_(-800.0)
+        assert model._log_posterior(model.cells, model.block) == -torch.inf
+        for parameter in model.kernel.parameters():
+            parameter.requires_grad_(True)
+        assert model.fit() == -torch.inf
 
 
 def test_totals_are_those_of_the_rewards_less_their_shifts():

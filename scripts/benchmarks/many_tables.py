@@ -114,6 +114,7 @@ def tables(half: Half) -> Iterator[tuple[str, pd.DataFrame, np.ndarray]]:
 def of_forest(table: pd.DataFrame, values: np.ndarray, noise: float, seed: int, size: int) -> tuple[float, float]:
     """Simple and mean regret of the forest."""
     points = pd.get_dummies(table.drop(columns="id")).to_numpy(float)
+    points = points[:, points.std(axis=0) > 0]
     listed = Table("", (points - points.mean(axis=0)) / points.std(axis=0), values)
     forest, rng, picks = Forest(listed, Budget(PULLS, size), seed, "ei"), np.random.default_rng(seed), []
     while len(picks) < PULLS:

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from torchbandits.fitting.climb import minimize
+from torchbandits.fitting.climb import minimize, under_priors
 from torchbandits.fitting.standardized import Priors
 from torchbandits.kernels import kernel_matrix, kernel_row
 from torchbandits.linalg import cholesky
@@ -72,7 +72,8 @@ def told_together(posterior: GaussianProcess, points: Points, rewards: PerPoint,
     the rewards tell them clearly; otherwise 0. Reward units.
 
     Shifts are clear if they raise the log posterior density of the hyper-parameters by 5. Without shifts it rose by more
-    than that in one of 96 runs, by 6.5.
+    than that in one of 96 runs, by 6.5, and in 3 of 234 campaigns on tables of R packages, which have a few rewards far above
+    all others.
 
     Args:
         posterior: Posterior of one batch row with `units`.
@@ -143,16 +144,23 @@ class _Model:
         free = {name: p for name, p in self.kernel.named_parameters() if p.requires_grad}
         free |= {"noise": self.log_noise.requires_grad_(), "between": self.log_between.requires_grad_()}
 
+        best = (math.inf, {name: p.detach().clone() for name, p in free.items()})
+
         def closure() -> tuple[Tensor, Sequence[Tensor]]:
+            nonlocal best
             with torch.enable_grad():
                 worse = -self._log_posterior(some, block)
-                slopes = torch.autograd.grad(worse, list(free.values()))
-            good = bool(worse.isfinite()) and all(bool(slope.isfinite().all()) for slope in slopes)
-            return (worse, slopes) if good else (worse.new_tensor(1e10), [torch.zeros_like(p) for p in free.values()])
+                good = bool(worse.isfinite())
+                slopes = torch.autograd.grad(worse, list(free.values())) if good else ()
+            if not good or not all(bool(slope.isfinite().all()) for slope in slopes):
+                return worse.new_tensor(1e10), [torch.zeros_like(p) for p in free.values()]
+            if worse.item() < best[0]:
+                best = (worse.item(), {name: p.detach().clone() for name, p in free.items()})
+            return worse, slopes
 
         minimize(closure, free, {"noise": math.log(self.least_noise), "between": -12.0}, {}, _ITERATIONS)
-        for parameter in free.values():
-            parameter.requires_grad_(False)
+        for name, parameter in free.items():
+            parameter.requires_grad_(False).copy_(best[1][name])
         return float(self._log_posterior(some, block) + 0.5 * self._deviation(self.log_between, _PRIOR).square())
 
     def shifts(self) -> Tensor:
@@ -179,7 +187,4 @@ class _Model:
         # The density of the noise, as in fits without blocks, and that of the logarithm of τ².
         for log, pair in ((self.log_noise, self.noise), (self.log_between, _PRIOR)):
             value = value - 0.5 * self._deviation(log, pair).square()
-        value = value - self.log_noise
-        for _, part, prior, closure, _ in self.kernel.named_priors():
-            value = value + prior.log_prob(closure(part)).sum()
-        return value
+        return under_priors(value - self.log_noise, self.kernel)

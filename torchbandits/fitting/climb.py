@@ -165,13 +165,7 @@ class Climb:
         if self._weak is not None:
             free = _NOISE in self._parameters and self._noise_prior is None
             value = value + self._weak.log_density(self.kernel, noise if free else None)
-        for prior, part, closure in self._priors:
-            at = closure(part)
-            # A long step may round a positive parameter to 0.
-            if not bool(prior.support.check(at).all()):
-                return value.new_tensor(-math.inf)
-            value = value + prior.log_prob(at).sum()
-        return value
+        return under_priors(value, self.kernel)
 
     def _in_closed_form(self, dictionary: Picks | None) -> bool:
         """Whether `_closed` applies: the exact evidence of a smooth RBF or Matérn kernel, under log-normal priors alone."""
@@ -336,6 +330,17 @@ class Climb:
                 part.lengthscale = value
                 scaled = True
         return scaled
+
+
+def under_priors(value: Tensor, kernel: gpytorch.kernels.Kernel) -> Tensor:
+    """A log density plus that of a kernel's parameters under their registered priors; −∞ outside their support."""
+    for _, part, prior, closure, _ in kernel.named_priors():
+        at = closure(part)
+        # A long step may round a positive parameter to 0.
+        if not bool(prior.support.check(at).all()):
+            return torch.full_like(value, -math.inf)
+        value = value + prior.log_prob(at).sum()
+    return value
 
 
 def _proportional(constraint: gpytorch.constraints.Interval | None, value: Tensor) -> Tensor:

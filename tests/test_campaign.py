@@ -839,8 +839,8 @@ def test_going_on_repeats_nothing_that_was_closed(tmp_path: Path, monkeypatch: p
         raise AssertionError("a record was repeated, or a state was written down")
 
     with monkeypatch.context() as patched:
-        patched.setattr("torchbandits.journal.recorder.Recorder.repeat", never)
-        patched.setattr("torchbandits.journal.recorder.state_as_text", never)
+        patched.setattr("torchbandits.journal.resuming.repeat", never)
+        patched.setattr("torchbandits.journal.records.state_as_text", never)
         again = campaign(journal=path)
         pd.testing.assert_frame_equal(again.ask(2), plate)
     again.tell(measured(plate))

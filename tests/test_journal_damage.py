@@ -694,7 +694,7 @@ def test_an_error_of_an_evaluation_leaves_the_journal_to_its_bandit(tmp_path: Pa
     assert told(tmp_path / "run.journal")[-1] == [0.5]
 
 
-TRACED = ("torchbandits/loop.py", "journal/recorder.py", "journal/lines.py", "journal/format.py", "journal/journal.py")
+TRACED = ("torchbandits/loop.py", *(f"journal/{name}.py" for name in ("recorder", "records", "lines", "format", "journal")))
 
 
 def interrupted(call: Callable[[], Any], at: int) -> int | None:

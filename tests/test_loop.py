@@ -8,7 +8,7 @@ from contract import every_policy
 from problems import COMMON, Problem, generator, rbf
 
 import torchbandits as tb
-from torchbandits.journal.recorder import GatheredCalls
+from torchbandits.journal.gathered import GatheredCalls
 from torchbandits.loop import Loop
 
 PROBLEM = Problem(seed=1, a=20)

@@ -15,7 +15,7 @@ from torch import Tensor
 
 import torchbandits as tb
 from torchbandits import errors
-from torchbandits.journal import recorder
+from torchbandits.journal import resuming
 from torchbandits.testing.play import differences, everything
 
 PROBLEM = Problem(seed=11, a=50, duplicates=4)
@@ -174,8 +174,8 @@ def test_a_saved_state_remembers_that_the_noise_is_relative():
 @pytest.mark.parametrize("name", ["gp_ucb", "batch_bkb"])
 def test_a_journal_repeats_them(name, many, tmp_path: Path, monkeypatch):
     if many:
-        monkeypatch.setattr(recorder, "_MANY", 2)
-        monkeypatch.setattr(recorder, "_LAST", 1)
+        monkeypatch.setattr(resuming, "_MANY", 2)
+        monkeypatch.setattr(resuming, "_LAST", 1)
     make = {"gp_ucb": lambda: tb.gp_ucb(rbf(), **COMMON), "batch_bkb": lambda: tb.batch_bkb(rbf(), **BOUNDED)}[name]
     bandit = told(make(), sizes=(1, 3, 1, 2, 3), journal=tb.Journal(tmp_path / "run", durable=False))
     bandit.tell(torch.tensor([7]), torch.tensor([0.1]))  # with the noise of the policy

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.usefixtures("annotations_not_enforced")
 @pytest.fixture
 def soon(monkeypatch: pytest.MonkeyPatch):
     """Make journals of a few records count as long ones."""
-    monkeypatch.setattr("torchbandits.journal.recorder._MANY", 10)
+    monkeypatch.setattr("torchbandits.journal.resuming._MANY", 10)
 
 
 def close(one: tb.Bandit, other: tb.Bandit) -> None:

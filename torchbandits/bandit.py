@@ -45,7 +45,7 @@ from torchbandits.display import Readable, Shown, numbers, of_run
 from torchbandits.errors import ArgumentError, UnsupportedError, require
 from torchbandits.explanation import Explanation, explain
 from torchbandits.filling import fill_within
-from torchbandits.journal import Journal, Recorder, as_journal, begun, describe_policy
+from torchbandits.journal import Journal, Recorder, as_journal, begun, describe_policy, resume
 from torchbandits.loop import Loop
 from torchbandits.policies import Policy
 from torchbandits.posteriors import GaussianProcess, PartitionedProcess
@@ -124,7 +124,7 @@ class Bandit(Readable):
             self.policy = policy
             self.loop = Loop.fresh(policy, domain, generators, batch_shape, costs=costs, known=known, box=bounds is not None)
             self.recorder = Recorder(self.loop, described, journal)
-            self.recorder.resume()
+            resume(self.recorder)
 
     # ------------------------------------------------------------------ ask and tell
 

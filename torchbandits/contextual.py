@@ -54,9 +54,10 @@ from torchbandits.journal import (
     begun,
     describe_policy,
     held,
+    load_record,
     move_record,
     pack,
-    state_as_text,
+    resume,
     state_of_text,
     unpack,
 )
@@ -360,7 +361,7 @@ class ContextualBandit(Readable):
             self.recorder = Recorder(self.loop, describe_policy(policy), journal)
             self._keep(self._contexts)
             again = {"context": self._enter_again, "load": self._load_again, "set_arms": self._replace_again}
-            self.recorder.resume(again, restore=self._restore)
+            resume(self.recorder, again, restore=self._restore)
         self._entries = []
 
     # ------------------------------------------------------------------ ask and tell
@@ -755,11 +756,9 @@ class ContextualBandit(Readable):
             loop.take_over_(saved, into=state)
             self._keep(fresh)
 
-        def note(_: None) -> dict[str, Any]:
-            return {"kind": "load", "state": state_as_text(state_dict)}
-
         written = self.journal is not None and not self.journal.is_repeating
-        self.recorder.change(load, note if written else None, take_back=lambda: self._keep(before))
+        note = (lambda _: load_record(state_dict)) if written else None
+        self.recorder.change(load, note, take_back=lambda: self._keep(before))
         return self
 
     # ------------------------------------------------------------------ internals

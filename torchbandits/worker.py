@@ -42,7 +42,7 @@ from torchbandits.errors import (
     require,
 )
 from torchbandits.journal import Event, Pick, SharedStore, describe_run, held, pack, unpack
-from torchbandits.journal.recorder import GatheredCalls
+from torchbandits.journal.gathered import GatheredCalls
 from torchbandits.outcome_bandit import OutcomeBandit, rewards_by_outcome
 from torchbandits.policies import Policy
 from torchbandits.policies.joint import Joint

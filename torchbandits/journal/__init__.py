@@ -10,7 +10,9 @@ from torchbandits.journal.fingerprint import (
 from torchbandits.journal.format import GeneratorStates, from_bytes, held, pack, state_as_text, state_of_text, to_bytes, unpack
 from torchbandits.journal.journal import Journal, as_journal, begun
 from torchbandits.journal.reading import Reading, in_words
-from torchbandits.journal.recorder import NOT_PENDING, NoArmLeft, Recorder, move_record, report_in
+from torchbandits.journal.recorder import NOT_PENDING, NoArmLeft, Recorder
+from torchbandits.journal.records import load_record, move_record, report_in
+from torchbandits.journal.resuming import resume
 from torchbandits.journal.rewriting import restore, rewrite
 from torchbandits.journal.store import Event, Pick, SharedStore
 
@@ -34,10 +36,12 @@ __all__ = [
     "from_bytes",
     "held",
     "in_words",
+    "load_record",
     "move_record",
     "pack",
     "report_in",
     "restore",
+    "resume",
     "rewrite",
     "state_as_text",
     "state_of_text",

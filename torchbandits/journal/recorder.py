@@ -1,5 +1,4 @@
-"""The calls of a loop and their records: each call is in the journal before it takes effect, and is repeated from the
-journal."""
+"""The calls of a loop: each takes effect completely and is in the journal, or has no effect."""
 
 from __future__ import annotations
 
@@ -7,54 +6,40 @@ import copy
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
-from torchbandits.checks import (
-    as_tensor,
-    check_arms,
-    check_block,
-    check_fit,
-    check_history,
-    check_maximum,
-    check_noise_var,
-    check_picks,
-    check_replacement,
-    check_rewards,
-    check_state,
-)
-from torchbandits.errors import (
-    ArgumentError,
-    DataError,
-    JournalWarning,
-    StateError,
-    TorchBanditsError,
-    UnsupportedError,
-    issue,
-    require,
-)
+from torchbandits.errors import ArgumentError, JournalWarning, StateError, issue, require
 from torchbandits.journal.fingerprint import difference
-from torchbandits.journal.format import held, pack, state_as_text, state_of_text, unpack
 from torchbandits.journal.journal import Journal
-from torchbandits.journal.lines import Mark
+from torchbandits.journal.records import (
+    Record,
+    ask_record,
+    fill_record,
+    fit_record,
+    forget_record,
+    load_record,
+    maximize_record,
+    move_record,
+    observe_record,
+    report_record,
+    seeds_record,
+    tell_record,
+)
 from torchbandits.loop import Loop
 from torchbandits.policies import Composed
-from torchbandits.reporting import certificate
-from torchbandits.selections import answer, duplicate, joined, within
+from torchbandits.selections import duplicate, joined, within
 from torchbandits.sources import ArmSource
 from torchbandits.types import FitReport, PickMask, Picks, Pulls, Report, Selection
 
-_MANY = 256  # number of records; fewer are repeated one by one, with bitwise equal results
-_LAST = 8  # records that are repeated one by one in any case, and compared with the picks that the policy makes now
 _COSTLY = ("fit", "load", "set_arms")  # a checkpoint is written after each, because repeating them is slow
 
 NOT_PENDING = "some of these picks are not pending: pass picks that ask() returned and that were neither told nor forgotten."
 
-Record = dict[str, Any]
 Result = TypeVar("Result")
 
 
@@ -312,8 +297,7 @@ class Recorder:
         loop = self.loop
         remaining, unasked = loop.settled(loop.open, index, mask)
         require(not bool((unasked > 0).any()), NOT_PENDING, StateError)
-        record = {"kind": "forget", "index": pack(torch.where(mask, index, -1))}
-        self.change(partial(loop.set_open_, remaining), lambda _: record, draws=False)
+        self.change(partial(loop.set_open_, remaining), lambda _: forget_record(index, mask), draws=False)
 
     def plan(self, index: Picks, mask: PickMask) -> Selection:
         """Open picks `batch_shape x q`, of which there must be some, that the policy did not select. Returns a copy of them."""
@@ -333,12 +317,11 @@ class Recorder:
                 points.append(find())
                 self.loop.open_point_(points[-1])
 
-        self.change(work, lambda _: {"kind": "maximize", "points": pack(torch.stack(points))}, draws=False)
+        self.change(work, lambda _: maximize_record(points), draws=False)
 
     def fit(self, noise: bool, options: dict[str, Any]) -> FitReport:
         """Fit the kernel, and learn all rewards again with it."""
-        record = {"kind": "fit", "options": {"noise": noise, **options}}
-        return self.change(partial(self.loop.refit_, noise, options), lambda _: record)
+        return self.change(partial(self.loop.refit_, noise, options), lambda _: fit_record(noise, options))
 
     def move(self, arms: Tensor | ArmSource, costs: Any = None, known: Any = None) -> None:
         """Replace the arms, their costs and known outcomes."""
@@ -347,7 +330,7 @@ class Recorder:
     def draw_seeds(self, **beside: Any) -> list[int]:
         """A seed per batch row, drawn from the row's generator; `beside` holds additional entries of its record."""
         told = self.loop.pulls
-        return self.change(self.loop.draw_seeds_, lambda seeds: {"kind": "seeds", "seeds": seeds, "told": pack(told), **beside})
+        return self.change(self.loop.draw_seeds_, lambda seeds: seeds_record(seeds, told) | beside)
 
     def check_policy(self, state_dict: dict[str, Any]) -> None:
         """Refuse a saved state of another policy; one of an earlier version, which does not name its policy, is a warning."""
@@ -367,7 +350,7 @@ class Recorder:
         """Load a state that `check_state` has checked, or change nothing."""
         # Encoding a large state as text takes long, and nothing is written while records are repeated.
         written = self.journal is not None and not self.journal.is_repeating
-        note = (lambda _: {"kind": "load", "state": state_as_text(state_dict)}) if written else None
+        note = (lambda _: load_record(state_dict)) if written else None
         self.loop.load_(state_dict, do=partial(self.change, note=note))
 
     # ------------------------------------------------------------------ complete and recorded
@@ -437,309 +420,6 @@ class Recorder:
             own |= {"arms": rows.arms, "costs": rows.costs, "known": rows.known}
         return own | {name: copy.deepcopy(part.state_dict()) for name, part in self.besides.items()}
 
-    # ------------------------------------------------------------------ resuming
-
-    def resume(
-        self,
-        kinds: Mapping[str, Callable[[Record], None]] | None = None,
-        restore: Callable[[dict[str, Any]], None] | None = None,
-    ) -> None:
-        """Bring a new loop to the end of its journal: load the last checkpoint, and repeat every call after it.
-
-        Many records are learned together where the policy allows (`Policy.learns_together`): the state is then the same up to
-        rounding, which can change a later pick only where two arms tie up to rounding.
-
-        Args:
-            kinds: Functions that repeat records of further kinds, or replace those of these kinds.
-            restore: Loads a checkpoint, in place of `Recorder.restore`.
-
-        Raises:
-            DataError: If a record cannot be repeated.
-
-        Cost: loading a checkpoint, and the asks and tells after it; without a checkpoint, all asks and tells.
-        """
-        journal = self.journal
-        if journal is None or not journal.resumed:
-            return
-        start, saved = Mark(), journal.saved()
-        with journal.repeating():
-            if saved is not None:
-                start = Mark(*saved["mark"])
-                (restore or self.restore)(saved)
-                journal.resume_from(start)
-            replay = Replay(self, kinds or {}, journal.mark().records - start.records)
-            try:
-                journal.replay(start, replay)
-            except CannotTogether:  # Repeated one by one, so that the error names the line.
-                journal.replay(start, Replay(self, kinds or {}, 0, skipped=replay.done))
-
-    def restore(self, saved: dict[str, Any]) -> None:
-        """Load a checkpoint."""
-        if saved["arms"] is not None:
-            # Checkpoints of earlier versions have no known outcomes.
-            self._move_again(saved["arms"].to(self.loop.device), saved["costs"], saved.get("known"))
-        # The header of the journal records the policy of the state.
-        check_state(saved["state"], self.loop.state.state_dict())
-        self.load(saved["state"])
-
-    def gather(self) -> GatheredCalls | None:
-        """An object that gathers calls to learn them together; None if they must be repeated one by one."""
-        policy, state = self.loop.policy, self.loop.state
-        together = policy.learns_together(state) and not policy.draws_on_select(state)
-        return GatheredCalls(self.loop) if together else None
-
-    def take(self, record: Record) -> bool:
-        """Open the picks of a recorded ask without selecting them again; False if selecting draws random numbers, or finds
-        points in a box."""
-        loop = self.loop
-        if loop.state.box is not None or loop.policy.draws_on_select(loop.state):
-            return False
-        index, mask = check_picks(held(record["index"]).to(loop.device), loop.batch_shape, loop.total, loop.device, padded=True)
-        loop.open_(Selection(loop.points(index), index, mask))
-        return True
-
-    def repeat(self, record: Record) -> None:
-        """Repeat one call.
-
-        Raises:
-            DataError: If it is of an unknown kind.
-        """
-        loop = self.loop
-
-        def get(name: str) -> Tensor:
-            return held(record[name]).to(loop.device)
-
-        def maybe(name: str) -> Tensor | None:
-            value = unpack(record.get(name))
-            return None if value is None else value.to(loop.device)
-
-        def picks() -> tuple[Tensor, Tensor]:
-            return check_picks(get("index"), loop.batch_shape, loop.total, loop.device, padded=True)
-
-        kind = record["kind"]
-        if kind == "ask":
-            try:
-                limit = unpack(record.get("limit"))
-                self.ask(limit, maybe("offered"), record["more"])
-            except IndexError as error:  # Found while the picks of the journal are gathered, before any is open.
-                raise DataError(f"it picks an arm that does not exist: {error}.") from error
-        elif kind == "tell":
-            index, mask = picks()
-            rewards = check_rewards(get("rewards"), index, mask, loop.device, "forget")
-            own = check_noise_var(maybe("noise_var"), index.shape, mask & ~rewards.isnan(), loop.device)
-            block = maybe("block")
-            block = None if block is None else check_block(block, mask, loop.device)
-            self.tell(index, mask, rewards, forgets=True, noise_var=own, block=block)
-        elif kind == "fill":
-            points = maybe("points")  # points of a box, which may not be arms yet
-            index = picks()[0] if points is None else get("index")
-            opened = Selection(loop.points(index) if points is None else points, index, index >= 0)
-            self.change(partial(loop.open_, opened, [held(state) for state in record["drawn"]]))
-        elif kind == "observe":
-            where = get("index" if "index" in record else "points")
-            like = (loop.batch_shape, loop.total, loop.arms.shape[-1], loop.device)
-            pulls = check_history(where, get("counts"), get("sums"), get("squares"), *like)
-            self.observe(pulls, check_noise_var(maybe("noise_var"), pulls.counts.shape, pulls.counts > 0, loop.device))
-        elif kind == "forget":
-            self.forget(*picks())
-        elif kind == "set_arms":
-            self._move_again(get("arms"), maybe("costs"), maybe("known"))
-        elif kind == "maximize":
-            found = iter(get("points"))
-            dim = loop.arms.shape[-1]
-            self.maximize(lambda: check_maximum(next(found), loop.batch_shape, dim), len(get("points")))
-        elif kind == "fit":
-            options = dict(record["options"])
-            noise = options.pop("noise")
-            check_fit(noise, options)
-            self.fit(noise, options)
-        elif kind == "seeds":
-            self.draw_seeds()
-        elif kind == "load":
-            state = state_of_text(record["state"])
-            check_state(state, loop.state.state_dict())
-            self.load(state)
-        else:
-            raise DataError(f"unknown kind of record, {kind!r}: it was written by a later version.")
-
-    def _move_again(self, arms: Tensor, costs: Tensor | None, known: Tensor | None) -> None:
-        arms = check_arms(arms)
-        check_replacement(arms, self.loop.arms, self.loop.batch_shape)
-        self.move(arms, costs, known)
-
-
-class GatheredCalls:
-    """Recorded asks, tells and forgets, for a policy that learns several tells together (`Policy.learns_together`).
-
-    Nothing is checked, and nothing has changed, before `learn`.
-
-    Args:
-        loop: The loop for which they are repeated.
-    """
-
-    def __init__(self, loop: Loop) -> None:
-        self._loop = loop
-        opened, self._rows = loop.open, loop.batch_shape.numel()
-        # Open arms of each batch row, oldest first: lists, since there are few, and they change at every call.
-        self._open: list[list[int]] = [[] for _ in range(self._rows)]
-        self._told: list[tuple[Tensor, Tensor, Tensor | None]] = []
-        self._drawn: Sequence[Tensor] = ()
-        if opened is not None:
-            self._add_open(torch.where(opened.mask, opened.index, -1))
-
-    def add(self, record: Record, drawn: Sequence[Tensor] = ()) -> None:
-        """Add the record of an ask, a tell or a forget. `drawn` are the states of the generators after an ask that drew."""
-        device = self._loop.device
-        index = held(record["index"]).to(device)
-        if record["kind"] == "ask":
-            self._add_open(index)
-            self._drawn = drawn or self._drawn
-            return
-        self._remove_open(index)
-        if record["kind"] == "tell":
-            noise_var = unpack(record.get("noise_var"))
-            own = None if noise_var is None else noise_var.to(device)
-            self._told.append((index, held(record["rewards"]).to(device), own))
-
-    def _add_open(self, index: Picks) -> None:
-        """Add picks `batch_shape x q`, −1 where masked."""
-        for opened, arms in zip(self._open, index.reshape(self._rows, -1).tolist(), strict=True):
-            opened += [arm for arm in arms if arm >= 0]
-
-    def _remove_open(self, index: Picks) -> None:
-        """Remove picks `batch_shape x q`; among picks of the same arm the oldest is removed first."""
-        first = self._loop.state.rows.first
-        own = None if first is None else first.expand(*self._loop.batch_shape, -1).reshape(self._rows, -1)
-        for row, arms in enumerate(index.reshape(self._rows, -1).tolist()):
-            for arm in arms:
-                entry = (lambda one: one) if own is None else partial(_entry, own[row])
-                if (found := answer(self._open[row], arm, entry)) is not None:
-                    self._open[row].remove(found)
-
-    def learn(self) -> None:
-        """Learn all gathered calls, or leave the loop as it was.
-
-        Raises:
-            ArmIndexError, ShapeError, NonFiniteError: For a call that the loop refuses.
-            NumericalError: If the posterior broke down.
-        """
-        self._loop.all_or_nothing(self._learn)
-
-    def _learn(self) -> None:
-        loop = self._loop
-        state, policy = loop.state, loop.policy
-        if self._told:
-            index = torch.cat([i for i, _, _ in self._told], dim=-1)
-            index, mask = check_picks(index, loop.batch_shape, loop.total, loop.device, padded=True)
-            given = torch.cat([y for _, y, _ in self._told], dim=-1)
-            given = check_rewards(given, index, mask, loop.device, "forget")
-            kept = mask & ~given.isnan()
-            y = torch.where(kept, given, 0.0)
-            pulls = Pulls(kept.to(torch.float64), y, y * y, index=index, mask=kept)
-            if any(own is not None for _, _, own in self._told):
-                noise = loop.noise_variance()
-                parts = [torch.full_like(y, noise) if own is None else own.expand(y.shape) for _, y, own in self._told]
-                own = check_noise_var(torch.cat(parts, dim=-1), index.shape, kept, loop.device)
-                pulls = pulls.weighted(noise, own)
-            loop.state = policy.update_together(state, pulls, [i.shape[-1] for i, _, _ in self._told])
-            certificate(policy, loop.state)
-        for generator, drawn in zip(state.generators, self._drawn, strict=False):
-            generator.set_state(drawn)
-        loop.set_open_(self._opened())
-
-    def _opened(self) -> Selection | None:
-        loop, wide = self._loop, max(map(len, self._open))
-        if not wide:
-            return None
-        padded = [arms + [-1] * (wide - len(arms)) for arms in self._open]
-        index = torch.tensor(padded, device=loop.device).reshape(*loop.batch_shape, wide)
-        index, mask = check_picks(index, loop.batch_shape, loop.total, loop.device, padded=True)
-        return Selection(loop.points(index), index, mask)
-
-
-def _entry(first: Tensor, arm: int) -> int:
-    return int(first[arm])
-
-
-class CannotTogether(Exception):
-    """Some of the gathered calls cannot be repeated."""
-
-
-class Replay:
-    """Repeats one record after the other; the asks, tells and forgets of a long journal are gathered and learned together.
-
-    Args:
-        recorder: Repeats the records.
-        kinds: Functions that repeat records of further kinds.
-        left: Number of records to repeat.
-        skipped: Number of first records that were repeated before.
-
-    Attributes:
-        done: Number of records that were repeated, skipped ones included.
-    """
-
-    def __init__(self, recorder: Recorder, kinds: Mapping[str, Callable[[Record], None]], left: int, skipped: int = 0) -> None:
-        self._recorder, self._kinds = recorder, kinds
-        self._left, self._skipped, self.done = left, skipped, skipped
-        self._gathered: GatheredCalls | None = None
-        self._count = 0  # of what is gathered
-
-    def __call__(self, record: Record) -> None:
-        """Repeat a record, at once or later together with others."""
-        if self._skipped:
-            self._skipped -= 1
-            return
-        early, kind = self._left > _LAST, record["kind"]
-        many = self._left > _MANY
-        self._left -= 1
-        if early and kind in ("ask", "tell", "forget"):
-            if self._gathered is None and many:
-                self._gathered = self._recorder.gather()
-            if self._gathered is not None:
-                self._gathered.add(record)
-                self._count += 1
-                return
-        self._learn()
-        if kind in self._kinds:
-            self._kinds[kind](record)
-        elif not (many and kind == "ask" and self._recorder.take(record)):
-            self._recorder.repeat(record)
-        self.done += 1
-
-    def _learn(self) -> None:
-        gathered, self._gathered = self._gathered, None
-        if gathered is None:
-            return
-        try:
-            gathered.learn()
-        except (TorchBanditsError, TypeError, ValueError, RuntimeError) as error:
-            raise CannotTogether from error
-        self.done += self._count
-        self._count = 0
-
-
-# ---------------------------------------------------------------------- records
-
-
-def ask_record(limit: Tensor | None, offered: Tensor | None, exactly: int | None, selection: Selection, box: bool) -> Record:
-    """The record of an ask: its arguments and the picks, with their points in a box."""
-    where = {"points": pack(selection.points)} if box else {}
-    return {
-        "kind": "ask",
-        "limit": pack(limit),
-        "more": exactly,
-        "offered": pack(offered),
-        "index": pack(selection.index),
-    } | where
-
-
-def fill_record(selection: Selection, drawn: Sequence[Sequence[Tensor]], box: bool) -> Record:
-    """The record of several selections as one: the picks, and the generator states after the last selection that drew random
-    numbers."""
-    last = next((states for states in reversed(drawn) if states), ())
-    where = {"points": pack(selection.points)} if box else {}
-    return {"kind": "fill", "index": pack(selection.index), "drawn": [pack(state) for state in last]} | where
-
 
 def _cut(selection: Selection, wanted: Tensor) -> bool:
     """Whether there are picks, and a row has fewer than requested, `batch_shape` on the host."""
@@ -752,49 +432,3 @@ def _check_whole(selection: Selection, exactly: int) -> None:
     made = int(selection.mask.sum(dim=-1).min())
     message = f"no arm is left after {made} of {exactly} picks: ask for fewer, offer more arms, or raise max_pulls=."
     require(made == exactly, message)
-
-
-def tell_record(
-    index: Tensor, mask: Tensor, rewards: Tensor, noise_var: Tensor | None = None, block: Tensor | None = None
-) -> Record:
-    """The record of a tell: arms and rewards; −1 where masked, NaN where the evaluation failed. Noise variances are recorded if
-    they were told, and so are blocks."""
-    beside = {"noise_var": noise_var, "block": block}
-    own = {name: pack(value) for name, value in beside.items() if value is not None}
-    return {"kind": "tell", "index": pack(torch.where(mask, index, -1)), "rewards": pack(rewards)} | own
-
-
-def observe_record(pulls: Pulls, noise_var: Tensor | None = None) -> Record:
-    """The record of summed history, as it was given."""
-    where = {"index": pack(pulls.index)} if pulls.points is None else {"points": pack(pulls.points)}
-    own = {} if noise_var is None else {"noise_var": pack(noise_var)}
-    sums = {"counts": pack(pulls.counts), "sums": pack(pulls.sums), "squares": pack(pulls.squares)}
-    return {"kind": "observe", **where, **sums, **own}
-
-
-def move_record(arms: Any, costs: Any, known: Any = None) -> Record:
-    """The record of a change of arms, which contains all arms.
-
-    Raises:
-        UnsupportedError: For arms that are read from a source.
-    """
-    require(
-        isinstance(arms, Tensor),
-        "a journal stores the new arms of a run, but cannot store those of a source: pass a tensor, or begin a new journal "
-        "with the source and observe() the data.",
-        UnsupportedError,
-    )
-    given = {"costs": costs} | ({} if known is None else {"known": known})
-    own = {name: None if x is None else pack(as_tensor(name, x, torch.float64)) for name, x in given.items()}
-    return {"kind": "set_arms", "arms": pack(arms), **own}
-
-
-def report_record(report: Report, best: Tensor) -> Record:
-    """The result of a tell: its report, and the arm that is recommended afterwards."""
-    return {"report": {f.name: pack(getattr(report, f.name)) for f in fields(report)}, "best": pack(best)}
-
-
-def report_in(record: Record, device: torch.device) -> tuple[Report, Tensor]:
-    """The report and the recommended arm in the record of a tell, on the device of the run."""
-    values = record["report"]
-    return Report(**{f.name: held(values[f.name]).to(device) for f in fields(Report)}), held(record["best"]).to(device)

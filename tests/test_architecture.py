@@ -36,7 +36,7 @@ ROOMS = [
     "ingredients", "forgetting", "outcomes",
     "figures", "history", "selections", "reporting", "failures", "loop", "journal",
     "botorch",  # a bandit returns its BoTorch model
-    "explanation", "outcome_explanation", "sets", "fronts", "stopping",
+    "explanation", "sets", "fronts", "stopping",
     "filling",  # batches under constraints
     "bandit", "outcome_bandit", "worker", "contextual",
     "evaluation", "running", "callbacks", "diagnostics", "files", "experiments",

@@ -20,7 +20,7 @@ from torch import Tensor
 import torchbandits as tb
 from torchbandits import errors
 from torchbandits.arms import ArmTable
-from torchbandits.explanation import Words, unsettled
+from torchbandits.explanation.words import Words, unsettled
 from torchbandits.fitting.climb import Climb
 from torchbandits.fitting.standardized import Priors, fit_standardized_
 from torchbandits.memory import LeverageSampling, SteadySampling

@@ -17,7 +17,7 @@ from rdkit.Chem import rdFingerprintGenerator
 
 import torchbandits as tb
 from torchbandits.errors import ArgumentError
-from torchbandits.explanation import Words, by_name, fastest, unsettled
+from torchbandits.explanation.words import Words, by_name, fastest, unsettled
 from torchbandits.extras import Later
 from torchbandits.tabular import columns
 from torchbandits.tabular.substances import MOST_COORDINATES, coordinates_of

@@ -27,13 +27,12 @@ from torchbandits.arms import Shard
 from torchbandits.bandit import Bandit
 from torchbandits.campaigns import Campaign, OutcomeCampaign, combinations
 from torchbandits.contextual import ContextualBandit
-from torchbandits.explanation import Explanation
+from torchbandits.explanation import Explanation, OutcomeExplanation
 from torchbandits.fitting import GroupNoise
 from torchbandits.fronts import Front, ParetoSet
 from torchbandits.history import History
 from torchbandits.journal import Journal
 from torchbandits.outcome_bandit import OutcomeBandit
-from torchbandits.outcome_explanation import OutcomeExplanation
 from torchbandits.policies import (
     ada_bkb,
     auto,

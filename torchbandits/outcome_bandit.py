@@ -34,11 +34,11 @@ from torchbandits.checks import (
 from torchbandits.constraints import Constraint
 from torchbandits.display import Shown, numbers, of_run
 from torchbandits.errors import ArgumentError, NonFiniteError, ShapeError, UnsupportedError, require
+from torchbandits.explanation import OutcomeExplanation, explain_outcomes
 from torchbandits.fronts import Front, ParetoSet, front, pareto_set
 from torchbandits.gradients import without_gradients
 from torchbandits.journal import Journal
 from torchbandits.loop import Advised
-from torchbandits.outcome_explanation import OutcomeExplanation, explain_outcomes
 from torchbandits.policies import Policy
 from torchbandits.policies.joint import Joint, all_outcomes, known_at
 from torchbandits.policies.picking import marginals

@@ -41,10 +41,9 @@ from torchbandits.checks import (
 from torchbandits.constraints import Constraint, Total
 from torchbandits.display import count, listed
 from torchbandits.errors import ArgumentError, StateError, UnsupportedError, require
-from torchbandits.explanation import Words
+from torchbandits.explanation import OutcomeExplanation, Words
 from torchbandits.journal import Journal
 from torchbandits.outcome_bandit import OutcomeBandit
-from torchbandits.outcome_explanation import OutcomeExplanation
 from torchbandits.policies import Policy, auto, per_cost
 from torchbandits.policies.from_data import REPEATS
 from torchbandits.policies.joint import Joint, all_outcomes

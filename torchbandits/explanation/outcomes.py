@@ -10,35 +10,25 @@ import torch
 from torch import Tensor
 
 from torchbandits.display import count
-from torchbandits.explanation import (
-    FEW,
+from torchbandits.explanation.bars import bars
+from torchbandits.explanation.explanation import FEW
+from torchbandits.explanation.noise import noise_of
+from torchbandits.explanation.relevance import relevance_of
+from torchbandits.explanation.row import Row, check_row, checked_names
+from torchbandits.explanation.words import (
     Words,
-    bars,
     by_rank,
-    check_row,
-    checked_names,
     failures_in_words,
     fastest,
     in_common,
-    noise_at,
-    noise_of_repeats,
-    noise_of_two,
     percent,
-    points_elsewhere,
-    pulled,
-    relevance_of,
     shifts_in_words,
-    shifts_of,
-    two_values_of,
     unexplained_in_words,
-    unexplained_share,
     unsettled,
 )
 from torchbandits.policies.composed import noise_share
 from torchbandits.policies.joint import Joint
-from torchbandits.policies.repeats import share_of_noise
 from torchbandits.policies.state import TableState
-from torchbandits.posteriors import GaussianProcess
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -151,42 +141,25 @@ def explain_outcomes(
     posterior, place = state.posterior, (row,) if isinstance(row, int) else row
     own = checked_names(names, posterior.statistics.points.shape[-1])
     check_row(place, posterior.batch_shape[:-1])
-    told, relevance, stds, shares, distinct = state.told[place].tolist(), [], [], [], []
-    repeated, two, rest = [], [], []
+    learned = []
     for j, (std, lam) in enumerate(zip(policy.noise_stds, policy.regularizations, strict=True)):
-        at = (*place, j)
         # A reward of outcome j has the weight λ₀/λ_j.
         variance = noise_share(std, lam) * posterior.regularization * lam / policy.regularizations[0]
-        mean, _ = pulled(state, at)
-        relevance.append(relevance_of(state, at))
-        values = two_values_of(policy.engine.from_data, posterior, at)
-        noise = noise_of_repeats(state, at) if values is None else noise_of_two(values, _average(posterior, at))
-        two.append(values is not None)
-        repeated.append(noise is not None and values is None)
-        model = noise_at(posterior, variance, at, float(mean.mean())) if len(mean) else float("nan")
-        stds.append(model if noise is None else noise)
-        shares.append(share_of_noise(posterior, variance, at))
-        distinct.append(int(posterior.statistics.num_rows[at]))
-        rest.append(unexplained_share(posterior, at))
+        learned.append(Row(state, (*place, j), variance, policy.engine.from_data))
+    noises = [noise_of(outcome) for outcome in learned]
     return OutcomeExplanation(
         outcomes=policy.outcomes,
-        relevance=torch.stack(relevance),
+        relevance=torch.stack([relevance_of(outcome) for outcome in learned]),
         names=own,
-        noise_std=torch.tensor(stds, dtype=torch.float64),
-        noise_share=torch.tensor(shares, dtype=torch.float64),
-        pulls=tuple(told),
-        distinct=tuple(distinct),
-        elsewhere=tuple(points_elsewhere(state, (*place, j)) for j in range(len(distinct))),
+        noise_std=torch.tensor([noise.std for noise in noises], dtype=torch.float64),
+        noise_share=torch.tensor([outcome.noise_share for outcome in learned], dtype=torch.float64),
+        pulls=tuple(outcome.pulls for outcome in learned),
+        distinct=tuple(outcome.distinct for outcome in learned),
+        elsewhere=tuple(outcome.elsewhere for outcome in learned),
         num_arms=state.rows.num_arms,
         noise_estimated=posterior.units is not None,
-        noise_repeated=tuple(repeated),
-        two_values=tuple(two),
-        unexplained=tuple(rest),
-        shifts=tuple(shifts_of(posterior, (*place, j)) for j in range(len(distinct))),
+        noise_repeated=tuple(noise.repeated for noise in noises),
+        two_values=tuple(noise.two_values is not None for noise in noises),
+        unexplained=tuple(outcome.unexplained for outcome in learned),
+        shifts=tuple(outcome.shifts for outcome in learned),
     )
-
-
-def _average(posterior: GaussianProcess, place: tuple[int, ...]) -> float:
-    """The average reward of a batch row whose model has units, reward units."""
-    assert posterior.units is not None
-    return float(posterior.units.totals[place][:, 0].sum() / posterior.statistics.weights[place].sum())

@@ -1,0 +1,101 @@
+"""What a state has learned of one batch row, as explanations read it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from torchbandits.checks import is_whole
+from torchbandits.errors import require
+from torchbandits.fitting.degeneracy import signal_variance
+from torchbandits.kernels import kernel_row
+from torchbandits.policies.from_data import FromData
+from torchbandits.policies.repeats import share_of_noise
+from torchbandits.policies.state import TableState
+from torchbandits.posteriors import GaussianProcess
+from torchbandits.random_effects import RandomEffectKernel, smooth_part
+
+
+class Row:
+    """A batch row of a state.
+
+    Args:
+        state: The state.
+        place: The index of the row.
+        noise_variance: Noise variance of a reward of weight 1, in the units of the model.
+        recipe: What the policy estimates from data; None if nothing.
+
+    Attributes:
+        state, place, noise_variance, recipe: As given.
+        mean, variance: Posterior mean and variance of the points pulled, arms or not, `u` each, in the units of the model.
+    """
+
+    mean: Tensor
+    variance: Tensor
+
+    def __init__(self, state: TableState, place: tuple[int, ...], noise_variance: float, recipe: FromData | None) -> None:
+        self.state, self.place, self.noise_variance, self.recipe = state, place, noise_variance, recipe
+        told = state.statistics.pulled[place]
+        mean, variance = state.row_marginals()
+        self.mean, self.variance = mean[place][told], variance[place][told].clamp_min(0)
+
+    @property
+    def posterior(self) -> GaussianProcess:
+        """The posterior of all batch rows."""
+        return self.state.posterior
+
+    @property
+    def pulls(self) -> float:
+        """Pulls told."""
+        return float(self.state.told[self.place])
+
+    @property
+    def distinct(self) -> int:
+        """Number of distinct points pulled."""
+        return int(self.posterior.statistics.num_rows[self.place])
+
+    @property
+    def elsewhere(self) -> int:
+        """Number of distinct points pulled that are none of the arms."""
+        return int((self.state.rows.arm_of_row[self.place][: self.distinct] < 0).sum())
+
+    @property
+    def shifts(self) -> tuple[float, ...]:
+        """See `Explanation.shifts`."""
+        units = self.posterior.units
+        return () if units is None else tuple(units.shifts(self.place).tolist())
+
+    @property
+    def noise_share(self) -> float:
+        """Fraction of the variance over the points pulled that is noise, under the model; NaN for a single point."""
+        return share_of_noise(self.posterior, self.noise_variance, self.place)
+
+    @property
+    def unexplained(self) -> float:
+        """See `Explanation.unexplained`: τ²/(τ² + v) for the expected variance v of the smooth part over the points pulled."""
+        posterior = self.posterior
+        kernel = kernel_row(posterior.kernel, posterior.batch_shape, self.place)
+        if not isinstance(kernel, RandomEffectKernel):
+            return 0.0
+        points = posterior.statistics.points_of(self.place)
+        effect, smooth = float(kernel.effect), float(signal_variance(smooth_part(kernel), points)) if len(points) > 1 else 0.0
+        return effect / (effect + smooth) if effect > 0 else 0.0
+
+
+def checked_names(names: Sequence[str] | None, num_features: int) -> tuple[str, ...]:
+    """The names of the features; "feature 0" and so on by default."""
+    if names is None:
+        return tuple(f"feature {j}" for j in range(num_features))
+    texts = isinstance(names, Sequence) and len(names) == num_features and all(isinstance(name, str) for name in names)
+    require(texts, f"names must be texts, one for each of the {num_features} features, got {names!r}.")
+    return tuple(names)
+
+
+def check_row(place: Any, batch_shape: torch.Size) -> None:
+    """Raise `ArgumentError` unless `place` is the index of a batch row."""
+    inside = isinstance(place, tuple) and len(place) == len(batch_shape) and all(is_whole(i, 0) for i in place)
+    inside = inside and all(i < size for i, size in zip(place, batch_shape, strict=True))
+    require(inside, f"row must be one of the batch rows {tuple(batch_shape)}, got {place!r}.")

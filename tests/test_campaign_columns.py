@@ -19,8 +19,9 @@ from sklearn import preprocessing
 import torchbandits as tb
 from torchbandits.campaigns.settings import Settings, read_settings
 from torchbandits.errors import ArgumentError, StateError
-from torchbandits.tabular import columns as campaign_columns
-from torchbandits.tabular.columns import Decisions, decide
+from torchbandits.tabular import survey as surveys
+from torchbandits.tabular.columns import decide
+from torchbandits.tabular.decisions import Decisions
 from torchbandits.tabular.encoding import Encoder, encode, feature_names
 from torchbandits.tabular.tables import as_table
 
@@ -198,7 +199,7 @@ def test_columns_that_begin_with_empty_cells_keep_their_features(monkeypatch: py
 
 
 def test_a_column_with_few_cells_is_described_by_all_of_them(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(campaign_columns, "SAMPLE", 10)
+    monkeypatch.setattr(surveys, "SAMPLE", 10)
     frame = table()[["number"]].assign(few=np.nan)
     frame.loc[[1, 2, 6], "few"] = [1.0, 2.0, 6.0]
     decision = decided(frame)["few"]
@@ -260,7 +261,7 @@ def test_batches_make_no_difference(monkeypatch: pytest.MonkeyPatch):
     whole = decided(frame)
     monkeypatch.setattr("torchbandits.tabular.tables.BATCH", 7)
     assert decided(frame) == whole
-    monkeypatch.setattr(campaign_columns, "SAMPLE", 10)  # mean and deviation come from every fourth row
+    monkeypatch.setattr(surveys, "SAMPLE", 10)  # mean and deviation come from every fourth row
     sampled = decided(frame)["number"]
     assert sampled.center == pytest.approx(frame["number"][::4].mean())
 
@@ -271,10 +272,10 @@ def test_a_survey_of_many_columns_is_no_more_than_it_needs(tmp_path: Path, monke
     opened = as_table("table", tmp_path / "table.parquet")
     assert opened.schema is opened.schema
     written: list[int] = []
-    as_texts = campaign_columns.as_texts
-    monkeypatch.setattr(campaign_columns, "as_texts", lambda cells: (written.append(len(cells)), as_texts(cells))[1])
-    assert campaign_columns.survey(opened, ["number"])["number"].too_many
-    assert max(written) <= campaign_columns.MOST_CATEGORIES + 3
+    as_texts = surveys.as_texts
+    monkeypatch.setattr(surveys, "as_texts", lambda cells: (written.append(len(cells)), as_texts(cells))[1])
+    assert surveys.survey(opened, ["number"])["number"].too_many
+    assert max(written) <= surveys.MOST_CATEGORIES + 3
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ import torchbandits as tb
 from torchbandits.errors import ArgumentError
 from torchbandits.explanation.words import Words, by_name, fastest, unsettled
 from torchbandits.extras import Later
-from torchbandits.tabular import columns
+from torchbandits.tabular import columns, survey
 from torchbandits.tabular.substances import MOST_COORDINATES, coordinates_of
 
 pytestmark = OFF_SCALE
@@ -149,7 +149,8 @@ def test_a_library_may_have_other_features_beside_its_molecules(monkeypatch: pyt
     library = pd.DataFrame({"id": range(len(smiles)), "smiles": smiles, "weight": np.arange(len(smiles))})
     assert tb.Campaign(library, objective="y").columns["smiles"].kind == "substance"
     assert tb.Campaign(library.drop(columns="weight"), objective="y").columns["smiles"].kind == "molecule"
-    monkeypatch.setattr(columns, "MOST_CATEGORIES", 40)
+    for module in (columns, survey):
+        monkeypatch.setattr(module, "MOST_CATEGORIES", 40)
     with pytest.raises(
         ArgumentError,
         match=r"'smiles' holds more than 40 different molecules.*\(here 'weight'\).*columns={'smiles': 'molecule'}",

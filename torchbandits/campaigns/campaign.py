@@ -69,7 +69,7 @@ from torchbandits.policies.repeats import most_repeated
 from torchbandits.policies.state import GaussianState
 from torchbandits.sources import ArmSource, Fingerprints
 from torchbandits.stopping import Budget, Decision, Rule, SameArm, check_rules
-from torchbandits.tabular.columns import Decisions
+from torchbandits.tabular.decisions import Decisions
 from torchbandits.tabular.encoding import Encoder, costs, encode, encode_in_memory
 from torchbandits.tabular.extended import ANOTHER, joined
 from torchbandits.tabular.kept import origin_of

@@ -19,9 +19,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from torchbandits.errors import ArgumentError, nearest, require
-from torchbandits.tabular.columns import as_texts, is_text, no_number, survey
+from torchbandits.tabular.cells import as_texts, is_text
 from torchbandits.tabular.encoding import numbers
+from torchbandits.tabular.survey import survey
 from torchbandits.tabular.tables import Table
+from torchbandits.tabular.texts import no_number
 
 if TYPE_CHECKING:
     import pandas as pd

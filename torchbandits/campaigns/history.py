@@ -9,9 +9,11 @@ from numpy.typing import NDArray
 
 from torchbandits.campaigns.results import YES_OR_NO
 from torchbandits.errors import require
-from torchbandits.tabular.columns import as_texts, check_size, no_number, survey
+from torchbandits.tabular.cells import as_texts
 from torchbandits.tabular.encoding import numbers
+from torchbandits.tabular.survey import check_size, survey
 from torchbandits.tabular.tables import Table
+from torchbandits.tabular.texts import no_number
 
 
 def history(

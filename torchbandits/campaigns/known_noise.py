@@ -9,7 +9,7 @@ import gpytorch
 
 from torchbandits.policies import Policy, gp_ucb
 from torchbandits.starts import Spread
-from torchbandits.tabular.columns import Decisions
+from torchbandits.tabular.decisions import Decisions
 from torchbandits.tanimoto import TanimotoKernel
 from torchbandits.widths import Constant
 

@@ -18,8 +18,10 @@ from torchbandits.campaigns.paths import CampaignPaths
 from torchbandits.campaigns.results import ALIKE
 from torchbandits.checks import read_bytes
 from torchbandits.errors import DataError, StateError, issue, nearest, require
-from torchbandits.tabular.columns import Decision, Decisions, decide, survey
+from torchbandits.tabular.columns import decide
+from torchbandits.tabular.decisions import Decision, Decisions
 from torchbandits.tabular.ids import Ids, id_column, open_table
+from torchbandits.tabular.survey import survey
 from torchbandits.tabular.tables import Table
 
 MANY = 1_000_000

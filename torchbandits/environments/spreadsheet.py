@@ -16,10 +16,12 @@ from torchbandits.environments.noise import check_noise
 from torchbandits.environments.tables import Recorded
 from torchbandits.environments.tables import Table as TableEnvironment
 from torchbandits.errors import ArgumentError, nearest, require
-from torchbandits.tabular.columns import decide, no_number, survey
+from torchbandits.tabular.columns import decide
 from torchbandits.tabular.encoding import Encoder, costs, encode_in_memory, numbers
 from torchbandits.tabular.ids import id_column, open_table
+from torchbandits.tabular.survey import survey
 from torchbandits.tabular.tables import Table
+from torchbandits.tabular.texts import no_number
 
 
 @explains_keywords

@@ -15,20 +15,12 @@ from torch import Tensor
 from torchbandits.errors import ArgumentError, DataError, StateError, require
 from torchbandits.sources import NpyFile, npy
 from torchbandits.sources.files import write_npy
-from torchbandits.tabular.columns import (
-    EMPTY,
-    MOLECULE,
-    SUBSTANCE,
-    Decision,
-    Decisions,
-    as_numbers,
-    as_texts,
-    no_number,
-    survey,
-    transformed,
-)
+from torchbandits.tabular.cells import as_numbers, as_texts
+from torchbandits.tabular.decisions import EMPTY, MOLECULE, SUBSTANCE, Decision, Decisions, transformed
 from torchbandits.tabular.kept import keep
+from torchbandits.tabular.survey import survey
 from torchbandits.tabular.tables import Table
+from torchbandits.tabular.texts import no_number
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -9,8 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from torchbandits.errors import ArgumentError, issue, nearest, require
-from torchbandits.tabular.columns import SUBSTANCE, Decision, Survey, as_texts, check_size, is_text, survey
+from torchbandits.tabular.cells import as_texts, is_text
+from torchbandits.tabular.decisions import SUBSTANCE, Decision
 from torchbandits.tabular.ids import Ids
+from torchbandits.tabular.survey import Survey, check_size, survey
 from torchbandits.tabular.tables import InMemory, Table
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from torchbandits.errors import nearest, require
-from torchbandits.tabular.columns import as_texts
+from torchbandits.tabular.cells import as_texts
 from torchbandits.tabular.spreadsheets import EMPTY, dialect
 from torchbandits.tabular.tables import TEXT, Table, as_table
 

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from torchbandits.errors import DataError
-from torchbandits.tabular.columns import Decision, as_numbers, as_texts, is_text
+from torchbandits.tabular.cells import as_numbers, as_texts, is_text
+from torchbandits.tabular.decisions import Decision
 from torchbandits.tabular.tables import Table
 
 if TYPE_CHECKING:

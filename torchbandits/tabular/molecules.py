@@ -12,7 +12,8 @@ import torch
 from torchbandits.errors import ArgumentError, DiagnosticWarning
 from torchbandits.sources import Fingerprints, from_smiles
 from torchbandits.sources.smiles import chem
-from torchbandits.tabular.columns import FINGERPRINT_BITS, Decision, as_texts
+from torchbandits.tabular.cells import as_texts
+from torchbandits.tabular.decisions import FINGERPRINT_BITS, Decision
 from torchbandits.tabular.kept import keep
 from torchbandits.tabular.tables import Table
 

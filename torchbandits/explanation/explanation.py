@@ -17,6 +17,7 @@ from torchbandits.explanation.words import (
     in_common,
     percent,
     shifts_in_words,
+    source_of_noise,
     unexplained_in_words,
     unsettled,
 )
@@ -186,8 +187,7 @@ class Explanation:
 
     def _noise(self) -> str:
         said = self.words
-        by = "as large as two values allow" if self.two_values else "by the model"
-        by = f"by repeated {said.pull}s" if self.noise_repeated else by
+        by = source_of_noise(self.two_values, self.noise_repeated, said)
         noise = f"Noise: {by}, one more {said.given} of the best {said.arm} would be off by about {self.noise_std:.2g}"
         if self.distinct < 2:
             return f"{noise}."

@@ -23,6 +23,7 @@ from torchbandits.explanation.words import (
     in_common,
     percent,
     shifts_in_words,
+    source_of_noise,
     unexplained_in_words,
     unsettled,
 )
@@ -105,12 +106,11 @@ class OutcomeExplanation:
         if bool(relevance.isfinite().all()):
             features = f"it changes fastest with {fastest(relevance, self.names)}"
         two = any(self.two_values[place : place + 1])
-        by = "As large as two values allow" if two else "By the model"
-        by = f"By repeated {said.pull}s" if any(self.noise_repeated[place : place + 1]) else by
+        by = source_of_noise(two, any(self.noise_repeated[place : place + 1]), said)
         ranked = self.noise_estimated and not two
         noise = (
-            f"{by}, one more {said.given} would be off by about {float(self.noise_std[place]):.2g}; noise is "
-            f"{percent(float(self.noise_share[place]))} of the variance over the {said.arm}s {said.pulled}"
+            f"{by[0].upper()}{by[1:]}, one more {said.given} would be off by about {float(self.noise_std[place]):.2g}; "
+            f"noise is {percent(float(self.noise_share[place]))} of the variance over the {said.arm}s {said.pulled}"
             f"{by_rank(ranked)}."
         )
         if ranked and pulls == distinct:

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from torchbandits.checks import is_whole
 from torchbandits.errors import require
@@ -32,9 +31,6 @@ class Row:
         state, place, noise_variance, recipe: As given.
         mean, variance: Posterior mean and variance of the points pulled, arms or not, `u` each, in the units of the model.
     """
-
-    mean: Tensor
-    variance: Tensor
 
     def __init__(self, state: TableState, place: tuple[int, ...], noise_variance: float, recipe: FromData | None) -> None:
         self.state, self.place, self.noise_variance, self.recipe = state, place, noise_variance, recipe

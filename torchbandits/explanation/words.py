@@ -72,6 +72,13 @@ def percent(share: float) -> str:
     return "less than 1%" if 0 < share < 0.005 else f"{share:.0%}"
 
 
+def source_of_noise(two_values: bool, repeated: bool, said: Words) -> str:
+    """How the noise is known: by repeated pulls, as the largest of rewards of two values, or else by the model."""
+    if repeated:
+        return f"by repeated {said.pull}s"
+    return "as large as two values allow" if two_values else "by the model"
+
+
 def by_rank(ranked: bool) -> str:
     """The words after a share of the variance where the model knows the rewards by their ranks, as that of `auto` does."""
     return ", by rank" if ranked else ""

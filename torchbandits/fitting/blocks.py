@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from torchbandits.fitting.climb import minimize, under_priors
+from torchbandits.fitting.climb import minimize, priors_of, under_priors
 from torchbandits.fitting.standardized import Priors
 from torchbandits.kernels import kernel_matrix, kernel_row
 from torchbandits.linalg import cholesky
@@ -130,7 +130,7 @@ class _Model:
     """The joint model of function, shifts and noise, for rewards of unit variance."""
 
     def __init__(self, kernel: gpytorch.kernels.ScaleKernel, priors: Priors, cells: Averages, block: Tensor) -> None:
-        self.kernel, self.cells, self.block = kernel, cells, block
+        self.kernel, self.cells, self.block, self.priors = kernel, cells, block, priors_of(kernel)
         self.least_noise, self.noise = priors.least_noise, priors.of_noise(kernel)
         self.log_noise = cells.weights.new_tensor(self.noise[0] - self.noise[1] ** 2)
         self.log_between = cells.weights.new_tensor(_PRIOR[0])
@@ -187,4 +187,4 @@ class _Model:
         # The density of the noise, as in fits without blocks, and that of the logarithm of τ².
         for log, pair in ((self.log_noise, self.noise), (self.log_between, _PRIOR)):
             value = value - 0.5 * self._deviation(log, pair).square()
-        return under_priors(value - self.log_noise, self.kernel)
+        return under_priors(value - self.log_noise, self.priors)

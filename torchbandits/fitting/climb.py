@@ -69,7 +69,7 @@ class Climb:
         self._noise_prior = noise_prior if _NOISE in self._parameters else None
         if misfit:
             self._parameters[_MISFIT] = self._log_misfit
-        self._priors = [(prior, part, closure) for _, part, prior, closure, _ in kernel.named_priors()]
+        self._priors = priors_of(kernel)
 
     def run(self, max_exact: int, dictionary_size: int, restarts: Sequence[float], max_iterations: int) -> None:
         """Compare the starts, ascend from the best and keep the highest; repeat under weak priors if it is degenerate."""
@@ -165,7 +165,7 @@ class Climb:
         if self._weak is not None:
             free = _NOISE in self._parameters and self._noise_prior is None
             value = value + self._weak.log_density(self.kernel, noise if free else None)
-        return under_priors(value, self.kernel)
+        return under_priors(value, self._priors)
 
     def _in_closed_form(self, dictionary: Picks | None) -> bool:
         """Whether `_closed` applies: the exact evidence of a smooth RBF or Matérn kernel, under log-normal priors alone."""
@@ -332,9 +332,17 @@ class Climb:
         return scaled
 
 
-def under_priors(value: Tensor, kernel: gpytorch.kernels.Kernel) -> Tensor:
-    """A log density plus that of a kernel's parameters under their registered priors; −∞ outside their support."""
-    for _, part, prior, closure, _ in kernel.named_priors():
+_Priors = list[tuple[gpytorch.priors.Prior, gpytorch.Module, Callable[[gpytorch.Module], Tensor]]]
+
+
+def priors_of(kernel: gpytorch.kernels.Kernel) -> _Priors:
+    """The registered priors of a kernel, each with its module and the function from it to the parameter."""
+    return [(prior, part, closure) for _, part, prior, closure, _ in kernel.named_priors()]
+
+
+def under_priors(value: Tensor, priors: _Priors) -> Tensor:
+    """A log density plus that of the parameters under their priors; −∞ outside their support."""
+    for prior, part, closure in priors:
         at = closure(part)
         # A long step may round a positive parameter to 0.
         if not bool(prior.support.check(at).all()):

@@ -35,7 +35,7 @@ from pandas.api.types import is_bool_dtype, is_numeric_dtype
 from peer_study.game import Budget
 from peer_study.methods.forest import Forest
 from peer_study.tables import Table
-from r_tables import PULLS, at_random, campaign
+from r_tables import PULLS, at_random, campaign, played
 
 from torchbandits.errors import DiagnosticWarning
 
@@ -131,29 +131,43 @@ def main(
 ) -> None:
     """Regrets by table, and differences to the rival (`forest`, or a variant) and to random rows."""
     warnings.simplefilter("ignore", DiagnosticWarning)
-    every = []
+    every, said = [], []
     print(f"table: campaign, {rival}, random rows (simple / mean regret)")
     for name, table, values in tables(half):
         for seed in range(first, first + seeds):
-            own = campaign(table, values, noise, seed, size)
+            finished, own = played(table, values, noise, seed, size)
+            found = finished.explain()
+            little = "predict little" in str(found)
+            said.append((little, little or bool(found.doubt())))
             if rival == "forest":
                 other = of_forest(table, values, noise, seed, size)
             else:
                 with VARIANTS[rival]():
                     other = campaign(table, values, noise, seed, size)
             drawn = np.mean([at_random(values, noise, 1_000 * seed + draw) for draw in range(20)], axis=0)
-            found = np.array([own, other, drawn])
-            found[:, 1] = found[:, 1].clip(max=1.5)
-            every.append(found)
-            print(f"{name}: {', '.join('{:.3f} / {:.3f}'.format(*at) for at in found)}", flush=True)
+            regrets = np.array([own, other, drawn])
+            regrets[:, 1] = regrets[:, 1].clip(max=1.5)
+            every.append(regrets)
+            print(f"{name}: {', '.join('{:.3f} / {:.3f}'.format(*at) for at in regrets)}", flush=True)
     runs = np.array(every)
     print(f"{len(runs)} runs, {noise=}, {PULLS} rows by {size}; means: {runs.mean(axis=0).round(3).tolist()}")
     for name, place in ((rival, 1), ("random rows", 2)):
-        less = runs[:, 0] - runs[:, place]
-        wide = 2 * less.std(axis=0, ddof=1) / len(less) ** 0.5
-        both = zip(("simple", "mean"), less.mean(axis=0), wide, strict=True)
-        shown = (f"{kind} regret {change:+.3f} ± {error:.3f}" for kind, change, error in both)
-        print(f"the campaign less {name}: {', '.join(shown)}; simple regret higher in {(less[:, 0] > 0.02).mean():.0%}")
+        print(f"the campaign less {name}: {shown(runs[:, 0] - runs[:, place])}")
+    less, (little, warned) = runs[:, 0] - runs[:, 2], np.array(said).T
+    print(f"where explain says that columns predict little ({little.mean():.0%}), less random rows: {shown(less[little])}")
+    print(f"elsewhere: {shown(less[~little])}")
+    worse = less[:, 0] > 0.02
+    print(
+        f"explain warns in {warned[worse].mean():.0%} of the runs with better random rows, in {warned[~worse].mean():.0%} else"
+    )
+
+
+def shown(less: np.ndarray) -> str:
+    """Differences of simple and mean regret, `runs x 2`, in words."""
+    wide = 2 * less.std(axis=0, ddof=1) / len(less) ** 0.5
+    both = zip(("simple", "mean"), less.mean(axis=0), wide, strict=True)
+    words = ", ".join(f"{kind} regret {change:+.3f} ± {error:.3f}" for kind, change, error in both)
+    return f"{words}; simple regret higher in {(less[:, 0] > 0.02).mean():.0%}"
 
 
 if __name__ == "__main__":

@@ -51,6 +51,13 @@ def read(package: str, name: str) -> tuple[pd.DataFrame, np.ndarray]:
 
 def campaign(table: pd.DataFrame, values: np.ndarray, noise: float, seed: int, size: int = SIZE) -> tuple[float, float]:
     """Simple and mean regret of a campaign in plates of a size."""
+    return played(table, values, noise, seed, size)[1]
+
+
+def played(
+    table: pd.DataFrame, values: np.ndarray, noise: float, seed: int, size: int
+) -> tuple[tb.Campaign, tuple[float, float]]:
+    """The campaign itself as well."""
     regret, rng = (values.max() - values) / (values.max() - values.mean()), np.random.default_rng(seed)
     row_of = {name: row for row, name in enumerate(table["id"])}
     own, picks = tb.Campaign(table, objective="value", generator=torch.Generator().manual_seed(seed)), []
@@ -59,7 +66,7 @@ def campaign(table: pd.DataFrame, values: np.ndarray, noise: float, seed: int, s
         rows = [row_of[name] for name in plate["id"]]
         own.tell(plate.assign(value=values[rows] + noise * rng.standard_normal(size)))
         picks += rows
-    return float(regret[row_of[own.best(1)["id"][0]]]), float(regret[picks].mean())
+    return own, (float(regret[row_of[own.best(1)["id"][0]]]), float(regret[picks].mean()))
 
 
 def at_random(values: np.ndarray, noise: float, seed: int) -> tuple[float, float]:

@@ -105,6 +105,7 @@ def _explained(
         two_values=noise.two_values is not None,
         elsewhere=learned.elsewhere,
         unexplained=learned.unexplained,
+        predictive_r2=learned.predictive_r2,
         shifts=learned.shifts,
     )
 

@@ -16,6 +16,7 @@ from torchbandits.explanation.words import (
     fastest,
     in_common,
     percent,
+    predicted_in_words,
     shifts_in_words,
     source_of_noise,
     unexplained_in_words,
@@ -83,6 +84,9 @@ class Explanation:
             fail.
         unexplained: Fraction of the variance between arms that the features do not explain, but that is the same at every pull,
             in the units of the model; 0 where it is not estimated.
+        predictive_r2: Fraction of the variance between the average rewards of the arms pulled that is predicted, each arm from
+            all others under the fitted kernel and in the units of the model: 1 − Σ(ȳᵢ − μ₋ᵢ)² / Σ(ȳᵢ − ȳ)², below 0 where the
+            predictions are worse than the average. NaN beside a dictionary, and where all averages are equal.
         shifts: The estimated shift of each block, in the order of their numbers, reward units; empty if no reward was told with
             its block.
         together: Standard deviation of the shifts that measurements which were told by one call of a campaign seem to share,
@@ -114,6 +118,7 @@ class Explanation:
     failed: int = 0
     avoided: int = 0
     unexplained: float = 0.0
+    predictive_r2: float = float("nan")
     shifts: tuple[float, ...] = ()
     together: float = 0.0
     words: Words = field(default_factory=Words)
@@ -227,7 +232,10 @@ class Explanation:
         order = unsettled(self.distinct, self.names, said) if self.noise_estimated else ""
         rest = unexplained_in_words(self.unexplained, self.noise_estimated and not self.two_values, said)
         same = in_common(relevance, self.names, said) if self.noise_estimated else ""
-        return f"{title} {said.reward} changes fastest with {fastest(relevance, self.names)}.{same}{rest}{order}"
+        # Single rewards of two values, or of noise alone, cannot be predicted by any feature.
+        of_noise = self.two_values or self.noise_alone
+        little = "" if of_noise else predicted_in_words(self.predictive_r2, self.distinct, said)
+        return f"{title} {said.reward} changes fastest with {fastest(relevance, self.names)}.{same}{rest}{order}{little}"
 
     def figure(self) -> Figure:
         """Horizontal bars of the relevance of each feature, the largest first; at most thirty.

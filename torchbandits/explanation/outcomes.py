@@ -22,6 +22,7 @@ from torchbandits.explanation.words import (
     fastest,
     in_common,
     percent,
+    predicted_in_words,
     shifts_in_words,
     source_of_noise,
     unexplained_in_words,
@@ -56,6 +57,7 @@ class OutcomeExplanation:
         two_values: For each outcome whether its rewards have two values, as in `Explanation.two_values`.
         unexplained: For each outcome the fraction of the variance between arms that the features do not explain, as in
             `Explanation`.
+        predictive_r2: For each outcome the fraction of the variance that is predicted, as in `Explanation`.
         shifts: For each outcome the shift of each block, as in `Explanation`.
         failed, avoided: As in `Explanation`.
         words: Words of the text.
@@ -74,6 +76,7 @@ class OutcomeExplanation:
     noise_repeated: tuple[bool, ...] = ()
     two_values: tuple[bool, ...] = ()
     unexplained: tuple[float, ...] = ()
+    predictive_r2: tuple[float, ...] = ()
     shifts: tuple[tuple[float, ...], ...] = ()
     failed: int = 0
     avoided: int = 0
@@ -120,7 +123,9 @@ class OutcomeExplanation:
         order = unsettled(distinct, self.names, said) if known else ""
         same = in_common(relevance, self.names, said) if known else ""
         rest = "".join(unexplained_in_words(own, ranked, said) for own in self.unexplained[place : place + 1])
-        return f"{start}, {features}.{same}{rest}{order} {noise}"
+        r2 = () if two else self.predictive_r2[place : place + 1]
+        little = "".join(predicted_in_words(own, distinct, said) for own in r2)
+        return f"{start}, {features}.{same}{rest}{order}{little} {noise}"
 
     def figure(self) -> Figure:
         """Horizontal bars of the relevance of each feature, one panel per outcome with lengthscales; at most thirty features.
@@ -161,5 +166,6 @@ def explain_outcomes(
         noise_repeated=tuple(noise.repeated for noise in noises),
         two_values=tuple(noise.two_values is not None for noise in noises),
         unexplained=tuple(outcome.unexplained for outcome in learned),
+        predictive_r2=tuple(outcome.predictive_r2 for outcome in learned),
         shifts=tuple(outcome.shifts for outcome in learned),
     )

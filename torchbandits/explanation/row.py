@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,7 +11,7 @@ import torch
 from torchbandits.checks import is_whole
 from torchbandits.errors import require
 from torchbandits.fitting.degeneracy import signal_variance
-from torchbandits.kernels import kernel_row
+from torchbandits.kernels import kernel_diagonal, kernel_row
 from torchbandits.policies.from_data import FromData
 from torchbandits.policies.repeats import share_of_noise
 from torchbandits.policies.state import TableState
@@ -79,6 +80,28 @@ class Row:
         points = posterior.statistics.points_of(self.place)
         effect, smooth = float(kernel.effect), float(signal_variance(smooth_part(kernel), points)) if len(points) > 1 else 0.0
         return effect / (effect + smooth) if effect > 0 else 0.0
+
+    @property
+    def predictive_r2(self) -> float:
+        r"""See `Explanation.predictive_r2`. Cost: O(u), from
+
+        .. math:: \bar y_i - \mu_{-i} = (\bar y_i - \mu_i) / (1 - n_i v_i / \lambda)
+
+        with the posterior variances v. Source: Rasmussen & Williams 2006, section 5.4.2, for averages of n rewards.
+        """
+        posterior, place, statistics = self.posterior, self.place, self.state.statistics
+        if posterior.sparse or self.distinct < 2:
+            return math.nan
+        told = statistics.pulled[place]
+        n, average = statistics.weights[place][told], (statistics.sums / statistics.weights)[place][told]
+        prior = kernel_diagonal(
+            kernel_row(posterior.kernel, posterior.batch_shape, place), posterior.statistics.points_of(place)
+        )
+        # 1 − nv/λ cancels for a point that no other informs: without it, its variance is at most the prior's.
+        kept = torch.maximum(1 - n * self.variance / posterior.regularization, self.variance / prior.clamp_min(1e-300))
+        wrong = ((average - self.mean) / kept.clamp_min(1e-300)).square().sum()
+        spread = (average - average.mean()).square().sum()
+        return float(1 - wrong / spread) if float(spread) > 0 else math.nan
 
 
 def checked_names(names: Sequence[str] | None, num_features: int) -> tuple[str, ...]:

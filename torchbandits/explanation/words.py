@@ -15,6 +15,9 @@ _SHOWN = 5  # features that are named
 # Number of distinct arms, and of those per name of features, below which the order of features often changes with more rewards.
 _SETTLED, _SETTLED_EACH = 24, 3
 _UNEXPLAINED = 0.25  # fraction of the variance between arms that is worth a sentence
+# Fraction of the variance that is predicted, below which campaigns found no better rows than random ones, and the number of
+# distinct arms from which it is known well enough.
+_LITTLE, _TOLD = 0.1, 16
 
 
 @dataclass(frozen=True)
@@ -90,6 +93,17 @@ def unexplained_in_words(unexplained: float, ranked: bool, said: Words) -> str:
         return ""
     between = f"{said.arm}s, by rank," if ranked else f"{said.arm}s"
     return f" About {unexplained:.0%} of the variance between {between} does not follow the {said.feature}s."
+
+
+def predicted_in_words(r2: float, distinct: int, said: Words) -> str:
+    """A sentence on features that predict little, after a space; an empty text if they predict more, or it is not known."""
+    if distinct < _TOLD or not r2 < _LITTLE:
+        return ""
+    share = f"only {r2:.0%}" if r2 >= 0.005 else "nothing"
+    return (
+        f" So far the {said.feature}s predict little: each {said.arm} predicted from the others, {share} of the variance "
+        f"between {said.arm}s is predicted, and {said.arm}s chosen at random may do as well."
+    )
 
 
 def shifts_in_words(shifts: Sequence[float], said: Words) -> str:

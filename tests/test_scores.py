@@ -151,6 +151,34 @@ def test_a_score_of_a_user_that_is_no_score_is_an_error(score, error, word, size
             bandit.ask()
 
 
+class Improves(Score):
+    """The probability of improvement of a user, who may forget `relative`."""
+
+    def __call__(self, mean, std, width, incumbent):
+        return torch.special.log_ndtr((mean - incumbent.unsqueeze(-1) - 0.05) / std)
+
+
+class ImprovesRelative(Improves):
+    relative = True
+
+
+@pytest.mark.parametrize("size", [1, 3])
+def test_an_incumbent_that_a_score_did_not_ask_for_is_no_number(size):
+    """It was the width, so that such a score ranked the arms by a meaningless level."""
+    with pytest.raises(tb.errors.NumericalError, match=r"score Improves is NaN .* must say relative = True"):
+        bandit_of(Improves(), size).ask()
+    assert bandit_of(ImprovesRelative(), size).ask().index.tolist() == bandit_of(LogPI(0.05), size).ask().index.tolist()
+
+
+def test_a_score_that_derives_from_one_that_is_never_called_is_refused():
+    class Lower(UCB):
+        def __call__(self, mean, std, width, incumbent):
+            return mean - width.unsqueeze(-1) * std
+
+    with pytest.raises(tb.errors.UnsupportedError, match="Lower derives from UCB"):
+        bandit_of(Lower(), 1)
+
+
 @pytest.mark.parametrize("size", [1, 3])
 def test_arms_on_offer_are_picked_though_every_score_is_minus_infinity(size):
     """As log EI by its formula, where EI underflows."""

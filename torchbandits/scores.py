@@ -20,9 +20,16 @@ from torchbandits.upstream import log_improvement
 
 
 class Score(ABC):
-    """An acquisition value, computed from the posterior marginals, which the policy maximises."""
+    """An acquisition value, computed from the posterior marginals, which the policy maximises.
 
-    # Whether the score is relative to a level that depends on the means of all arms, by default the highest mean.
+    A score of your own is a subclass with `__call__(mean, std, width, incumbent)`. It returns scores shaped like `mean` and
+    `std`, `batch_shape x n` for n arms, reward units; `width` and `incumbent` have one number per batch row, `batch_shape`.
+
+    Attributes:
+        relative: Whether the score reads the incumbent, the `reference` of the posterior means of all arms, by default the
+            highest of them. False by default: the incumbent is then NaN.
+    """
+
     relative: ClassVar[bool] = False
 
     def reference(self, means: Tensor) -> Tensor:
@@ -38,7 +45,8 @@ class Score(ABC):
             mean: Posterior mean, reward units.
             std: Posterior standard deviation, reward units, of the same shape.
             width: `batch_shape`, multiplies the standard deviation.
-            incumbent: `batch_shape`, the `reference` of the means of all arms; read only where `relative`.
+            incumbent: `batch_shape`, the `reference` of the means of all arms if the score is `relative`; it has no meaning for
+                other scores of the package, and is NaN for yours.
         """
 
 

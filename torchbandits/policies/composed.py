@@ -97,6 +97,9 @@ class Composed(Policy[TableState | BoxState]):
             given = getattr(self, name)
             require(isinstance(given, kind), f"{name} must be one of torchbandits.ingredients, got {given!r}.")
         base = base_of(self.score)
+        for own in (UCB, PosteriorDraw, MostProbable):
+            message = f"{type(base).__name__} derives from {own.__name__}, which policies compute without a call: use Score."
+            require(not isinstance(base, own) or type(base) is own, message, UnsupportedError)
         draws = isinstance(base, PosteriorDraw | MostProbable)
         message = (
             f"the rule {type(self.batch_rule).__name__} ends batches of upper confidence bounds, and the score is "

@@ -128,10 +128,20 @@ def incumbent(state: TableState | BoxState) -> Tensor:
     return torch.where(best > -torch.inf, best, prior)
 
 
+def no_incumbent(score: Score, width: Tensor) -> Tensor:
+    """The incumbent that a score is given if it is not relative, `batch_shape`: NaN for a class of the user, so that it
+    is noticed if it reads the incumbent all the same. The package's own classes do not read it, and save an operation."""
+    return torch.full_like(width, torch.nan) if _is_users(score) else width
+
+
+def _is_users(score: Score) -> bool:
+    return not type(score).__module__.startswith("torchbandits.")
+
+
 @without_gradients
 def scorer(state: TableState | BoxState, score: Score, width: Tensor, pending: Pending | None) -> Callable[[Tensor], Tensor]:
     """Differentiable score of arbitrary points, `batch_shape x n x d` to `batch_shape x n`, given the pending pulls."""
-    posterior, best = state.posterior, width
+    posterior, best = state.posterior, no_incumbent(score, width)
     if score.relative and isinstance(state, TableState):
         best = score.reference(only_entries(state.rows, marginals(state)[0]))
     elif score.relative:
@@ -225,23 +235,25 @@ class Picker:
     def _scores(self, mean: Tensor, std: Tensor, means: Tensor, slot: Tensor | None) -> Tensor:
         """The scores of the arms `slot` (all if None); `means` are those of all arms. For a draw, the upper bounds."""
         score = UCB() if isinstance(self._base, PosteriorDraw) else self._base
-        incumbent = score.reference(only_entries(self._table.rows, means)) if score.relative else self._width
-        values = score(mean, std, self._width, incumbent)
+        relative = score.relative
+        level = score.reference(only_entries(self._table.rows, means)) if relative else no_incumbent(score, self._width)
+        values = score(mean, std, self._width, level)
         # Those of the package are finite, and to look at them would wait for a device.
-        if not type(score).__module__.startswith("torchbandits."):
-            values = self._checked(values, mean, slot)
+        if _is_users(score):
+            values = self._checked(score, values, mean, slot)
         return self._priced(values, slot)
 
-    def _checked(self, values: Any, mean: Tensor, slot: Tensor | None) -> Tensor:
+    def _checked(self, score: Score, values: Any, mean: Tensor, slot: Tensor | None) -> Tensor:
         """The scores of a user's class; an error where no arm would be the best."""
-        name = type(self._base).__name__
+        name = type(score).__name__
         if not isinstance(values, Tensor) or values.shape != mean.shape or not values.is_floating_point():
             got = f"{tuple(values.shape)} of {values.dtype}" if isinstance(values, Tensor) else type(values).__name__
             raise ShapeError(f"the score {name} must give floating-point numbers of the shape {tuple(mean.shape)}, got {got}.")
         # −∞ stands for arms that are not on offer. Half of the least number leaves room for the tolerance of ties.
         values = values.clamp_min(torch.finfo(values.dtype).min / 2)
         if slot is None and not bool(torch.isfinite(self._table.rows.across.amax(values)).all()):
-            raise NumericalError(f"the score {name} is NaN or ∞ at some arms.")
+            hint = "" if score.relative else " If it reads the incumbent, its class must say relative = True."
+            raise NumericalError(f"the score {name} is NaN or ∞ at some arms.{hint}")
         return values
 
     def _priced(self, scores: Tensor, slot: Tensor | None) -> Tensor:

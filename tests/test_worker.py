@@ -17,6 +17,7 @@ from problems import COMMON, generator, rbf
 
 import torchbandits as tb
 from torchbandits import errors
+from torchbandits.journal.reading import Reading
 from torchbandits.testing.play import differences, everything
 
 pytestmark = pytest.mark.usefixtures("annotations_not_enforced")
@@ -88,6 +89,57 @@ def test_a_box_and_draws(tmp_path: Path):
     assert torch.equal(one.bandit.posterior(box).mean, other.bandit.posterior(box).mean)
     assert torch.equal(one.bandit.ask().points, other.bandit.ask().points)
     assert len({tuple(lease.points[0].tolist()) for lease in leases}) >= 3
+
+
+PAST = (torch.tensor([3, 17, 8]), [2.0, 1.0, 1.0], [0.9, -0.2, 0.4], [0.41, 0.04, 0.16])
+
+
+@pytest.mark.parametrize("name", ["gp_ucb", "batch_bkb", "thompson_sampling"])
+def test_history_is_learned_by_every_worker_once(name: str, tmp_path: Path):
+    """Rewards that were told to the bandit of a worker were lost at the next call: nothing else took them."""
+    case, path = Case(name, ""), tmp_path / "run.db"
+    first, alone = worker(path, case, observed=PAST, every=3), case.bandit()
+    alone.observe(*PAST)
+    lease, expected = first.ask(), alone.ask(more=1)
+    assert int(lease.index) == int(expected.index[-1])
+    again, joined = worker(path, case, observed=PAST), worker(path, case)
+    for number in range(5):
+        joined.tell(lease, reward(lease))
+        alone.tell(lease.index, torch.tensor([reward(lease)]).double())
+        lease, expected = (again, first)[number % 2].ask(), alone.ask(more=1)
+        assert int(lease.index) == int(expected.index[-1])
+    late = worker(path, case)
+    for one in (first, again, joined, late):
+        assert (one.told, int(one.bandit.pulls)) == (5, 9)
+    for other in (PAST[:3], (PAST[0], [3.0, 1.0, 1.0], *PAST[2:])):
+        with pytest.raises(errors.StateError, match=r"began with another history: leave out observed="):
+            worker(path, case, observed=other)
+    seen = Reading(path)
+    seen.update()
+    assert float(seen.observed[0]) == 4
+
+
+def test_history_belongs_to_the_beginning_of_a_store(tmp_path: Path):
+    worker(tmp_path / "run.db")
+    with pytest.raises(errors.StateError, match="began with no history"):
+        worker(tmp_path / "run.db", observed=PAST)
+    for wrong, error in (((PAST[0], [1.0]), errors.ArgumentError), ((PAST[0], [1.0], [1.0]), errors.ShapeError)):
+        with pytest.raises(error, match=r"observed|counts"):
+            worker(tmp_path / "other.db", observed=wrong)
+    assert not (tmp_path / "other.db").exists()
+
+
+def test_history_of_several_outcomes_and_of_other_points(tmp_path: Path):
+    models = {"speed": tb.gp_ucb(rbf(), **COMMON), "life": tb.gp_ucb(rbf(), **COMMON)}
+    policy, points = tb.outcomes.pareto(models), torch.rand(3, 2, dtype=torch.float64)
+    past = (points, torch.ones(3), torch.rand(3, 2, dtype=torch.float64))
+    one = tb.Worker(policy, PROBLEM.tensor, store=tmp_path / "run.db", observed=past)
+    one.tell(one.ask(), {"speed": 0.3, "life": 0.2})
+    alone = tb.OutcomeBandit(policy, PROBLEM.tensor)
+    alone.observe(*past)
+    alone.tell(one.bandit.counts[0].argmax().reshape(1), {"speed": [0.3], "life": [0.2]})
+    other = tb.Worker(policy, PROBLEM.tensor, store=tmp_path / "run.db")
+    assert torch.allclose(other.bandit.posterior(points).mean, alone.posterior(points).mean)
 
 
 def test_leases_expire_and_the_first_reward_counts(tmp_path: Path):

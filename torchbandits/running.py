@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from torchbandits.bandit import Bandit
-from torchbandits.checks import as_tensor, check_flag, check_function, check_whole, explains_keywords
+from torchbandits.checks import as_tensor, check_flag, check_function, check_observed, check_whole, explains_keywords
 from torchbandits.constraints import counts_of
 from torchbandits.environments.base import Environment
 from torchbandits.errors import EvaluationError, NonFiniteError, ShapeError, UnsupportedError, require
@@ -197,8 +197,7 @@ def _checked(
     listed = isinstance(callbacks, Iterable)
     given = tuple(callbacks) if listed else ()
     require(listed and all(map(callable, given)), f"callbacks must be a list of functions, got {callbacks!r}.")
-    good = observed is None or (isinstance(observed, Sequence) and len(observed) in (3, 4))
-    require(good, f"observed must be (points_or_index, counts, sums), as for Bandit.observe, got {type(observed).__name__}.")
+    check_observed(observed)
     return given
 
 

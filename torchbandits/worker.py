@@ -6,7 +6,7 @@ import os
 import secrets
 import socket
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -20,6 +20,7 @@ from torchbandits.checks import (
     as_path,
     as_tensor,
     check_noise_var,
+    check_observed,
     check_picks,
     check_rewards,
     check_state,
@@ -49,6 +50,8 @@ from torchbandits.policies.joint import Joint
 from torchbandits.sources import ArmSource
 from torchbandits.stopping import Decision, Rule
 from torchbandits.types import ArrayLike, Selection
+
+_HISTORY = ("points_or_index", "counts", "sums", "squares")
 
 
 @dataclass(frozen=True)
@@ -90,10 +93,13 @@ class Worker(Readable):
         bounds: A box instead of arms, as for `Bandit`.
         costs: As for `Bandit`.
         known: As for `OutcomeBandit`.
+        observed: History that all workers learn before the first pick, `(points_or_index, counts, sums)` or
+            `(points_or_index, counts, sums, squares)`, as `observe` of the bandit takes it. The worker that creates the file
+            writes it there; those that join may leave it out. It does not count as told.
         every: Number of events between saved states in the file, so that a new worker need not learn all events.
 
     Raises:
-        StateError: If the file belongs to another run.
+        StateError: If the file belongs to another run, or to one that began with another history.
         DataError: If the file is not a store of workers, or cannot be read or written.
         UnsupportedError: For several batch rows.
     """
@@ -111,6 +117,7 @@ class Worker(Readable):
         bounds: ArrayLike | None = None,
         costs: ArrayLike | None = None,
         known: Mapping[str, ArrayLike] | None = None,
+        observed: Sequence[ArrayLike] | None = None,
         every: int = 200,
     ) -> None:
         positive("lease", lease)
@@ -118,6 +125,7 @@ class Worker(Readable):
         if name is not None:
             check_text("name", name)
         path = as_path("store", store)
+        check_observed(observed)
         single = generator is None or isinstance(generator, torch.Generator)
         require(single, "workers share a run of one batch row: pass one torch.Generator, generator=.", UnsupportedError)
         generator = generator or torch.Generator().manual_seed(0)
@@ -127,13 +135,18 @@ class Worker(Readable):
         one = torch.Size([len(policy.outcomes)] if policy.outcomes else [])
         message = "workers share a run of one batch row: make a Bandit for several."
         require(bandit.batch_shape == one, message, UnsupportedError)
+        history = None
+        if observed is not None:
+            bandit.observe(*observed)
+            named = zip(_HISTORY, observed, strict=False)
+            history = {name: pack(as_tensor(name, values)) for name, values in named if values is not None}
         domain = as_tensor("bounds", bounds) if bounds is not None else bandit.arms
         described = describe_run(policy, domain, costs, bandit.loop.state.rows.known)
         self.lease, self._every = lease, every
         self.name = name or f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(2)}"
         self._store = SharedStore(path)
         self._fresh, self._bandit, self._stale = fresh, bandit, True
-        self._start = self._begun(self._store.begin(described, [pack(start)]))
+        self._start = self._begun(self._store.begin(described, [pack(start)], history))
         self._seen = self._saved = 0
         self._known: tuple[Any, ...] = ()
         self._catch_up()
@@ -337,8 +350,12 @@ class Worker(Readable):
             self._known = self._objects()
             return
         self._stale = True
-        if not self._learned_together(events):
-            for event in events:
+        # History is the first event of a run.
+        first = 1 if events[0][1] == "observe" else 0
+        for event in events[:first]:
+            self._repeat(event)
+        if not self._learned_together(events[first:]):
+            for event in events[first:]:
                 self._repeat(event)
         self._seen = events[-1][0]
         self._stale = False
@@ -375,6 +392,9 @@ class Worker(Readable):
         bandit, where = self._bandit, f"{self._store.path}, event {number}"
         loop = bandit.loop
         try:
+            if kind == "observe":
+                bandit.observe(*(held(content[name]).to(bandit.device) for name in _HISTORY if name in content))
+                return
             index = held(picked["index"]).to(bandit.device)
             # In a box, the pick may be a point that becomes its next arm.
             check_picks(index, loop.batch_shape, loop.total + (loop.state.box is not None), loop.device)
@@ -394,7 +414,8 @@ class Worker(Readable):
             else:
                 Bandit.forget(bandit, index)
         except NumericalError as error:
-            raise NumericalError(f"{where}: the reward of pick {pick} can't be learned: {error}") from error
+            what = f"the reward of pick {pick}" if pick else "the history"
+            raise NumericalError(f"{where}: {what} can't be learned: {error}") from error
         except (TorchBanditsError, KeyError, TypeError, ValueError, RuntimeError) as error:
             raise DataError(f"{where}: {kind!r} can't be repeated: {error}") from error
 

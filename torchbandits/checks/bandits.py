@@ -475,6 +475,12 @@ def check_column(name: str, value: Any, like: torch.Size, device: torch.device) 
     return column
 
 
+def check_observed(observed: Any) -> None:
+    """Refuse anything but the positional arguments of `Bandit.observe`, or None."""
+    good = observed is None or (isinstance(observed, Sequence) and len(observed) in (3, 4))
+    require(good, f"observed must be (points_or_index, counts, sums), as for Bandit.observe, got {type(observed).__name__}.")
+
+
 def check_history(
     points_or_index: Any,
     counts: Any,

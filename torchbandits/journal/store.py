@@ -22,10 +22,10 @@ from torchbandits.journal.fingerprint import difference
 from torchbandits.journal.format import from_bytes, to_bytes
 from torchbandits.journal.lines import now
 
-FORMAT = 1
+FORMAT = 2  # with history; a file without history has format 1, which earlier versions read
 MAGIC = b"SQLite format 3\0"
 _EVENTS = (
-    "SELECT events.number, kind, pick, events.content, picks.content FROM events JOIN picks ON pick = picks.number "
+    "SELECT events.number, kind, pick, events.content, picks.content FROM events LEFT JOIN picks ON pick = picks.number "
     "WHERE events.number > ? ORDER BY events.number"
 )
 _TABLES = """
@@ -95,30 +95,51 @@ class SharedStore:
         if hasattr(self, "_left_behind"):
             self._disconnect()
 
-    def begin(self, described: dict[str, str], generators: list[Any]) -> list[Any]:
+    def begin(self, described: dict[str, str], generators: list[Any], observed: dict[str, Any] | None = None) -> list[Any]:
         """Register the run, or join it, and return the states with which its generators began.
 
-        Raises:
-            StateError: If the file belongs to another run.
-        """
-        return self.transaction(lambda: self._begin(described, generators))
+        Args:
+            described: Description of the run.
+            generators: States of its generators.
+            observed: The history with which it begins, which is the first event; None for no history, or to join a run
+                whatever its history is.
 
-    def _begin(self, described: dict[str, str], generators: list[Any]) -> list[Any]:
+        Raises:
+            StateError: If the file belongs to another run, or the run began with another history.
+        """
+        return self.transaction(lambda: self._begin(described, generators, observed))
+
+    def _begin(self, described: dict[str, str], generators: list[Any], observed: dict[str, Any] | None) -> list[Any]:
         if not self._one("SELECT count(*) FROM sqlite_master WHERE name = 'run'")[0]:
             some = self._one("SELECT count(*) FROM sqlite_master")[0]
             require(not some, f"{self.path} is a database of another program: choose another path.", DataError)
             for statement in _TABLES.split(";\n"):
                 self._run(statement)
             self.id = secrets.token_hex(8)
-            row = (FORMAT, self.id, json.dumps(described), json.dumps(generators))
-            self._run("INSERT INTO run VALUES (?, ?, ?, ?)", row)
+            form = 1 if observed is None else FORMAT
+            self._run("INSERT INTO run VALUES (?, ?, ?, ?)", (form, self.id, json.dumps(described), json.dumps(generators)))
+            if observed is not None:
+                self.note("observe", 0, observed)
             return generators
         self.id, known, began = _run_row(self._one("SELECT * FROM run"), self.path)
         if other := difference(known, described):
             raise StateError(
                 f"{self.path} belongs to another run: {other}. Join with the policy, arms and costs that it began with."
             )
+        if observed is not None:
+            self._check_history(observed)
         return began
+
+    def _check_history(self, observed: dict[str, Any]) -> None:
+        """Refuse another history than that with which the run began."""
+        row = self._one("SELECT content FROM events WHERE kind = 'observe'")
+        first = {} if row is None else json.loads(row[0])
+        same = {name: value for name, value in first.items() if name != "at"} == observed
+        message = (
+            f"{self.path} began with {'no history' if row is None else 'another history'}: leave out observed= to join this "
+            "run, or begin another store."
+        )
+        require(same, message, StateError)
 
     def transaction(self, work: Callable[[], T]) -> T:
         """Call `work` in one transaction, which is committed as a whole or rolled back, and return its result.
@@ -332,7 +353,8 @@ class SharedStore:
         self._run("INSERT INTO events (kind, pick, content) VALUES (?, ?, ?)", (kind, pick, text))
 
     def events(self, after: int) -> list[Event]:
-        """Events after a number, oldest first: number, kind, number of the pick, its result, and the record of the pick."""
+        """Events after a number, oldest first: number, kind, number of the pick (0 for history), its result, and the record of
+        the pick."""
         with self._reading():
             return _parsed(self._run(_EVENTS, (after,)))
 
@@ -383,7 +405,7 @@ def read_store(path: Path, after: int) -> tuple[str, dict[str, str], list[Event]
 
 
 def _parsed(rows: Iterable[tuple[int, str, int, str, str]]) -> list[Event]:
-    return [(number, kind, pick, json.loads(content), json.loads(picked)) for number, kind, pick, content, picked in rows]
+    return [(number, kind, pick, json.loads(text), json.loads(picked or "{}")) for number, kind, pick, text, picked in rows]
 
 
 def _run_row(row: tuple[Any, ...] | None, path: Path) -> tuple[str, dict[str, str], list[Any]]:
@@ -396,7 +418,7 @@ def _run_row(row: tuple[Any, ...] | None, path: Path) -> tuple[str, dict[str, st
     if row is None or len(row) != 4:
         raise DataError(torn)
     form, name, described, began = row
-    require(form == FORMAT, f"{path} has format {form}, this version reads {FORMAT}.", DataError)
+    require(form in (1, FORMAT), f"{path} has format {form}, this version reads 1 to {FORMAT}.", DataError)
     try:
         known, states = json.loads(described), json.loads(began)
     except (TypeError, ValueError, RecursionError) as error:

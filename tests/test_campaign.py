@@ -322,6 +322,19 @@ def test_repeats_count_failures_do_not_and_history_is_welcome():
     assert str(told).startswith("3 measurements and 1 failed evaluation told. 1 measurement had not been asked for")
 
 
+def test_a_table_that_is_told_twice_counts_twice_and_says_so():
+    """As when a cell of a notebook runs twice. Rows that were selected again are no copies."""
+    c = campaign()
+    results = measured(c.ask(3))
+    again = "3 rows had been told before (same id, same value) and count again. If they are no new measurements, take back"
+    assert "told before" not in str(c.tell(results))
+    assert again in str(c.tell(results))
+    assert int(c.bandit.pulls) == 6
+    assert "and count again" not in str(c.tell(results, again=True)) + str(c.tell(results, again=False))
+    c.plan(results["id"].tolist()[:2])
+    assert "told before" not in str(c.tell(results[:2]))
+
+
 def test_values_in_the_table_are_history_told_once(tmp_path: Path):
     table = frame()
     table["yield"] = yields(table).where(table.index < 5)

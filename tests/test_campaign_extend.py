@@ -287,6 +287,30 @@ def test_an_interrupted_extension_leaves_the_campaign_as_it_was(tmp_path: Path, 
         begun(path)
 
 
+@pytest.mark.parametrize("several", [False, True])
+def test_past_experiments_that_are_no_candidates(several: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """The message says how; their results count once, and they are not selected."""
+    c = outcomes(OLD) if several else campaign(OLD)
+    past = pd.concat([OLD[:2], NEW[:3].assign(id=["old1", "old2", "old3"])], ignore_index=True)
+    past["yield"] = yields(past)
+    for rows in (past, past[2:]):
+        with pytest.raises(ArgumentError, match=r"no candidates are added with all columns by extend\(\), .* exclude\(\)"):
+            c.tell(rows[["id", "yield"]])
+    assert c.extend(past) == 3
+    c.exclude(["old1", "old2", "old3"])
+    assert c.results()["id"].tolist() == past["id"].tolist()
+    assert not set(c.ask(12)["id"]) & set(past["id"][2:])
+    past.to_csv(tmp_path / "past.csv", index=False)
+    assert "5 rows had been told before" in str(c.tell(tmp_path / "past.csv"))
+    if several:
+        return
+    monkeypatch.chdir(tmp_path)
+    OLD.to_csv("candidates.csv", index=False)
+    CliRunner().invoke(app, ["campaign", "new", "candidates.csv", "--objective", "yield"])
+    said = CliRunner().invoke(app, ["campaign", "extend", "past.csv"]).stdout
+    assert said == "past.csv: 3 rows added, and 5 values told. The campaign has 43 rows now.\n"
+
+
 @pytest.mark.exhaustive
 def test_on_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)

@@ -10,10 +10,11 @@ import torch
 from contract import PROBLEM, Case, every_policy, proceed, rewards_of
 from problems import COMMON, OFF_SCALE, generator, rbf
 from test_campaign import campaign, frame, measured, yields
-from test_campaign_cli import refused, run
+from test_campaign_cli import RUNNER, refused, run
 from test_campaign_exclude import outcomes, told
 
 import torchbandits as tb
+from torchbandits.cli import app
 from torchbandits.errors import ArgumentError, ArmIndexError, ShapeError, StateError, UnsupportedError
 from torchbandits.testing.play import differences, everything
 
@@ -259,6 +260,9 @@ def test_rows_are_planned_by_a_command(tmp_path: Path, monkeypatch: pytest.Monke
         assert lines[0].endswith(",yield")
         assert [line.split(",")[0] for line in lines[1:]] == ["007", "030", "007"]
     assert [line.split(",")[0] for line in run("ask", "-n", "4").splitlines()[1:4]] == ["007", "030", "007"]
+    few, every = (RUNNER.invoke(app, ["campaign", "ask", "-n", number]).stderr for number in ("2", "4"))
+    assert few == "4 rows are pending, and the first 2 were written: -n 4 writes all.\n", "planned rows may be among the others"
+    assert every == ""
     assert "4 rows: plate.csv" in run("plan", "030", "--output", "plate.csv")
     text = (tmp_path / "plate.csv").read_text().splitlines()
     (tmp_path / "plate.csv").write_text("\n".join([text[0], *(line + "1.5" for line in text[1:])]))

@@ -359,7 +359,7 @@ class Campaign(Readable):
         one that they allow, and with `constraints.Total` the one of the smallest value.
 
         Args:
-            n: Number of rows, open rows included.
+            n: Number of rows, open rows included. Of more than n open rows, the first n are returned.
             more: Whether `n` counts only new rows, which are added to the open ones. All open rows are returned, earlier ones
                 first. Each call adds rows.
             where: A further condition on new rows, for example those that can be evaluated at present: a comparison; a
@@ -571,6 +571,8 @@ class Campaign(Readable):
         results, rows, said = self._read(measured, noise_var, block)
         values, lost = results.values, np.all(np.isnan(results.values), axis=1)
         count, opened = not results.file if again is None else again, self._arms.awaited(rows)
+        if count and again is None:
+            said += notes.repeated(self._records.new(rows.tolist(), values, opened)[~lost])
         new = ~np.isnan(values) | lost[:, None] if count else self._records.new(rows.tolist(), values, opened)
         some = np.any(new, axis=1)
         known = len(rows) - int(some.sum())

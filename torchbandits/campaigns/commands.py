@@ -215,6 +215,10 @@ def ask(
         within += [Total(*parse_total(text)) for text in total or ()]
         plate = campaign.ask(n, more=more, where=where, repeats=repeats, within=within)
         write_plate(plate, campaign, output, folder)
+        waiting = len(campaign.open)
+        if waiting > len(plate):
+            said = f"{waiting:,} rows are pending, and the first {len(plate):,} were written: -n {waiting} writes all."
+            typer.echo(said, err=True)
 
 
 @campaign_app.command(context_settings=_DASHES)
@@ -410,8 +414,11 @@ def extend(
 ) -> None:
     """Add candidates to the campaign, which keeps its results and pending rows."""
     with opened(folder, device) as campaign:
-        added = campaign.extend(candidates)
-        say(f"{candidates}: {count(added, 'row')} added. The campaign has {count(campaign.bandit.loop.num_arms, 'row')} now.")
+        before = int(campaign.bandit.pulls.sum())
+        added, told = campaign.extend(candidates), int(campaign.bandit.pulls.sum()) - before
+        history = f", and {count(told, 'value')} told" if told else ""
+        rows = count(campaign.bandit.loop.num_arms, "row")
+        say(f"{candidates}: {count(added, 'row')} added{history}. The campaign has {rows} now.")
 
 
 @campaign_app.command(context_settings=_DASHES)

@@ -73,6 +73,22 @@ def copied(rows: NDArray[np.int64], values: NDArray[np.float64], new: NDArray[np
     return [f"{count(number, 'result')} {has} the id and the {what} of another one in the file, and {counts}."]
 
 
+def repeated(new: NDArray[np.bool_]) -> list[str]:
+    """A sentence if results of a table, which count in any case, would not count in a file: they were told before.
+
+    Args:
+        new: Whether each of those with a value would count in a file, `n x k`.
+    """
+    number = int((~np.any(new, axis=1)).sum())
+    if not number:
+        return []
+    counts, they = ("counts", "it is no new measurement") if number == 1 else ("count", "they are no new measurements")
+    return [
+        f"{count(number, 'row')} had been told before (same id, same value) and {counts} again. If {they}, take back "
+        "what was told twice (Campaign.correct), and tell tables with again=False."
+    ]
+
+
 def changed(
     records: Records,
     rows: NDArray[np.int64],

@@ -249,6 +249,12 @@ def _more(count: int) -> str:
     return f" and {count - MOST_NAMED:,} more" if count > MOST_NAMED else ""
 
 
+_NO_CANDIDATES = (
+    " Past experiments that are no candidates are added with all columns by extend(), which tells their results too, and taken "
+    "out of selection by exclude() (torchbandits campaign extend, exclude)."
+)
+
+
 def check_known(results: Results, found: dict[str, int], ids: Ids, known_as: str) -> None:
     """Raise `ArgumentError` for ids that are not among the candidates, naming them with their rows."""
     unknown = [i for i, text in enumerate(results.ids) if text not in found]
@@ -269,11 +275,13 @@ def check_known(results: Results, found: dict[str, int], ids: Ids, known_as: str
             "column of the ids as text before the ids are put in. Nothing was told."
         )
     alike = ids.alike(results.ids[unknown[0]]) if unknown else None
-    meant = "" if alike is None else f" Does {results.ids[unknown[0]]!r} mean {alike!r}? Write the id as the candidates do."
+    meant = _NO_CANDIDATES
+    if alike is not None:
+        meant = f" Does {results.ids[unknown[0]]!r} mean {alike!r}? Write the id as the candidates do."
     if alike is None and len(unknown) == len(results):
         raise ArgumentError(
             f"none of the {len(results):,} ids of {results.name} (such as {results.ids[0]!r}) is an id of {known_as}: these "
-            "are results of another campaign, or another column holds the ids. Nothing was told."
+            f"are results of another campaign, or another column holds the ids. Nothing was told.{_NO_CANDIDATES}"
         )
     said = ", ".join(f"{results.ids[i]!r} ({results.rows[i]})" for i in unknown[:MOST_NAMED])
     message = f"{results.name} has ids that are not among the candidates: {said}{_more(len(unknown))}. Nothing was told.{meant}"

@@ -11,10 +11,12 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from botorch.acquisition import UpperConfidenceBound
 from problems import COMMON, Problem, generator, rbf
 
 import torchbandits as tb
 from torchbandits import errors
+from torchbandits.botorch import BanditModel, optimize_arms
 from torchbandits.checks import as_tensor
 
 pytestmark = pytest.mark.usefixtures("annotations_not_enforced")
@@ -172,11 +174,23 @@ def test_bandits_and_runs_explain_keywords_that_they_do_not_take():
         (lambda: tb.Bandit(policy, ARMS, contexts=ARMS), "contexts", "tb.ContextualBandit"),
         (lambda: tb.Bandit(policy, ARMS, known={}), "known", "tb.OutcomeBandit"),
         (lambda: tb.Worker(policy, ARMS, store="run.db", seed=0), "seed", "generator=torch.Generator"),
+        (lambda: tb.Campaign(pd.DataFrame({"a": [1.0]}), "y", at_least={"z": 1.0}), "at_least", "tb.OutcomeCampaign"),
+        (lambda: optimize_arms(None, q=3, choices=ARMS), "choices", "argument arms"),
+        (lambda: optimize_arms(None, ARMS, 3, X_avoid=ARMS[:2]), "X_avoid", "available="),
         (lambda: tb.gp_ucb(rbf(), noise_sd=2.0), "noise_sd", "Did you mean 'noise_std'"),
     ):
         with pytest.raises(errors.KeywordError, match=f"takes no argument '{word}': .*{instead}"):
             call()
     assert not bandit.ask(limit=0).index.numel()
+
+
+@pytest.mark.usefixtures("annotations_not_enforced")
+def test_arguments_in_the_order_of_botorch_are_explained():
+    model = BanditModel(ARMS[:9], torch.as_tensor(PROBLEM.f)[:9].unsqueeze(-1))
+    acquisition = UpperConfidenceBound(model, 4.0)
+    with pytest.raises(errors.ArgumentError, match=r"optimize_arms\(acq_function, arms, q\)"):
+        optimize_arms(acquisition, 3, ARMS)
+    assert len(optimize_arms(acquisition, ARMS, 1)[2]) == 1
 
 
 def test_a_keyword_with_another_name_here_is_not_explained_by_what_others_take():

@@ -14,13 +14,14 @@ from torch import Tensor
 
 from torchbandits.arms import TIE, best_arm
 from torchbandits.botorch.acquisition import PolicyAcquisition
-from torchbandits.checks import check_arms, check_available, check_flag, check_whole
+from torchbandits.checks import check_arms, check_available, check_flag, check_whole, explains_keywords, is_whole
 from torchbandits.errors import NonFiniteError, ShapeError, UnsupportedError, require
 from torchbandits.upstream import baseline_without_pending
 
 _LEADERS = 64  # arms that are refreshed at once, doubled whenever they do not suffice
 
 
+@explains_keywords
 @torch.no_grad()
 def optimize_arms(
     acq_function: AcquisitionFunction,
@@ -54,12 +55,13 @@ def optimize_arms(
 
     Raises:
         ShapeError: If arms or mask have the wrong shape.
-        ArgumentError: If fewer arms are on offer than must be picked.
+        ArgumentError: If fewer arms are on offer than must be picked, or `q` comes before the arms.
         NonFiniteError: If the acquisition function is NaN at an arm.
         UnsupportedError: For one-shot functions; BoTorch's own if q > 1 and the function takes no pending points.
 
     Cost: one evaluation per arm; the same for each further pick, or a few dozen evaluations for a `PolicyAcquisition`.
     """
+    require(not is_whole(arms), "q comes after the candidates here: optimize_arms(acq_function, arms, q).")
     arms = check_arms(arms)
     known = isinstance(acq_function, AcquisitionFunction)
     require(known, f"acq_function must be a BoTorch AcquisitionFunction, got {type(acq_function).__name__}.")

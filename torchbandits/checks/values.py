@@ -39,6 +39,13 @@ _ELSEWHERE = {
         "draws them from a box."
     ),
     **dict.fromkeys(("context", "contexts"), "contexts are those of tb.ContextualBandit(policy, arms, contexts)."),
+    **dict.fromkeys(
+        ("at_least", "at_most", "objectives"),
+        "several outcomes and limits are those of tb.OutcomeCampaign(table, objectives, at_least={…}), or of the policies in "
+        "tb.outcomes for a tb.OutcomeBandit.",
+    ),
+    "choices": "the candidates are the argument arms.",
+    **dict.fromkeys(("X_avoid", "inequality_constraints"), "a mask takes arms off offer: available=, True for those on offer."),
     "known": "outcomes that are known for all arms are those of tb.OutcomeBandit(policy, arms, known=…).",
     "beta": "give the number that multiplies the posterior standard deviation: width=widths.Constant(math.sqrt(beta)).",
 }

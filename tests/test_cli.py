@@ -20,8 +20,9 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 import torchbandits as tb
+from torchbandits import experiments
 from torchbandits.cli import app
-from torchbandits.errors import ArgumentError, ConfigError, DiagnosticWarning
+from torchbandits.errors import ArgumentError, ConfigError, DataError, DiagnosticWarning
 from torchbandits.experiments.config import build_environment, build_policy, parse_config
 from torchbandits.experiments.judging import digits
 from torchbandits.experiments.records import Record, load_records
@@ -97,7 +98,7 @@ def test_run_writes_records_table_and_figures_and_plot_draws_them_again(tmp_path
     assert str(out) in result.output.replace("\n", "")
     names = {path.name for path in out.iterdir()}
     assert {"config.yaml", "table.csv", "table.md", "regret_ratio.png", "mean_regret.png", "simple_regret.png"} <= names
-    assert {"time.png", "batch_size.png", "dictionary_size.png"} <= names
+    assert {"regret.png", "time.png", "batch_size.png", "dictionary_size.png"} <= names
     table = pd.read_csv(out / "table.csv")
     assert table["policy"].tolist() == ["uniform", "GP-UCB", "BBKB"]
     records = sorted((out / "records").glob("*/*/pulls.parquet"))
@@ -108,6 +109,18 @@ def test_run_writes_records_table_and_figures_and_plot_draws_them_again(tmp_path
     again = RUNNER.invoke(app, ["plot", str(out / "records")])
     assert again.exit_code == 0, again.output
     assert (out / "time.png").stat().st_size > 5_000
+
+
+def test_figures_are_drawn_into_a_new_folder(tmp_path: Path) -> None:
+    """As documented for histories of one's own; the folder had to exist."""
+    runs = {name: [tb.run(policy, tb.environments.sin_cos(num_arms=30), 5)] for name, policy in (("uniform", tb.uniform()),)}
+    config = experiments.ExperimentConfig(environment="mine", policies=list(runs), horizon=5)
+    records = [experiments.Record(0, "uniform", 0, one) for one in runs["uniform"]]
+    drawn = experiments.draw_figures(config, records, tmp_path / "new" / "figures")
+    assert "regret.png" in {path.name for path in drawn}
+    (tmp_path / "file").touch()
+    with pytest.raises(DataError, match="can't be made"):
+        experiments.draw_figures(config, records, tmp_path / "file" / "figures")
 
 
 def test_a_narrow_terminal_shows_numbers_and_labels_whole() -> None:

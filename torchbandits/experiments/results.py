@@ -26,7 +26,7 @@ from rich.table import Table as RichTable
 
 from torchbandits.checks import as_path
 from torchbandits.display import count
-from torchbandits.errors import nearest, require
+from torchbandits.errors import DataError, nearest, require
 from torchbandits.experiments.config import BASELINE, ExperimentConfig
 from torchbandits.experiments.judging import digits
 from torchbandits.experiments.measures import (
@@ -53,7 +53,7 @@ MOST_LINES = 5
 """Largest number of labels in a panel."""
 ENOUGH_FOR_BAND = 10
 """Number of repetitions from which on an interval is shaded."""
-FIGURES = ("mean_regret", "simple_regret", "seconds", "batch_size", "dictionary_size")
+FIGURES = ("regret", "mean_regret", "simple_regret", "seconds", "batch_size", "dictionary_size")
 FILENAMES = {"seconds": "time.png"}
 HEADERS = (
     "policy",
@@ -310,24 +310,29 @@ def _interval(low: float, high: float, form: Callable[[float], str]) -> str:
 
 
 def draw_figures(config: ExperimentConfig, records: Sequence[Record], folder: Path) -> list[Path]:
-    """Draw regret ratio, mean and simple regret, time, batch size and dictionary size (model order) against t, one PNG each.
+    """Draw regret ratio, cumulative, mean and simple regret, time, batch size and dictionary size (model order) against t, one
+    PNG each.
 
     If the configuration asks for a headline, its picture is drawn instead.
 
     Args:
         config: Source of the order of the policies and of the title.
         records: At least one.
-        folder: Must exist; existing figures are replaced.
+        folder: Made if it does not exist; existing figures are replaced.
 
     Returns:
         The files written.
 
     Raises:
-        DataError: If a file can't be written.
+        DataError: If the folder can't be made, or a file can't be written.
     """
     check_config(config)
     check_records(records)
     folder = as_path("folder", folder)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise DataError(f"the folder {folder} can't be made: {error}.") from error
     if config.headline and headline(config, records):
         path = folder / "headline.png"
         write_atomically(path, partial(draw_headline(config, records).savefig, dpi=150))
@@ -337,7 +342,7 @@ def draw_figures(config: ExperimentConfig, records: Sequence[Record], folder: Pa
     paths = []
     drawn = ["regret_ratio", *FIGURES] if baseline else [*FIGURES]
     if not regret_is_known(records):
-        drawn = ["best_reward", *FIGURES[2:]]
+        drawn = ["best_reward", *(name for name in FIGURES if not name.endswith("regret"))]
     for name in drawn:
         figure = draw_labels(config.name, labels, records, known[name])
         path = folder / FILENAMES.get(name, f"{name}.png")

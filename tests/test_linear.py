@@ -12,12 +12,13 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from problems import generator, whole
+from problems import OFF_SCALE, generator, whole
 from tolerances import VARIANCE, assert_close
 
 import torchbandits as tb
 from torchbandits import errors
-from torchbandits.embeddings import GaussianProjection, Identity, linear_kernel
+from torchbandits.batching import FixedSize
+from torchbandits.embeddings import FeatureMap, FiniteEmbedding, GaussianProjection, Identity, linear_kernel
 from torchbandits.linalg import LowRankPrecision
 from torchbandits.memory import FrequentDirections
 from torchbandits.policies import Composed
@@ -169,6 +170,58 @@ def test_tells_of_many_arms_and_history_enter_the_sketch_arm_by_arm(m: int):
     tell(bandit, problem, [3, 4])
     dense.tell([3, 4], problem.rewards(int(bandit.pulls) - 2, [3, 4]))
     assert_same_posterior(bandit, dense, problem)
+
+
+class Products(FiniteEmbedding):
+    """Features of a user: the products of two features."""
+
+    def __init__(self, factors: torch.Tensor) -> None:
+        super().__init__()
+        self.register_buffer("factors", factors)
+
+    @property
+    def num_features(self) -> int:
+        return self.factors.shape[-1]
+
+    def __call__(self, points: torch.Tensor) -> torch.Tensor:
+        left, right = torch.combinations(torch.arange(points.shape[-1]), with_replacement=True).T
+        return (points.double()[..., left] * points.double()[..., right] * self.factors).mT
+
+
+@dataclass(frozen=True)
+class Quadratic(FeatureMap):
+    def build(self, kernel: Any, arms: Any, generators: Any, batch_shape: torch.Size) -> Products:
+        factors = [torch.rand(6, generator=g, dtype=torch.float64) for g in generators]
+        return Products(torch.stack(factors).reshape(*batch_shape, 1, 6))
+
+
+@OFF_SCALE
+@pytest.mark.parametrize("rows", [1, 3])
+def test_features_of_a_user_are_those_of_transformed_arms(rows: int):
+    """Picks and posterior are those of a linear model of the features, also after a saved state was loaded."""
+    arms = torch.rand(40, 3, generator=generator(0), dtype=torch.float64) - 0.5
+    given = {"noise_std": 0.1, "confidence": tb.widths.Constant(2.0), "regularization": 0.01, "batch_rule": FixedSize(size=2)}
+    mine = Composed(linear_kernel(), **given, features=Quadratic())
+
+    def begun(policy: Composed = mine, own: torch.Tensor = arms) -> tb.Bandit:
+        seeds = [generator(row) for row in range(rows)]
+        return tb.Bandit(policy, own, generator=seeds[0] if rows == 1 else seeds)
+
+    bandit = begun()
+    shape = () if rows == 1 else (rows,)
+    lifted = Quadratic().build(None, arms, [generator(row) for row in range(rows)], torch.Size(shape))(arms).mT
+    lifted = lifted.reshape(*shape, 40, 6)
+    twin = begun(Composed(linear_kernel(), **given, features=Identity()), lifted)
+    for step in range(8):
+        picks, expected = bandit.ask(), twin.ask()
+        assert torch.equal(picks.index, expected.index)
+        rewards = picks.points.square().sum(dim=-1)
+        bandit.tell(picks, rewards)
+        twin.tell(expected, rewards)
+        assert_close(bandit.posterior(arms).variance, twin.posterior(lifted).variance, VARIANCE[torch.float64])
+        if step == 4:
+            saved, bandit = bandit.state_dict(), begun()
+            bandit.load_state_dict(saved)
 
 
 @pytest.mark.parametrize("make", [tb.lin_ucb, lambda **o: tb.soful(sketch_size=2, **o)], ids=["lin_ucb", "soful"])

@@ -15,7 +15,7 @@ from torchbandits.batching import (
     RandomizedBeliever,
     Repeat,
 )
-from torchbandits.embeddings import FeatureMap, GaussianProjection, Identity, QuadratureFourier, RandomFourier
+from torchbandits.embeddings import FeatureMap, FiniteEmbedding, GaussianProjection, Identity, QuadratureFourier, RandomFourier
 from torchbandits.memory import EntropyThreshold, FrequentDirections, KeepAll, LeverageSampling, Memory
 from torchbandits.policies.composed import Composed
 from torchbandits.policies.from_data import FromData, Priors
@@ -30,6 +30,7 @@ __all__ = [
     "EntropyThreshold",
     "ExactRatio",
     "FeatureMap",
+    "FiniteEmbedding",
     "FixedSize",
     "FrequentDirections",
     "FromData",

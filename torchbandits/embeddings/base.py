@@ -19,9 +19,9 @@ class Embedding(ABC):
     def __call__(self, points: Points) -> Tensor:
         """Features, `batch_shape x m x n` for points `batch_shape x n x d`: one column per point."""
 
-    @abstractmethod
     def diagonal(self, points: Points) -> Tensor:
-        """k(x, x), `batch_shape x n`."""
+        """k(x, x), `batch_shape x n`: |z(x)|², for features without a residual."""
+        return self(points).square().sum(dim=-2)
 
     @abstractmethod
     def residual_covariance(self, left: Points, right: Points, z_left: Tensor, z_right: Tensor) -> Tensor:
@@ -29,8 +29,12 @@ class Embedding(ABC):
 
 
 class FiniteEmbedding(Embedding, nn.Module, ABC):
-    """Fixed features that replace the kernel, whatever was pulled: k(x, x') = z(x)ᵀz(x'). Their buffers are part of the saved
-    state and follow `.to()`."""
+    """Fixed features that replace the kernel, whatever was pulled: k(x, x') = z(x)ᵀz(x').
+
+    Features of your own are a subclass with the number m of features, `num_features`, and `__call__`, which gives the features
+    of points `batch_shape x n x d` as `batch_shape x m x n`, float64, one column per point. Register their tensors as buffers,
+    which are part of the saved state and follow `.to()`. A `FeatureMap` builds them.
+    """
 
     @property
     @abstractmethod
@@ -57,13 +61,20 @@ class FiniteEmbedding(Embedding, nn.Module, ABC):
 
 
 class FeatureMap(ABC):
-    """Recipe for the features of a kernel. Immutable, because it is part of a policy."""
+    """Recipe for the features of a kernel: its method `build(kernel, arms, generators, batch_shape)` returns them. Immutable,
+    because it is part of a policy."""
 
     @abstractmethod
     def build(
         self, kernel: gpytorch.kernels.Kernel, arms: Arms, generators: Sequence[torch.Generator], batch_shape: torch.Size
     ) -> FiniteEmbedding:
         """Build the embedding for a kernel on arms, with random numbers from one generator per batch row.
+
+        Args:
+            kernel: The kernel of the policy.
+            arms: `A x d` or `batch_shape x A x d`.
+            generators: CPU generators, one per batch row.
+            batch_shape: Leading dimensions.
 
         Raises:
             UnsupportedError: If the kernel has no such features.

@@ -41,10 +41,6 @@ class Linear(FiniteEmbedding):
         x = points.double().mT
         return x if self.projection is None else self.projection.mT @ x
 
-    def diagonal(self, points: Points) -> Tensor:
-        """|z(x)|², `batch_shape x n`."""
-        return self(points).square().sum(dim=-2)
-
 
 @dataclass(frozen=True)
 class Identity(FeatureMap):

@@ -184,6 +184,30 @@ def test_bandits_and_runs_explain_keywords_that_they_do_not_take():
     assert not bandit.ask(limit=0).index.numel()
 
 
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: tb.gp_ucb(rbf(), **COMMON),
+        lambda: tb.bkb(rbf(), **COMMON),
+        lambda: tb.pi_gp_ucb(rbf(), nu=2.5, horizon=40, **COMMON),
+        tb.auto,
+    ],
+    ids=["gp_ucb", "bkb", "pi_gp_ucb", "auto"],
+)
+def test_predictions_take_an_array(make: Any):
+    """Arms may be an array, and so may the points of a posterior: an array of floats was said to be no floating-point one."""
+    bandit = tb.Bandit(make(), ARMS)
+    bandit.tell(torch.arange(9), torch.as_tensor(PROBLEM.f)[:9])
+    points = ARMS[3:8]
+    expected = bandit.posterior(points)
+    for given in (points.numpy(), points.tolist(), pd.DataFrame(points.numpy())):
+        found = bandit.posterior(given)
+        assert torch.equal(found.mean, expected.mean)
+        assert torch.equal(found.variance, expected.variance)
+    with pytest.raises(errors.ShapeError, match="points must be floating point"):
+        bandit.posterior(np.zeros((3, 2), dtype=np.int64))
+
+
 @pytest.mark.usefixtures("annotations_not_enforced")
 def test_arguments_in_the_order_of_botorch_are_explained():
     model = BanditModel(ARMS[:9], torch.as_tensor(PROBLEM.f)[:9].unsqueeze(-1))

@@ -777,6 +777,7 @@ def test_mistakes_are_named_and_nothing_is_learned(tmp_path: Path):
         (lambda: campaign(policy=tb.uniform()), "policy must be one of torchbandits.outcomes"),
         (lambda: campaign(policy=other), "its outcomes are cost, yield, and those of the campaign are yield, cost, toxicity"),
         (lambda: campaign(at_most={"id": 1.0}), "limit: column 'id' is the id already"),
+        (lambda: campaign(at_most={"temp": 90.0}, cost="temp"), r"is the limit already. A limit on it is .* candidates="),
         (lambda: campaign(frame().assign(Toxicty=np.nan)), "is it that one"),
         (lambda: c.tell({"id": ["000"], "yeld": [1.0]}), "has no column 'yield' for what was measured"),
         (lambda: c.tell({"id": ["000"], "cost": ["a"]}), "column 'cost', contains a value that is not a finite number"),

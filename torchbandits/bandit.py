@@ -499,8 +499,8 @@ class Bandit(Readable):
 
     @property
     def posterior(self) -> GaussianProcess | PartitionedProcess:
-        """The posterior, callable on any points. It returns `Marginals(mean, variance)` in reward units; pending picks reduce
-        variances and leave means unchanged."""
+        """The posterior, callable on any points, `batch_shape x n x d` (a tensor or an array). It returns `Marginals(mean,
+        variance)`, tensors in reward units; pending picks reduce variances and leave means unchanged."""
         return self.loop.process
 
     def _shown(self) -> Shown:

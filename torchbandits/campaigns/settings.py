@@ -362,6 +362,8 @@ def _roles(columns: Sequence[tuple[str, str | None]]) -> dict[str, str]:
     for role, column in columns:
         if column is not None:
             taken = roles.get(column)
-            require(taken is None, f"{role}: column {column!r} is the {taken} already.")
+            condition = f' A limit on it is a condition: candidates="`{column}` <= …" (--candidates).'
+            said = condition if {role, taken} == {"cost", "limit"} else ""
+            require(taken is None, f"{role}: column {column!r} is the {taken} already.{said}")
             roles[column] = role
     return roles

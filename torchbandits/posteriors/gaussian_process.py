@@ -27,7 +27,7 @@ from torchbandits.posteriors.units import Units
 from torchbandits.random_effects import RandomEffectKernel
 from torchbandits.threads import MANY_PRODUCTS, threads
 from torchbandits.transfers import to_device
-from torchbandits.types import Marginals, PerPoint, PickMask, Picks, Points, Rect
+from torchbandits.types import ArrayLike, Marginals, PerPoint, PickMask, Picks, Points, Rect
 
 
 class GaussianProcess(Buffered):
@@ -256,7 +256,7 @@ class GaussianProcess(Buffered):
 
     # ------------------------------------------------------------------ predictions
 
-    def forward(self, points: Points) -> Marginals:
+    def forward(self, points: ArrayLike) -> Marginals:
         """Posterior mean and variance of f at any points.
 
         Args:
@@ -267,7 +267,7 @@ class GaussianProcess(Buffered):
 
         Cost: O(n m (m + d)) time, O(n m) memory per batch row.
         """
-        marginals = self.marginals(points, self.hallucinated(self.pending_points, self.pending))
+        marginals = self.marginals(self.statistics.given(points), self.hallucinated(self.pending_points, self.pending))
         return marginals if self.units is None else self.units.marginals(marginals)
 
     def hallucinated(self, points: Points, counts: PerPoint, *, frozen: bool | Tensor = False) -> Pending | None:

@@ -32,7 +32,7 @@ from torchbandits.posteriors.domain import Domain
 from torchbandits.posteriors.grouping import chunks, lines_of, sum_by
 from torchbandits.posteriors.regression import Conditioning
 from torchbandits.posteriors.statistics import Statistics
-from torchbandits.types import Marginals, PerPoint, Picks, Points
+from torchbandits.types import ArrayLike, Marginals, PerPoint, Picks, Points
 
 
 class PartitionedProcess(Buffered):
@@ -231,7 +231,7 @@ class PartitionedProcess(Buffered):
             places = places.gather(-1, torch.where(places >= 0, each, torch.inf).argmin(dim=-1, keepdim=True))
         return places.squeeze(-1)
 
-    def forward(self, points: Points) -> Marginals:
+    def forward(self, points: ArrayLike) -> Marginals:
         """Posterior mean and variance of f at points of the box, each in the containing cell of smallest variance.
 
         Args:
@@ -246,10 +246,11 @@ class PartitionedProcess(Buffered):
 
         Cost: O(n P (P + d)), P the largest number of pulled arms in a cell.
         """
+        x = self.statistics.given(points)
         mean, leverage = marginals_around(
-            self.domain, self.cells, self.regularization, self._checked(points), self.pending_points, self.pending
+            self.domain, self.cells, self.regularization, self._checked(x), self.pending_points, self.pending
         )
-        return Marginals(mean.to(points.dtype), (self.regularization * leverage).to(points.dtype))
+        return Marginals(mean.to(x.dtype), (self.regularization * leverage).to(x.dtype))
 
     def leverage(self, points: Points) -> Tensor:
         """Variance / λ at points of the box given the observed rewards, `batch_shape x n`; pending pulls are ignored."""

@@ -14,7 +14,7 @@ from torchbandits.checks import as_tensor
 from torchbandits.display import kind
 from torchbandits.errors import NonFiniteError, ShapeError, require
 from torchbandits.transfers import to_device
-from torchbandits.types import PickMask, Picks, Points
+from torchbandits.types import ArrayLike, PickMask, Picks, Points
 
 
 def aggregate(index: Picks, mask: PickMask, *values: Tensor) -> tuple[Tensor, ...]:
@@ -159,6 +159,10 @@ class Statistics(Buffered):
     def pulls(self) -> Tensor:
         """Total weight of each batch row, `batch_shape`."""
         return self.weights.sum(dim=-1)
+
+    def given(self, points: ArrayLike) -> Tensor:
+        """Points that a user gives, which may be an array, as a tensor."""
+        return points if isinstance(points, Tensor) else as_tensor("points", points, device=self.points.device)
 
     def checked(self, points: Any) -> Tensor:
         """Finite floating-point points with the features of these statistics, `batch_shape x n x d`, as float64."""

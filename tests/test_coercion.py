@@ -18,6 +18,7 @@ import torchbandits as tb
 from torchbandits import errors
 from torchbandits.botorch import BanditModel, optimize_arms
 from torchbandits.checks import as_tensor
+from torchbandits.ingredients import ExactRatio, FixedSize, Global, GlobalThenLocal, Local, Product, RandomizedBeliever, Repeat
 
 pytestmark = pytest.mark.usefixtures("annotations_not_enforced")
 
@@ -206,6 +207,16 @@ def test_predictions_take_an_array(make: Any):
         assert torch.equal(found.variance, expected.variance)
     with pytest.raises(errors.ShapeError, match="points must be floating point"):
         bandit.posterior(np.zeros((3, 2), dtype=np.int64))
+
+
+def test_the_number_of_a_batch_rule_is_its_own_and_not_a_cap():
+    """`FixedSize(4)` was one pick at a time with a cap of four."""
+    assert [rule(4) for rule in (FixedSize, RandomizedBeliever)] == [FixedSize(size=4), RandomizedBeliever(size=4)]
+    for rule in (Global, Product, Local, GlobalThenLocal, ExactRatio, Repeat):
+        assert rule(3.5) == rule(ratio_threshold=3.5)
+        assert rule(3.5, max_batch_size=8).max_batch_size == 8
+        with pytest.raises(TypeError):
+            rule(3.5, 8)
 
 
 @pytest.mark.usefixtures("annotations_not_enforced")

@@ -195,6 +195,39 @@ class Quadratic(FeatureMap):
         return Products(torch.stack(factors).reshape(*batch_shape, 1, 6))
 
 
+class Rows(Products):
+    def __call__(self, points: torch.Tensor) -> torch.Tensor:
+        return super().__call__(points).mT
+
+
+@dataclass(frozen=True)
+class Made(FeatureMap):
+    make: Any
+
+    def build(self, kernel: Any, arms: Any, generators: Any, batch_shape: torch.Size) -> Any:
+        return self.make()
+
+
+@pytest.mark.usefixtures("annotations_not_enforced")
+@pytest.mark.parametrize(
+    ("made", "error", "said"),
+    [
+        (lambda: None, errors.ArgumentError, "Made must return a FiniteEmbedding, got NoneType"),
+        (lambda: Rows(torch.ones(1, 6).double()), errors.ShapeError, r"batch_shape x 6 x 1, got \(1, 6\)"),
+        (lambda: Products(torch.ones(1, 6).double()).float(), None, ""),
+    ],
+)
+def test_features_of_a_user_that_are_none_are_refused(made: Any, error: Any, said: str):
+    """Without features the kernel itself was used."""
+    arms = torch.rand(9, 3, generator=generator(0), dtype=torch.float64)
+    policy = Composed(linear_kernel(), 0.1, tb.widths.Constant(2.0), 0.01, features=Made(made))
+    if error is None:
+        tb.Bandit(policy, arms)
+        return
+    with pytest.raises(error, match=said):
+        tb.Bandit(policy, arms)
+
+
 @OFF_SCALE
 @pytest.mark.parametrize("rows", [1, 3])
 def test_features_of_a_user_are_those_of_transformed_arms(rows: int):

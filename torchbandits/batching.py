@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -45,8 +45,9 @@ class Meter:
 class BatchRule(ABC):
     """A rule that ends a batch. `max_batch_size` and `max_pulls` (of one arm in a batch) are caps that always hold."""
 
-    max_batch_size: int | None = None
-    max_pulls: int | None = None
+    # By name only, so that the number of `FixedSize(4)` or `Global(3)` is that of the rule.
+    max_batch_size: int | None = field(default=None, kw_only=True)
+    max_pulls: int | None = field(default=None, kw_only=True)
 
     @property
     def freezes(self) -> bool:
@@ -169,7 +170,7 @@ class Repeat(_Threshold):
     Source: Calandriello et al. 2022, Alg. 1.
     """
 
-    max_batch_size: int | None = 10_000
+    max_batch_size: int | None = field(default=10_000, kw_only=True)
 
     def __post_init__(self) -> None:
         require(self.max_batch_size is not None, "an arm without variance would be pulled forever: give max_batch_size.")

@@ -24,7 +24,7 @@ from torchbandits.checks import (
     check_whole,
     non_negative,
 )
-from torchbandits.embeddings import FeatureMap, Spectrum
+from torchbandits.embeddings import FeatureMap, FiniteEmbedding, Spectrum
 from torchbandits.errors import ShapeError, UnsupportedError, require
 from torchbandits.fitting import advice_of_schedule, fit_kernel_
 from torchbandits.gradients import without_gradients
@@ -219,6 +219,7 @@ class Composed(Policy[TableState | BoxState]):
         if self.features is not None:
             assert isinstance(arms, Tensor)
             finite = self.features.build(self.kernel, arms, generators, batch_shape)
+            _check_features(type(self.features).__name__, finite, arms)
         return GaussianProcess(
             kernel,
             self.regularization,
@@ -526,6 +527,17 @@ class Composed(Policy[TableState | BoxState]):
         if (units := state.posterior.units) is not None:
             largest, lower = units.to_rewards(torch.stack([largest, lower], dim=-1)).unbind(dim=-1)
         return largest, lower
+
+
+def _check_features(name: str, finite: Any, arms: Tensor) -> None:
+    """Refuse what a user's `FeatureMap` builds if it is no embedding, or its features have another shape or type."""
+    known = isinstance(finite, FiniteEmbedding)
+    require(known, f"build of the features {name} must return a FiniteEmbedding, got {type(finite).__name__}.")
+    z, size = finite(arms[..., :1, :]), finite.num_features
+    got = f"{tuple(z.shape)} of {z.dtype}" if isinstance(z, Tensor) else type(z).__name__
+    fits = isinstance(z, Tensor) and z.dtype == torch.float64 and z.shape[-2:] == (size, 1)
+    message = f"the features {name} of one point must be float64 numbers of the shape batch_shape x {size} x 1, got {got}."
+    require(fits, message, ShapeError)
 
 
 def _first(arms: ArmSet) -> Tensor:

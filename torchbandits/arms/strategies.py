@@ -19,6 +19,7 @@ from torchbandits.embeddings import Nystrom
 from torchbandits.kernels import Stationary
 from torchbandits.linalg import LowRankPrecision, Precision
 from torchbandits.posteriors import AtPoints, GaussianProcess
+from torchbandits.posteriors.exact import ExactFactors
 from torchbandits.posteriors.factors import Behind, Factors, FactorsInOne, SmallFactors
 from torchbandits.posteriors.growth import Growth
 from torchbandits.sources.packed import PackedArms
@@ -303,7 +304,7 @@ class _Since:
     """
 
     def __init__(self, fit: Factors) -> None:
-        self.known: Factors | SmallFactors | FactorsInOne | Behind | None = fit
+        self.known: Factors | SmallFactors | FactorsInOne | Behind | ExactFactors | None = fit
         self._precision, self.used = fit.regression.precision, 0
         self.solved: Tensor | None = None
         self._block = fit.regression.coefficients.new_empty(*fit.regression.coefficients.shape[:-2], 0, fit.features.shape[-2])

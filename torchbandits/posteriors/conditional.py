@@ -10,6 +10,7 @@ from torch import Tensor
 from torchbandits.errors import NumericalError, UnsupportedError, require
 from torchbandits.linalg import Precision, cholesky
 from torchbandits.posteriors.effects import Effects
+from torchbandits.posteriors.exact import with_noise
 from torchbandits.posteriors.extension import Extension, rounding
 from torchbandits.posteriors.gaussian_process import GaussianProcess
 from torchbandits.posteriors.regression import Conditioning
@@ -318,10 +319,8 @@ def _exact(process: GaussianProcess) -> tuple[Seen, Tensor, None, Tensor, Tensor
     statistics, lam = process.statistics, process.regularization
     n, live = statistics.weights, statistics.weights > 0
     seen = Seen(process.kernel, statistics.points)
-    # Points without pulls get an identity row and column, which leaves the others unchanged.
-    noise = torch.where(live, lam / n, 1.0)
-    inside = live.unsqueeze(-1) & live.unsqueeze(-2)
-    factor, good = cholesky(torch.where(inside, seen.matrix(), 0.0) + torch.diag_embed(noise))
+    A, noise = with_noise(seen.matrix(), n, lam, 1.0)
+    factor, good = cholesky(A)
     require(
         good is None,
         "the kernel matrix plus noise is not positive definite in float64: use a larger noise_std (or train_Yvar), or a "

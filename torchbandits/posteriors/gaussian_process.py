@@ -15,9 +15,10 @@ from torch import Tensor, nn
 
 from torchbandits.buffered import Buffered, take_sizes_
 from torchbandits.embeddings import FiniteEmbedding
-from torchbandits.kernels import shaped_like
+from torchbandits.kernels import kernel_matrix, shaped_like
 from torchbandits.linalg import uneven
 from torchbandits.posteriors.effects import Effects
+from torchbandits.posteriors.exact import ExactFactors
 from torchbandits.posteriors.factors import Behind, Factors, FactorsInOne, SmallFactors, SweepFactors
 from torchbandits.posteriors.growth import Growth
 from torchbandits.posteriors.pending import Pending
@@ -91,7 +92,7 @@ class GaussianProcess(Buffered):
         self.drawn = torch.zeros(batch_shape, dtype=torch.int64)
         # Whether rewards were told with their own noise variances, which are relative to the noise of the policy.
         self.weighted = False
-        self._fit: Factors | SmallFactors | FactorsInOne | Behind | None = None
+        self._fit: Factors | SmallFactors | FactorsInOne | Behind | ExactFactors | None = None
         self._known_rows: tuple[Tensor, Tensor, Tensor] | None = None
         # The rows that `dictionary_rows` returned last, and their copy on the host.
         self._host_rows: tuple[Tensor, Tensor] | None = None
@@ -116,7 +117,7 @@ class GaussianProcess(Buffered):
         rows = self.statistics.append_(points, new)
         if self.sparse:
             self.dictionary = nn.functional.pad(self.dictionary, (0, self.statistics.size - self.dictionary.shape[-1]))
-        if self.sparse and self.effects is not None:
+        if isinstance(self._fit, ExactFactors) or (self.sparse and self.effects is not None):
             self._fit = None
         elif self._fit is not None and not isinstance(self._fit, Behind):
             self._fit = self.fit().grown(points, new, rows, self.sparse)
@@ -132,8 +133,8 @@ class GaussianProcess(Buffered):
             behind = self._fit.with_pulls(rows, counts, sums)
             self.__dict__["_fit"] = None if uneven(self.statistics.weights_on_host) else behind
             return self
-        if self.sparse and self.effects is not None:
-            # A further pull changes the weight of those before it.
+        if isinstance(self._fit, ExactFactors) or (self.sparse and self.effects is not None):
+            # These take no updates; and with effects a further pull changes the weight of those before it.
             self._fit = None
         fit = None if self._fit is None else self.fit()
         if self.sketch is not None and self.finite is not None:
@@ -394,7 +395,7 @@ class GaussianProcess(Buffered):
         return fit
 
     @property
-    def known_factors(self) -> Factors | SmallFactors | FactorsInOne | Behind | None:
+    def known_factors(self) -> Factors | SmallFactors | FactorsInOne | Behind | ExactFactors | None:
         """The factors in their present form, `Behind` while pulls are not yet added to them; None if they are not computed."""
         return self._fit
 
@@ -402,7 +403,7 @@ class GaussianProcess(Buffered):
         """`fit`, in the form in which it was computed."""
         if isinstance(self._fit, Behind):
             self._fit = self._fit.caught_up(self.statistics, self.targets_of)
-        if self._fit is None:
+        if self._fit is None or isinstance(self._fit, ExactFactors):
             told = self.embedded_statistics
             own = (self.regularization, told, self.targets_of(told.weights, told.sums))
             rows = self.dictionary_rows()
@@ -419,9 +420,30 @@ class GaussianProcess(Buffered):
         return self._fit
 
     def sweep_factors(self, gram: Callable[[Tensor], Tensor] | None = None) -> SweepFactors:
-        """Factors of a sweep over many points; `gram` as for `fit`. Cost O(u m² + m³)."""
+        """Factors of a sweep over many points; `gram` as for `fit`. Cost O(u m² + m³), and O(u³) for an exact posterior, whose
+        factors for other purposes are not computed."""
+        exact = self._exact_factors(gram) if self.finite is None and not self.sparse else None
+        if exact is not None and exact.good is None:
+            return SweepFactors(*self.dictionary_rows(), exact.N, exact.a, lower=False)
         fit = self._factorised(gram)
-        return fit.sweep(self.embedded_statistics.weights) if isinstance(fit, Factors) else fit.sweep()
+        found = fit.sweep(self.embedded_statistics.weights) if isinstance(fit, Factors) else fit.sweep()
+        if exact is None or exact.good is None:
+            return found
+        # The factorisation of one batch row does not depend on whether that of another failed.
+        good = exact.good[..., None, None]
+        return found._replace(N=torch.where(good, exact.N, found.N), a=torch.where(good, exact.a, found.a), joined=None)
+
+    def _exact_factors(self, gram: Callable[[Tensor], Tensor] | None) -> ExactFactors:
+        """The factors of an exact posterior, which are kept if they are `good` and no others are."""
+        if isinstance(self._fit, ExactFactors):
+            return self._fit
+        told, n = self.statistics, self.statistics.weights
+        K_uu = kernel_matrix(self.kernel, told.points, told.points) if gram is None else gram(self.dictionary_rows()[0])
+        with threads(many=n.numel() * n.shape[-1] ** 2 >= MANY_PRODUCTS):
+            exact = ExactFactors.of(K_uu.double(), n, self.targets(), self.regularization)
+        if exact.good is None and self._fit is None:
+            self.__dict__["_fit"] = exact
+        return exact
 
     def leverage(self, points: Points) -> Tensor:
         """Variance / λ at any points given the observed rewards, `batch_shape x n`; pending pulls are ignored."""
@@ -439,6 +461,8 @@ class GaussianProcess(Buffered):
     @property
     def log_det(self) -> Tensor:
         """log det(V/λ), `batch_shape`: twice the information gained by the observed rewards."""
+        if isinstance(self._fit, ExactFactors):
+            return self._fit.log_det
         fit = self.fit()
         precision = fit.regression.precision
         log_det = precision.log_det - precision.size * math.log(self.regularization)
@@ -458,7 +482,7 @@ class GaussianProcess(Buffered):
         kernel: gpytorch.kernels.Kernel,
         regularization: float,
         flags: tuple[bool, bool, Tensor],
-        fit: Factors | SmallFactors | FactorsInOne | Behind | None,
+        fit: Factors | SmallFactors | FactorsInOne | Behind | ExactFactors | None,
     ) -> None:
         self.kernel, self.regularization, self._fit = kernel, regularization, fit
         self.sparse, self.weighted, self.drawn = flags

@@ -25,7 +25,7 @@ from torchbandits.fitting.blocks import _MEAN, _Model
 from torchbandits.ingredients import Priors
 from torchbandits.posteriors.averages import Averages
 from torchbandits.posteriors.blocks import unshifted
-from torchbandits.posteriors.evidence import log_evidence
+from torchbandits.posteriors.evidence import Shared, Workspace, log_evidence
 
 ARMS = torch.rand(200, 2, dtype=torch.float64, generator=generator(3))
 TRUTH = torch.sin(4 * ARMS[:, 0]) + ARMS[:, 1]
@@ -91,12 +91,45 @@ def test_the_evidence_is_that_of_all_rewards_with_a_shared_covariance():
     z = np.random.default_rng(2).normal(size=len(each))
     means = np.array([z[each == i].mean() for i in range(len(n))])
     scatter = np.array([((z[each == i] - means[i]) ** 2).sum() for i in range(len(n))])
-    shared = 0.6 * ((block[:, None] == block[None]) & (block >= 0)) + _MEAN
+    same = ((block[:, None] == block[None]) & (block >= 0)).astype(float)
+    shared = 0.6 * same + _MEAN
     smooth = oracles.matern(2.5, np.array([0.3, 0.7]))(x, x)
     expected = stats.multivariate_normal.logpdf(z, cov=(smooth + shared)[np.ix_(each, each)] + 0.2 * np.eye(len(each)))
     own = Averages(*(torch.from_numpy(v) for v in (x, n, means, scatter)))
-    found = log_evidence(model.kernel, own, torch.tensor(0.2, dtype=torch.float64), shared=torch.from_numpy(shared))
+    noise, between = torch.tensor([0.2, 0.6], dtype=torch.float64)
+    found = log_evidence(model.kernel, own, noise, shared=Shared(torch.from_numpy(same), between, _MEAN))
     assert float(found) == pytest.approx(expected, rel=1e-9)
+
+
+def test_the_evidence_has_its_derivative_in_the_variance_of_shifts():
+    model, x, n, y, block = cells()
+    same = torch.from_numpy(((block[:, None] == block[None]) & (block >= 0)).astype(float))
+    own = Averages(*(torch.from_numpy(v) for v in (x, n, y, np.zeros_like(y))))
+    noise, between = torch.tensor([0.2, 0.6], dtype=torch.float64).requires_grad_(True).unbind()
+    memory = Workspace(*torch.full((6, len(y), len(y)), torch.nan, dtype=torch.float64))
+    found = log_evidence(model.kernel, own, noise, shared=Shared(same, between, _MEAN), memory=memory)
+    smooth = torch.from_numpy(oracles.matern(2.5, np.array([0.3, 0.7]))(x, x))
+    covariance = smooth + between * same + _MEAN + torch.diag(noise / own.weights)
+    dense = torch.distributions.MultivariateNormal(torch.zeros_like(own.residuals), covariance).log_prob(own.residuals)
+    expected = torch.autograd.grad(dense + own.within(noise), (noise, between))
+    torch.testing.assert_close(torch.autograd.grad(found, (noise, between)), expected, rtol=1e-8, atol=1e-8)
+
+
+def test_fits_take_the_memory_of_their_evaluations_once(monkeypatch: pytest.MonkeyPatch):
+    """Memory that is given back after each of seventy evaluations is taken from the system page by page."""
+    taken, like = list[int](), Workspace.like
+
+    def counted(residuals: torch.Tensor) -> Workspace:
+        taken.append(len(residuals))
+        return like(residuals)
+
+    monkeypatch.setattr(Workspace, "like", staticmethod(counted))
+    bandit, index = tb.Bandit(tb.auto(), ARMS), torch.arange(60)
+    bandit.tell(index, TRUTH[index])
+    assert taken == [60]
+    bandit.tell(index + 60, TRUTH[index + 60] + 1, block="of another day")
+    # A fit of the shifts, and one of the kernel.
+    assert taken == [60, 120, 120]
 
 
 def test_a_step_that_rounds_a_scale_to_0_is_a_bad_one_and_no_error():
@@ -106,7 +139,8 @@ def test_a_step_that_rounds_a_scale_to_0_is_a_bad_one_and_no_error():
         reached = model.fit()
         assert math.isfinite(reached)
         model.kernel.raw_outputscale.fill_(-800.0)
-        assert model._log_posterior(model.cells, model.block) == -torch.inf
+        memory = Workspace.like(model.cells.residuals)
+        assert model._log_posterior(model.cells, model._same(model.block), memory) == -torch.inf
         for parameter in model.kernel.parameters():
             parameter.requires_grad_(True)
         assert model.fit() == -torch.inf

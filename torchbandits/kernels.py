@@ -231,18 +231,18 @@ class Stationary:
     def _zero(self) -> Tensor:
         return self.lengthscale.new_zeros(())
 
-    def decay_(self, argument: Tensor) -> Tensor:
-        """k/s from `sign` · r². The argument is overwritten."""
-        return _exp_(argument) if self.nu is None else self.decay_at_(_sqrt_(argument.clamp_min_(0)))
+    def decay_(self, argument: Tensor, spare: Tensor | None = None) -> Tensor:
+        """k/s from `sign` · r². The argument is overwritten, and so is `spare` of its shape, if it is given."""
+        return _exp_(argument) if self.nu is None else self.decay_at_(_sqrt_(argument.clamp_min_(0)), spare)
 
-    def decay_at_(self, r: Tensor) -> Tensor:
-        """k/s from r, which is overwritten."""
+    def decay_at_(self, r: Tensor, spare: Tensor | None = None) -> Tensor:
+        """k/s from r, which is overwritten, and so is `spare` of its shape, if it is given."""
         if self.nu is None:
             # In one operation.
             return _exp_(torch.addcmul(self._zero, r, r, value=-0.5, out=r))
         if self.nu == 0.5:
             return _exp_(r.neg_())
-        decay = _exp_(-r)
+        decay = _exp_(torch.neg(r, out=spare))
         if self.nu == 2.5:
             torch.addcmul(r, r, r, value=1 / 3, out=r)
         return torch.addcmul(decay, decay, r, out=r)
@@ -291,14 +291,16 @@ class Stationary:
             K[same] += effect.expand(K.shape[:-2])[same[:-2]] if effect.dim() else effect
         return K
 
-    def slope(self, decay: Tensor, squared: Tensor) -> Tensor:
-        """The derivative of k/s with respect to r² for a smooth kernel, from k/s and r²."""
+    def slope(self, decay: Tensor, squared: Tensor, out: Tensor, spare: Tensor) -> Tensor:
+        """The derivative of k/s with respect to r² for a smooth kernel, from k/s and r², written to `out`; `spare` is
+        overwritten, too."""
         if self.nu is None:
-            return -0.5 * decay
-        r = _sqrt_(squared.clone())
+            return torch.mul(decay, -0.5, out=out)
+        r = _sqrt_(spare.copy_(squared))
         if self.nu == 1.5:
-            return decay.div(r.add_(1)).mul_(-0.5)
-        return decay.mul(1 + r).div_(r.add_(squared, alpha=1 / 3).add_(1)).mul_(-1 / 6)
+            return torch.div(decay, r.add_(1), out=out).mul_(-0.5)
+        torch.addcmul(decay, decay, r, out=out)
+        return out.div_(r.add_(squared, alpha=1 / 3).add_(1)).mul_(-1 / 6)
 
     def between(self, left: Points, right: Points) -> Tensor:
         """k by differences, `batch_shape x n x n'`. Cost O(n n' d)."""

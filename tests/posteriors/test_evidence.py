@@ -13,7 +13,7 @@ from problems import KERNELS, kernel_pair
 
 from torchbandits.errors import NumericalError
 from torchbandits.posteriors.averages import Averages, plausible, pooled_noise
-from torchbandits.posteriors.evidence import collapsed_evidence, greedy_dictionary, log_evidence
+from torchbandits.posteriors.evidence import Workspace, collapsed_evidence, greedy_dictionary, log_evidence
 from torchbandits.random_effects import with_effect
 
 NOISE = 0.01
@@ -171,6 +171,21 @@ def test_singular_kernels_give_numbers_or_say_that_they_failed(twins: float, noi
         if noise == 1e-4:
             exact = log_evidence(kernel, averages, noise)
             assert exact.item() == pytest.approx(dense_log_evidence(data.gram(kernel), data.y, noise), rel=1e-6)
+
+
+@pytest.mark.parametrize("name", ["rbf", "matern32", "ard"])
+def test_evaluations_in_the_memory_of_others_are_the_same(name: str):
+    averages, noise = Data(5).averages(), torch.tensor(0.02, dtype=torch.float64)
+    memory = Workspace(*torch.full((6, 25, 25), torch.nan, dtype=torch.float64))
+    for scale in (0.5, 2.0):
+        found = []
+        for own in (None, memory):
+            kernel = MAKERS[name]()
+            base = getattr(kernel, "base_kernel", kernel)
+            base.lengthscale = scale * base.lengthscale.detach()
+            value = log_evidence(kernel, averages, noise, memory=own)
+            found.append((value, *torch.autograd.grad(value, list(kernel.parameters()), allow_unused=True)))
+        torch.testing.assert_close(found[1], found[0], rtol=1e-13, atol=1e-13)
 
 
 def test_weights_need_not_be_whole():

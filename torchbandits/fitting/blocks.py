@@ -21,7 +21,7 @@ from torchbandits.kernels import kernel_matrix, kernel_row
 from torchbandits.linalg import cholesky
 from torchbandits.posteriors import GaussianProcess
 from torchbandits.posteriors.averages import FEWEST, Averages
-from torchbandits.posteriors.evidence import log_evidence
+from torchbandits.posteriors.evidence import Shared, Workspace, log_evidence
 from torchbandits.posteriors.two_values import two_values
 from torchbandits.tanimoto import tanimoto_scale
 from torchbandits.types import PerPoint, Points
@@ -140,7 +140,7 @@ class _Model:
         kept = torch.linspace(0, len(self.block) - 1, min(_MOST, len(self.block)), dtype=torch.float64).round().long()
         own, c = kept.to(self.block.device), self.cells
         some = Averages(c.points[own], c.weights[own], c.residuals[own], c.scatter[own])
-        block = self.block[own]
+        same, memory = self._same(self.block[own]), Workspace.like(some.residuals)
         free = {name: p for name, p in self.kernel.named_parameters() if p.requires_grad}
         free |= {"noise": self.log_noise.requires_grad_(), "between": self.log_between.requires_grad_()}
 
@@ -149,7 +149,7 @@ class _Model:
         def closure() -> tuple[Tensor, Sequence[Tensor]]:
             nonlocal best
             with torch.enable_grad():
-                worse = -self._log_posterior(some, block)
+                worse = -self._log_posterior(some, same, memory)
                 good = bool(worse.isfinite())
                 slopes = torch.autograd.grad(worse, list(free.values())) if good else ()
             if not good or not all(bool(slope.isfinite().all()) for slope in slopes):
@@ -161,29 +161,30 @@ class _Model:
         minimize(closure, free, {"noise": math.log(self.least_noise), "between": -12.0}, {}, _ITERATIONS)
         for name, parameter in free.items():
             parameter.requires_grad_(False).copy_(best[1][name])
-        return float(self._log_posterior(some, block) + 0.5 * self._deviation(self.log_between, _PRIOR).square())
+        return float(self._log_posterior(some, same, memory) + 0.5 * self._deviation(self.log_between, _PRIOR).square())
 
     def shifts(self) -> Tensor:
         """The posterior mean of the shift of each cell, `c`."""
         x = self.cells.points
-        own = self._between(self.block)
+        own = self.log_between.exp() * self._same(self.block)
         covariance = kernel_matrix(self.kernel, x, x) + own + _MEAN + torch.diag(self.log_noise.exp() / self.cells.weights)
         factor, good = cholesky(covariance)
         if good is not None and not bool(good):
             return torch.full_like(self.block, torch.nan)
         return own @ torch.cholesky_solve(self.cells.residuals.unsqueeze(-1), factor).squeeze(-1)
 
-    def _between(self, block: Tensor) -> Tensor:
-        """The covariance of the shifts, `c x c`: τ² for two rewards of the same block."""
-        return self.log_between.exp() * ((block.unsqueeze(-1) == block) & (block >= 0))
+    @staticmethod
+    def _same(block: Tensor) -> Tensor:
+        """1 for two cells of the same block, `c x c`, and 0 for others. The covariance of the shifts is τ² times that."""
+        return ((block.unsqueeze(-1) == block) & (block >= 0)).double()
 
     @staticmethod
     def _deviation(log: Tensor, prior: tuple[float, float]) -> Tensor:
         return (log - prior[0]) / prior[1]
 
-    def _log_posterior(self, cells: Averages, block: Tensor) -> Tensor:
-        noise = self.log_noise.exp()
-        value = log_evidence(self.kernel, cells, noise, shared=self._between(block) + _MEAN)
+    def _log_posterior(self, cells: Averages, same: Tensor, memory: Workspace) -> Tensor:
+        noise, shared = self.log_noise.exp(), Shared(same, self.log_between.exp(), _MEAN)
+        value = log_evidence(self.kernel, cells, noise, shared=shared, memory=memory)
         # The density of the noise, as in fits without blocks, and that of the logarithm of τ².
         for log, pair in ((self.log_noise, self.noise), (self.log_between, _PRIOR)):
             value = value - 0.5 * self._deviation(log, pair).square()

@@ -13,7 +13,13 @@ from torch import Tensor
 from torchbandits.fitting.degeneracy import LEAST_CREDIBLE, WeakPriors, credibility, degeneracy, lengthscales
 from torchbandits.kernels import Stationary, kernel_diagonal
 from torchbandits.posteriors.averages import Averages, nearest_distance, pooled_noise
-from torchbandits.posteriors.evidence import StationaryEvidence, collapsed_evidence, greedy_dictionary, log_evidence
+from torchbandits.posteriors.evidence import (
+    StationaryEvidence,
+    Workspace,
+    collapsed_evidence,
+    greedy_dictionary,
+    log_evidence,
+)
 from torchbandits.types import Picks
 
 # Number of starts of the highest evidence from which the ascent begins.
@@ -70,10 +76,13 @@ class Climb:
         if misfit:
             self._parameters[_MISFIT] = self._log_misfit
         self._priors = priors_of(kernel)
+        # For one evaluation of the exact evidence after the other.
+        self._memory: Workspace | None = None
 
     def run(self, max_exact: int, dictionary_size: int, restarts: Sequence[float], max_iterations: int) -> None:
         """Compare the starts, ascend from the best and keep the highest; repeat under weak priors if it is degenerate."""
         size = None if len(self.averages.weights) <= max_exact else dictionary_size
+        self._memory = Workspace.like(self.averages.residuals) if size is None else None
         origin = self._values()
         top = self._search(origin, size, restarts, max_iterations)
         self._restore(top)
@@ -93,6 +102,7 @@ class Climb:
             self.noise_variance = self._noise_now
         elif not self.accepted:
             self._restore(origin)
+        self._memory = None
 
     @property
     def _noise_now(self) -> float:
@@ -155,7 +165,7 @@ class Climb:
         """Log evidence plus log priors. The kernel's priors are added as in GPyTorch's ExactMarginalLogLikelihood."""
         noise, misfit = self._log_noise.exp(), self._log_misfit.exp()
         if dictionary is None:
-            value = log_evidence(self.kernel, self.averages, noise, misfit)
+            value = log_evidence(self.kernel, self.averages, noise, misfit, memory=self._memory)
         else:
             value, jitter = collapsed_evidence(self.kernel, self.averages, noise, dictionary, misfit)
             self.jitter = max(self.jitter, jitter)
@@ -189,7 +199,7 @@ class Climb:
         n, y, x = self.averages.weights, self.averages.residuals, self.averages.points
         scale = scales[0] if scales else torch.ones_like(variance)
         spread = variance / n + own if form.effect is None else variance / n + own + form.effect
-        evidence = StationaryEvidence.of(Stationary(form.nu, lengthscale, None), scale, spread, x, y)
+        evidence = StationaryEvidence.of(Stationary(form.nu, lengthscale, None), scale, spread, x, y, memory=self._memory)
         if evidence is None:
             return None
         in_lengthscale, in_scale, in_spread, _ = evidence.slopes()

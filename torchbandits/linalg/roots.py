@@ -15,18 +15,20 @@ def solve_lower(factor: Square, right: Rect) -> Tensor:
     return torch.linalg.solve_triangular(factor, right, upper=False)
 
 
-def cholesky(matrix: Square) -> tuple[Tensor, Tensor | None]:
+def cholesky(matrix: Square, out: Square | None = None) -> tuple[Tensor, Tensor | None]:
     """Cholesky factor of each batch row without jitter, and whether the factorisation succeeded; None if all succeeded.
 
     Args:
         matrix: `batch_shape x m x m`, symmetric; only the lower triangle is read.
+        out: Memory for the factors, best by columns.
 
     Returns:
         `batch_shape x m x m` lower-triangular factors (the identity where the factorisation failed, NaN where the input
         contains NaN) and `batch_shape` booleans, or None if all are true. A failing batch row does not affect the others.
         Cost O(m³).
     """
-    factor, info = torch.linalg.cholesky_ex(matrix)
+    into = None if out is None else (out, torch.empty(matrix.shape[:-2], dtype=torch.int32, device=matrix.device))
+    factor, info = torch.linalg.cholesky_ex(matrix, out=into)
     # A NaN anywhere in the lower triangle propagates to a pivot.
     good = (info == 0) & (factor.diagonal(dim1=-2, dim2=-1).sum(dim=-1).abs() < torch.inf)
     if bool(good.all()):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import gpytorch
 import torch
@@ -29,7 +29,8 @@ def log_evidence(
     averages: Averages,
     noise_variance: float | Tensor,
     misfit: float | Tensor = 0.0,
-    shared: Square | None = None,
+    shared: Shared | None = None,
+    memory: Workspace | None = None,
 ) -> Tensor:
     r"""Log density of all rewards under f ~ GP(0, k) and Gaussian noise; −∞ if the factorisation fails.
 
@@ -42,10 +43,11 @@ def log_evidence(
         noise_variance: σ² > 0, reward units squared.
         misfit: τ² ≥ 0, squared reward units: variance of a deviation of each point that the kernel does not model and that is
             the same in every pull; τ² I is added to σ² N⁻¹.
-        shared: `u x u`, a covariance that the averages have beside that of the kernel; None for none.
+        shared: A covariance that the averages have beside that of the kernel; None for none.
+        memory: Memory of an evaluation whose derivatives are not needed any more, for RBF and Matérn kernels.
 
     Returns:
-        A number, differentiable in the kernel's parameters and both variances. No jitter is added, because the matrix that is
+        A number, differentiable in the kernel's parameters and all variances. No jitter is added, because the matrix that is
         factorised has no eigenvalue below σ²/max n.
 
     Cost: O(u³ + u² d) time, O(u²) memory. Source: Rasmussen & Williams 2006, eq. 2.30, with repeated inputs summed.
@@ -57,15 +59,56 @@ def log_evidence(
         # The points are distinct, so that a random effect is a deviation of each.
         spread = spread if form.effect is None else spread + form.effect
         scale = form.lengthscale.new_ones(()) if form.outputscale is None else form.outputscale
-        exact = _Differentiable.apply(form.nu, form.lengthscale, scale, spread, shared, x, averages.residuals)
+        own = None if shared is None else shared.variance
+        exact = _Differentiable.apply(form.nu, form.lengthscale, scale, spread, own, shared, x, averages.residuals, memory)
         return averages.within(noise) + exact
     covariance = kernel_matrix(kernel, x, x) + torch.diag(spread)
-    factor, good = cholesky(covariance if shared is None else covariance + shared)
+    factor, good = cholesky(covariance if shared is None else covariance + shared.matrix())
     if good is not None and not bool(good):
         return noise.new_tensor(-torch.inf)
     white = solve_lower(factor, averages.residuals.unsqueeze(-1)).square().sum()
     log_det = 2 * factor.diagonal().log().sum()
     return averages.within(noise) - 0.5 * (white + log_det + len(n) * math.log(2 * math.pi))
+
+
+class Shared(NamedTuple):
+    """A covariance v P + c of averages, such as that of what the rewards of a block have in common.
+
+    Attributes:
+        pattern: P, `u x u`.
+        variance: v, a number, in which the evidence is differentiable.
+        constant: c.
+    """
+
+    pattern: Square
+    variance: Tensor
+    constant: float
+
+    def matrix(self) -> Square:
+        """The covariance, `u x u`."""
+        return self.variance * self.pattern + self.constant
+
+
+class Workspace(NamedTuple):
+    """Memory for the matrices of one evaluation of `StationaryEvidence` after the other, `u x u` each.
+
+    Without it the system takes back the memory of an evaluation and gives it to the next one page by page, which takes a
+    quarter of the time of both at 500 points.
+    """
+
+    squared: Square
+    decay: Square
+    factor: Square
+    inverse: Square
+    spare: Square
+    further: Square
+
+    @staticmethod
+    def like(residuals: Tensor) -> Workspace:
+        """Memory for as many points as there are residuals (`u`)."""
+        u = len(residuals)
+        # LAPACK has its matrices by columns.
+        return Workspace(*(residuals.new_empty(u, u).mT if by else residuals.new_empty(u, u) for by in (0, 0, 1, 1, 0, 0)))
 
 
 @dataclass(frozen=True)
@@ -81,57 +124,65 @@ class StationaryEvidence:
         value: A number.
         form: The kernel without its scale; `lengthscale` is `1 x d` or `1 x 1`.
         scale: s, a number.
-        t, squared, decay, factor, weights: t (`u x d`), r², k, the Cholesky factor of A (`u x u` each), and α (`u`).
+        t, weights: t (`u x d`), and α (`u`).
+        memory: r², k, and the Cholesky factor of A, in memory that the next evaluation may overwrite.
     """
 
     value: Tensor
     form: Stationary
     scale: Tensor
     t: Tensor
-    squared: Tensor
-    decay: Tensor
-    factor: Tensor
     weights: Tensor
+    memory: Workspace
 
     @staticmethod
     def of(
-        form: Stationary, scale: Tensor, spread: Tensor, points: Points, residuals: Tensor, shared: Square | None = None
+        form: Stationary,
+        scale: Tensor,
+        spread: Tensor,
+        points: Points,
+        residuals: Tensor,
+        shared: Shared | None = None,
+        memory: Workspace | None = None,
     ) -> StationaryEvidence | None:
-        """The evidence of residuals y (`u`) at points (`u x d`) with spreads e (`u`), and with `shared` (`u x u`) added to A;
-        None if the factorisation fails."""
+        """The evidence of residuals y (`u`) at points (`u x d`) with spreads e (`u`), and with `shared` added to A; None if the
+        factorisation fails. `memory` is that of an evaluation which is not needed any more."""
+        memory = Workspace.like(residuals) if memory is None else memory
+        squared, decay, A = memory.squared, memory.decay, memory.spare
         t = (points - points.mean(dim=0)) * form.scale
         norms = t.square().sum(dim=-1)
-        squared = torch.addmm(norms + norms.unsqueeze(-1), t, t.mT, alpha=-2).clamp_min_(0)
+        torch.add(norms, norms.unsqueeze(-1), out=squared).addmm_(t, t.mT, alpha=-2).clamp_min_(0)
         squared.diagonal().zero_()
-        decay = form.decay_(squared * form.sign)
-        A = decay * scale
-        A.diagonal().add_(spread)
+        form.decay_(torch.mul(squared, form.sign, out=decay), memory.further)
+        torch.mul(decay, scale, out=A).diagonal().add_(spread)
         if shared is not None:
-            A += shared
-        factor, good = cholesky(A)
+            A.addcmul_(shared.pattern, shared.variance).add_(shared.constant)
+        factor, good = cholesky(A, out=memory.factor)
         if good is not None:
             return None
         weights = torch.cholesky_solve(residuals.unsqueeze(-1), factor).squeeze(-1)
         white, log_det = residuals @ weights, 2 * factor.diagonal().log().sum()
         value = -0.5 * (white + log_det + len(residuals) * math.log(2 * math.pi))
-        return StationaryEvidence(value, form, scale, t, squared, decay, factor, weights)
+        return StationaryEvidence(value, form, scale, t, weights, memory)
 
     def slopes(self) -> tuple[Tensor, Tensor, Tensor, Square]:
-        """The derivatives in ℓ (shaped like it), s, e (`u`) and A (W, `u x u`). Cost O(u³)."""
-        W = torch.outer(self.weights, self.weights).sub_(torch.cholesky_inverse(self.factor)).mul_(0.5)
-        in_scale = torch.sum(W * self.decay)
-        G = self.form.slope(self.decay, self.squared).mul_(W).mul_(self.scale)
+        """The derivatives in ℓ (shaped like it), s, e (`u`) and A (W, `u x u`, which the next evaluation may overwrite). Cost
+        O(u³)."""
+        squared, decay, factor, inverse, spare, further = self.memory
+        W = torch.cholesky_inverse(factor, out=inverse).mT.addr_(self.weights, self.weights, beta=-0.5, alpha=0.5)
+        in_scale = torch.mul(W, decay, out=spare).sum()
+        G = self.form.slope(decay, squared, further, spare).mul_(W)
         # Σ_ik G_ik (t_ij − t_kj)² for a symmetric G.
         along = 2 * (self.t.square() * G.sum(dim=-1, keepdim=True) - self.t * (G @ self.t)).sum(dim=0)
         lengthscale = self.form.lengthscale
-        in_lengthscale = (-2 * along / lengthscale).expand(1, len(along))
+        in_lengthscale = (-2 * self.scale * along / lengthscale).expand(1, len(along))
         if lengthscale.shape[-1] == 1:
             in_lengthscale = in_lengthscale.sum(dim=-1, keepdim=True)
         return in_lengthscale, in_scale, W.diagonal(), W
 
 
 class _Differentiable(torch.autograd.Function):
-    """`StationaryEvidence` as an autograd function of lengthscale, outputscale, spread and shared covariance."""
+    """`StationaryEvidence` as an autograd function of lengthscale, outputscale, spread and the variance of `shared`."""
 
     @staticmethod
     def forward(
@@ -140,22 +191,26 @@ class _Differentiable(torch.autograd.Function):
         lengthscale: Tensor,
         scale: Tensor,
         spread: Tensor,
-        shared: Tensor | None,
+        variance: Tensor | None,
+        shared: Shared | None,
         points: Points,
         residuals: Tensor,
+        memory: Workspace | None,
     ) -> Tensor:
         """The value, a number; −∞ if the factorisation fails."""
-        ctx.evidence = StationaryEvidence.of(Stationary(nu, lengthscale, None), scale, spread, points, residuals, shared)
-        ctx.shares = shared is not None
+        form = Stationary(nu, lengthscale, None)
+        ctx.evidence = StationaryEvidence.of(form, scale, spread, points, residuals, shared, memory)
+        ctx.pattern = None if shared is None else shared.pattern
         return spread.new_tensor(-torch.inf) if ctx.evidence is None else ctx.evidence.value
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        """The derivatives in lengthscale, outputscale, spread and shared covariance."""
+        """The derivatives in lengthscale, outputscale, spread and the variance of `shared`."""
         if ctx.evidence is None:
-            return (None,) * 7
-        *slopes, in_shared = [slope * gradients[0] for slope in ctx.evidence.slopes()]
-        return None, *slopes, in_shared if ctx.shares else None, None, None
+            return (None,) * 9
+        *slopes, W = ctx.evidence.slopes()
+        slopes.append((W * ctx.pattern).sum() if ctx.pattern is not None else None)
+        return None, *(None if slope is None else slope * gradients[0] for slope in slopes), None, None, None, None
 
 
 def collapsed_evidence(

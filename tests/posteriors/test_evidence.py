@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
+from typing import Any
 
 import gpytorch
 import numpy as np
 import pytest
 import torch
+from oracles import tanimoto
 from oracles_evidence import dense_collapsed_evidence, dense_log_evidence, summed, written_out
 from problems import KERNELS, kernel_pair
 
@@ -15,6 +18,7 @@ from torchbandits.errors import NumericalError
 from torchbandits.posteriors.averages import Averages, plausible, pooled_noise
 from torchbandits.posteriors.evidence import Workspace, collapsed_evidence, greedy_dictionary, log_evidence
 from torchbandits.random_effects import with_effect
+from torchbandits.tanimoto import TanimotoKernel
 
 NOISE = 0.01
 
@@ -186,6 +190,33 @@ def test_evaluations_in_the_memory_of_others_are_the_same(name: str):
             value = log_evidence(kernel, averages, noise, memory=own)
             found.append((value, *torch.autograd.grad(value, list(kernel.parameters()), allow_unused=True)))
         torch.testing.assert_close(found[1], found[0], rtol=1e-13, atol=1e-13)
+
+
+def test_similarities_of_fingerprints_are_evaluated_once(monkeypatch: pytest.MonkeyPatch):
+    """An evaluation of the evidence took ten times as long as the factorisation. The scale of the kernel is differentiated."""
+    data, rng = Data(6), np.random.default_rng(6)
+    bits = torch.from_numpy(rng.uniform(size=(25, 64)) < 0.3).double()
+    averages = dataclasses.replace(data.averages(), points=bits)
+    kernel = gpytorch.kernels.ScaleKernel(TanimotoKernel()).double()
+    calls, forward = list[int](), TanimotoKernel.forward
+
+    def counted(self: TanimotoKernel, x: torch.Tensor, y: torch.Tensor, **options: Any) -> torch.Tensor:
+        calls.append(len(x))
+        return forward(self, x, y, **options)
+
+    monkeypatch.setattr(TanimotoKernel, "forward", counted)
+    S = torch.from_numpy(tanimoto(bits.numpy(), bits.numpy()))
+    for scale in (0.5, 2.0, 3.0):
+        kernel.outputscale = torch.tensor(scale, dtype=torch.float64)
+        value = log_evidence(kernel, averages, torch.tensor(NOISE, dtype=torch.float64))
+        covariance = kernel.outputscale * S + torch.diag(NOISE / averages.weights)
+        normal = torch.distributions.MultivariateNormal(torch.zeros_like(averages.residuals), covariance)
+        expected = normal.log_prob(averages.residuals) + averages.within(torch.tensor(NOISE, dtype=torch.float64))
+        torch.testing.assert_close(value, expected, rtol=1e-10, atol=0)
+        slopes = [torch.autograd.grad(one, kernel.raw_outputscale)[0] for one in (value, expected)]
+        torch.testing.assert_close(slopes[0], slopes[1], rtol=1e-8, atol=1e-8)
+    # The kernel of equal points is evaluated in two halves.
+    assert calls == [12, 13]
 
 
 def test_weights_need_not_be_whole():

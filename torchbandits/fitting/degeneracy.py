@@ -60,7 +60,12 @@ def credibility(kernel: gpytorch.kernels.Kernel, averages: Averages, noise_varia
 
     with v of `signal_variance`. Source: Bühlmann & Gisler 2005, section 3.2.
     """
-    told = averages.weights * signal_variance(kernel, averages.points)
+    return _credible(averages, signal_variance(kernel, averages.points), noise_variance)
+
+
+def _credible(averages: Averages, signal: Tensor, noise_variance: float) -> float:
+    """`credibility` for a known signal variance."""
+    told = averages.weights * signal
     return float((told / (told + noise_variance)).sum())
 
 
@@ -79,8 +84,9 @@ def degeneracy(kernel: gpytorch.kernels.Kernel, fitted: Collection[str], average
         noise_variance: σ², reward units squared.
     """
     points = averages.points
-    mean = float(signal_variance(kernel, points))
-    if not credibility(kernel, averages, noise_variance) >= LEAST_CREDIBLE:
+    signal = signal_variance(kernel, points)
+    mean = float(signal)
+    if not _credible(averages, signal, noise_variance) >= LEAST_CREDIBLE:
         return (
             f"noise alone explains the {len(points)} average rewards (signal variance {mean:.2g} over these points, noise "
             f"variance {noise_variance:.2g})"

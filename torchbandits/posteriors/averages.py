@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
 
 from torchbandits.errors import NumericalError, require
+from torchbandits.kernels import kernel_matrix
 from torchbandits.posteriors.statistics import Statistics
-from torchbandits.types import PerPoint, Points
+from torchbandits.tanimoto import TanimotoKernel
+from torchbandits.types import PerPoint, Points, Square
 
 # Smallest number of points for a fit, and for the search for outliers.
 FEWEST = 5
@@ -77,6 +80,12 @@ class Averages:
         order = self.residuals.argsort(stable=True)
         kept = order[torch.linspace(0, u - 1, most, dtype=torch.float64, device=order.device).round().long()]
         return Averages(self.points[kept], self.weights[kept], self.residuals[kept], self.scatter[kept])
+
+    @cached_property
+    def similarities(self) -> Square:
+        """Tanimoto similarities of the points, `u x u`. They have no parameters. Cost O(u² d) once."""
+        with torch.no_grad():
+            return kernel_matrix(TanimotoKernel(), self.points, self.points)
 
     def within(self, noise_variance: Tensor) -> Tensor:
         """Log density of the rewards given their averages: the part of the evidence that does not depend on the kernel."""

@@ -18,6 +18,7 @@ from torch import Tensor
 from torchbandits.kernels import Stationary, evaluate_kernel, kernel_diagonal, kernel_matrix
 from torchbandits.linalg import cholesky, solve_lower
 from torchbandits.posteriors.averages import Averages
+from torchbandits.tanimoto import tanimoto_scale
 from torchbandits.types import Picks, Points, Rect, Square
 
 # Fractions of the largest k(x, x), tried in this order.
@@ -62,13 +63,20 @@ def log_evidence(
         own = None if shared is None else shared.variance
         exact = _Differentiable.apply(form.nu, form.lengthscale, scale, spread, own, shared, x, averages.residuals, memory)
         return averages.within(noise) + exact
-    covariance = kernel_matrix(kernel, x, x) + torch.diag(spread)
+    covariance = _covariance(kernel, averages) + torch.diag(spread)
     factor, good = cholesky(covariance if shared is None else covariance + shared.matrix())
     if good is not None and not bool(good):
         return noise.new_tensor(-torch.inf)
     white = solve_lower(factor, averages.residuals.unsqueeze(-1)).square().sum()
     log_det = 2 * factor.diagonal().log().sum()
     return averages.within(noise) - 0.5 * (white + log_det + len(n) * math.log(2 * math.pi))
+
+
+def _covariance(kernel: gpytorch.kernels.Kernel, averages: Averages) -> Square:
+    """k between the points, `u x u`, for a scaled Tanimoto kernel from similarities that are evaluated once."""
+    if type(kernel) is gpytorch.kernels.ScaleKernel and tanimoto_scale(kernel) is not None:
+        return kernel.outputscale * averages.similarities
+    return kernel_matrix(kernel, averages.points, averages.points)
 
 
 class Shared(NamedTuple):

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from torchbandits.bandit import Bandit
 from torchbandits.errors import UnsupportedError
+from torchbandits.policies.state import TableState
 from torchbandits.posteriors import GaussianProcess
 from torchbandits.types import Marginals
 
@@ -133,9 +134,14 @@ class RowsAsArms:
         unknown = torch.full((len(rows),), torch.nan, dtype=torch.float64)
         if not len(rows) or not bool((self._bandit.pulls > 0).all()) or not self.has_model:
             return Marginals(unknown, unknown)
+        state, index = self._bandit.loop.state, self.there(torch.from_numpy(rows))
+        if isinstance(state, TableState):
+            # The arms have their means and leverages already, without what is pending.
+            index = index.expand(*state.rows.batch_shape, -1)
+            variance = state.posterior.regularization * state.leverage_at(index)
+            return state.in_reward_units(state.mean_at(index), variance)
         posterior = copy.deepcopy(self._bandit.posterior)
-        known = self._bandit.loop.state.rows
-        blocks = self.there(torch.from_numpy(rows)).split(_BLOCK)
+        known, blocks = state.rows, index.split(_BLOCK)
         if isinstance(posterior, GaussianProcess):
             points = known.points(blocks[0][:0])
             posterior.set_pending_(points, points.new_zeros(0))

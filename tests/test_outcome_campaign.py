@@ -669,6 +669,30 @@ def test_one_objective_under_limits_has_a_best_row():
 KNOWN = {"noise_std": {"yield": 0.5, "cost": 0.1, "toxicity": 1.0}}
 
 
+def in_units(scale: float, names: list[str]) -> tuple[list[list[str]], np.ndarray]:
+    """The rows of four plates of a campaign of known noise that measures one of its outcomes in a unit of 1/scale, and its
+    predictions in the other unit."""
+    unit, g, rows = {"purity": 1.0, "cells": scale}, np.random.default_rng(0), []
+    table = pd.DataFrame({"id": [f"c{i}" for i in range(24)], "x": g.uniform(size=24), "z": g.uniform(size=24)})
+    c = tb.OutcomeCampaign(table, names, noise_std={"purity": 0.01, "cells": 0.1 * scale})
+    for _ in range(4):
+        rows.append(c.ask(4)[["id", "x", "z"]])
+        cells = np.cos(3 * rows[-1]["z"]) + 0.1 * g.normal(size=4)
+        c.tell(rows[-1][["id"]].assign(purity=np.sin(rows[-1]["x"]), cells=scale * cells))
+    found = c.predict()
+    told = [found[f"{name} {what}"].to_numpy() / unit[name] for name in names for what in ("expected", "deviation")]
+    return [plate["id"].tolist() for plate in rows], np.column_stack(told)
+
+
+@pytest.mark.parametrize("names", [["purity", "cells"]])
+def test_known_noise_of_each_outcome_is_in_its_own_unit(names: list[str]):
+    """Cells by the billion beside a purity between 0 and 1: float64 can tell both."""
+    rows, predicted = in_units(1.0, names)
+    others, same = in_units(2.0**30, names)
+    assert others == rows
+    np.testing.assert_allclose(same, predicted, rtol=1e-4, atol=1e-5)
+
+
 # There is no noise, so that replicates are of no use; with them, three of 30 evaluations repeat a row.
 @pytest.mark.exhaustive
 @pytest.mark.parametrize(

@@ -78,7 +78,7 @@ class ArmTable(Buffered):
         # The prior variances of the arms, λ, and their ratio.
         self._prior: tuple[Tensor, float, Tensor] | None = None
         # The largest prior variance, λ, and the rounding error of a leverage if that can matter, otherwise None.
-        self._resolution: tuple[Tensor, float, float | None] | None = None
+        self._resolution: tuple[Tensor, float, Tensor | None] | None = None
         # Leverages and regression outputs: on the host, of arms that are about to be told; on the device, of the last picks.
         self._foreseen: tuple[Tensor, Tensor, Tensor, Tensor] | None = None
         self._seen: tuple[Tensor, Tensor, Tensor, Tensor] | None = None
@@ -396,19 +396,22 @@ class ArmTable(Buffered):
         self.channels = self.channels + innovations.mT @ G
         return conditioning.log_det
 
-    def _check_resolved(self, rounding: float, leverage: Tensor, channels: Tensor, counts: Tensor, targets: Tensor) -> None:
+    def _check_resolved(self, rounding: Tensor, leverage: Tensor, channels: Tensor, counts: Tensor, targets: Tensor) -> None:
         """Refuse pulls whose rewards are so far from the mean of an arm that was pulled before that rounding errors of its
         covariances with other arms, times this distance, would move their means by a thousandth of a prior deviation.
 
         Without it the outcome depends on the sign of rounding errors, which depends on the processor.
         """
+        # Each batch row has its own scale: outcomes may be a purity and a number of cells.
+        rounding, largest = (part.to(leverage.device).unsqueeze(-1) for part in (rounding, self._buffers["kappa2"]))
         lost = (leverage <= _LOST * rounding) & (counts > 0)
         apart = (targets - counts.unsqueeze(-1) * channels.mT).abs().amax(dim=-1)
-        largest = float(self._buffers["kappa2"].max())
+        wrong = lost & (rounding * apart > _MOVED * largest.sqrt())
         require(
-            not bool((lost & (rounding * apart > _MOVED * largest**0.5)).any()),
-            f"regularization (λ, by default noise_std²) is {self.posterior.regularization:.1e}: beside k(x, x) = {largest:.1e} "
-            "float64 can't resolve how far the rewards of an arm that was pulled before are from its mean. Give the "
+            not bool(wrong.any()),
+            f"regularization (λ, by default noise_std²) is {self.posterior.regularization:.1e}: beside k(x, x) = "
+            f"{float((largest * wrong).max()):.1e} float64 can't resolve how far the rewards of an arm that was pulled before "
+            "are from its mean. Give the "
             f"noise_std of the rewards.{rounding_remedy(str(self.rows.source.dtype))}",
             NumericalError,
         )
@@ -524,7 +527,8 @@ class ArmTable(Buffered):
         return self
 
 
-def _rounding(largest: Tensor, regularization: float) -> float | None:
-    """The rounding error of a leverage beside the largest prior variance, or None if it is small."""
-    error = torch.finfo(torch.float64).eps * float(largest.max()) / regularization
-    return error if error > _SMALL else None
+def _rounding(largest: Tensor, regularization: float) -> Tensor | None:
+    """The rounding error of a leverage beside the largest prior variance of its batch row, `batch_shape`, or None if it is
+    small in all rows."""
+    error = torch.finfo(torch.float64).eps * largest / regularization
+    return error if float(error.max()) > _SMALL else None

@@ -684,9 +684,10 @@ def in_units(scale: float, names: list[str]) -> tuple[list[list[str]], np.ndarra
     return [plate["id"].tolist() for plate in rows], np.column_stack(told)
 
 
-@pytest.mark.parametrize("names", [["purity", "cells"]])
+@pytest.mark.parametrize("names", [["purity", "cells"], ["cells", "purity"]], ids=["purity first", "cells first"])
 def test_known_noise_of_each_outcome_is_in_its_own_unit(names: list[str]):
-    """Cells by the billion beside a purity between 0 and 1: float64 can tell both."""
+    """Cells by the billion beside a purity between 0 and 1: float64 can tell both. The fit of each kernel reads the noise of
+    its own outcome, whichever comes first."""
     rows, predicted = in_units(1.0, names)
     others, same = in_units(2.0**30, names)
     assert others == rows

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import gpytorch
 import numpy as np
@@ -27,6 +28,7 @@ def fit_kernel_(
     misfit: bool = True,
     noise_share: float = 1.0,
     noise_prior: gpytorch.priors.Prior | None = None,
+    weight: Tensor | None = None,
     rows: Tensor | None = None,
     max_exact: int = 500,
     dictionary_size: int = 300,
@@ -63,6 +65,8 @@ def fit_kernel_(
             shorter than a quarter of the median distance to the nearest point.
         noise_share: Noise variance as a fraction of the posterior's λ; a fit of the noise keeps the fraction.
         noise_prior: Prior of the noise variance, reward units squared, if the evidence fits it; none by default.
+        weight: The weight with which each reward was told in the batch rows, of a shape that expands to `batch_shape`, such as
+            that of outcomes whose noise differs; 1 by default.
         rows: `batch_shape` booleans, the rows to fit; all of them by default.
         max_exact: Largest number of distinct points for the exact evidence; for more points its collapsed lower bound is used.
         dictionary_size: Number of dictionary points of that bound, chosen greedily.
@@ -87,12 +91,15 @@ def fit_kernel_(
     shape, own = posterior.batch_shape, posterior.regularization * noise_share
     _check(posterior, noise, noise_share, max_exact, dictionary_size, restarts, max_iterations)
     chosen = torch.ones(shape, dtype=torch.bool) if rows is None else rows.cpu().expand(shape)
+    weights = None if weight is None else weight.cpu().expand(shape)
     kernels, fits, reasons, found = [], [], [], []
     for place in np.ndindex(*shape):
         kernel = kernel_row(posterior.kernel, shape, place)
-        averages, left_out = _told(posterior, kernel, place, own)
+        # A reward of weight w has the noise variance σ²/w.
+        each = 1.0 if weights is None else float(weights[place])
+        averages, left_out = _told(posterior, kernel, place, own, each)
         told = not noise or pooled_noise(averages) is not None
-        fit = Climb(kernel, posterior.fitted, averages, own, noise, misfit and told, noise_prior)
+        fit = Climb(kernel, posterior.fitted, averages, own / each, noise, misfit and told, noise_prior)
         if bool(chosen[place]) and len(averages.weights) < FEWEST:
             fit.reason = f"{len(averages.weights)} distinct points are too few, a fit takes {FEWEST}"
         elif bool(chosen[place]) and bool((averages.residuals == averages.residuals[0]).all()):
@@ -105,7 +112,7 @@ def fit_kernel_(
         regularized = fit.degenerate and fit.accepted
         fits.append((fit.before, fit.after, fit.accepted, fit.iterations, left_out, fit.jitter, fit.misfit, regularized))
         reasons.append(fit.reason)
-        own = fit.noise_variance
+        own = fit.noise_variance if noise else own
     names = ("before", "after", "accepted", "iterations", "left_out", "jitter", "misfit", "regularized")
     device = posterior.pending.device
     columns = {
@@ -165,12 +172,19 @@ def advice_of_schedule(every: int) -> Callable[[Climb, bool], str]:
 
 
 def _told(
-    posterior: GaussianProcess, kernel: gpytorch.kernels.Kernel, place: tuple[int, ...], noise_variance: float
+    posterior: GaussianProcess, kernel: gpytorch.kernels.Kernel, place: tuple[int, ...], noise_variance: float, weight: float
 ) -> tuple[Averages, int]:
-    """The average rewards of a batch row without outliers, and the number of outliers."""
+    """The average rewards of a batch row without outliers, and the number of outliers.
+
+    Args:
+        noise_variance: Noise variance of a reward of weight 1.
+        weight: The weight of each reward in this row; it counts as one.
+    """
     points = posterior.statistics.points_of(place)
     variance = float(kernel_diagonal(kernel, points).amax()) if len(points) else 0.0
-    return Averages.told(posterior.statistics, place, posterior.prior_mean, math.sqrt(variance + noise_variance))
+    prior_std = math.sqrt(variance + noise_variance / weight)
+    found, left_out = Averages.told(posterior.statistics, place, posterior.prior_mean, prior_std)
+    return replace(found, weights=found.weights / weight, scatter=found.scatter / weight), left_out
 
 
 def _check(

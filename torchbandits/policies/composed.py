@@ -362,8 +362,8 @@ class Composed(Policy[TableState | BoxState]):
                 self.refit(state, rows=rows, advice=advice_of_schedule(self.refit_every))
         table = state.table if isinstance(state, TableState) else None
         if state.scale.due(state.rows.arm_of_row.shape[-1], self.refit_every):
-            weight = None if table is None or state.pull_weight is None else state.pull_weight.squeeze(-1)
-            state.scale.look(state.posterior, table, noise_share(self.noise_std, self.regularization), weight)
+            share = noise_share(self.noise_std, self.regularization)
+            state.scale.look(state.posterior, table, share, _weight_of_rows(state))
         # The warning is only for estimated kernels: with a kernel chosen by the user, a converged run may repeat its best arm.
         if self.from_data is not None:
             state.remember_(pulls)
@@ -471,7 +471,8 @@ class Composed(Policy[TableState | BoxState]):
             require(not options, f"auto fits by its own rules: leave out {', '.join(options)}.", UnsupportedError)
             return self.from_data.refit(state, torch.ones_like(state.told, dtype=torch.bool) if rows is None else rows)
         share = noise_share(self.noise_std, self.regularization)
-        report = fit_kernel_(state.posterior, noise=noise, noise_share=share, rows=rows, **options)
+        weight = _weight_of_rows(state)
+        report = fit_kernel_(state.posterior, noise=noise, noise_share=share, weight=weight, rows=rows, **options)
         learn_kernel(state, report.accepted)
         return report
 
@@ -543,6 +544,12 @@ def _check_features(name: str, finite: Any, arms: Tensor) -> None:
 def _first(arms: ArmSet) -> Tensor:
     """The first arm, `... x 1 x d`."""
     return arms.chunk(slice(0, 1)) if isinstance(arms, ArmSource) else arms[..., :1, :]
+
+
+def _weight_of_rows(state: TableState | BoxState) -> Tensor | None:
+    """The weight of a pull in each batch row; None if it is 1."""
+    weight = state.pull_weight if isinstance(state, TableState) else None
+    return None if weight is None else weight.squeeze(-1)
 
 
 def noise_share(noise_std: float, regularization: float) -> float:

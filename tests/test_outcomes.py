@@ -492,6 +492,17 @@ def test_the_best_arm_is_feasible(name):
         assert (np.diff(chance) <= 1e-9).all()
 
 
+@pytest.mark.parametrize("more", [2, 3])
+def test_first_picks_have_no_padding_where_one_outcome_was_measured_less_often(more: int):
+    arms = torch.rand(9, 2, dtype=torch.float64, generator=generator(0))
+    bandit = tb.OutcomeBandit(outcomes.pareto({"a": tb.auto(), "b": tb.auto()}), arms)
+    rewards = {"a": torch.arange(5.0), "b": torch.tensor([1.0, 3.0, 2.0, torch.nan, torch.nan])}
+    bandit.tell(torch.arange(5), rewards)
+    # Five of six first picks were made of one outcome, and three of the other.
+    assert bandit.ask(more=more).mask.tolist() == [True]
+    assert bandit.ask(more=more).mask.tolist() == [True] * (1 + more)
+
+
 def test_the_front_is_the_dense_one():
     bandit = tb.OutcomeBandit(POLICIES["chebyshev"](), PROBLEM.tensor, generator=generator(3))
     play = Play(bandit)

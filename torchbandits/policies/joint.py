@@ -280,6 +280,8 @@ class Joint(Policy[TableState]):
             begun = begun.gather(-1, most).expand_as(begun)
             slot = to_device(starting.device, most)[0].unsqueeze(-1).expand(*most.shape, starting.shape[-1])
             starting = starting.gather(-2, slot).expand_as(starting)
+            # Another outcome, with fewer pulls, may have more first picks left.
+            starting = starting[..., : int((starting >= 0).sum(dim=-1).max())]
             remaining = remaining.masked_fill(begun, 0)
         index, values = self._picked(state, width, offered, remaining, twins, rule.max_pulls)
         if opened is not None:

@@ -409,6 +409,13 @@ def test_a_category_that_was_not_there_is_refused():
             features(table().assign(**changed), decisions)
 
 
+@pytest.mark.parametrize("size", [1e-100, 1e-200, 1e-310])
+def test_numbers_whose_squares_underflow_are_features_like_others(size: float):
+    x = np.random.default_rng(0).uniform(size=30)
+    found = [features(frame, decided(frame))["u"] for frame in (pd.DataFrame({"u": u * x}) for u in (1.0, size))]
+    np.testing.assert_allclose(found[1], found[0], rtol=1e-9)
+
+
 def test_large_numbers_that_floats_do_not_tell_apart_are_said():
     frame = table()[["number"]].assign(stamp=np.arange(N) % 2 + 2**60)
     assert decided(frame)["stamp"].why == "all cells are equal in double precision: subtract a constant from them"

@@ -15,7 +15,7 @@ from torchbandits.sources.smiles import all_smiles, chem, no_smiles
 from torchbandits.tabular.cells import as_texts
 from torchbandits.tabular.decisions import EMPTY, MOLECULE, SUBSTANCE, Decision, transformed
 from torchbandits.tabular.substances import coordinates_of
-from torchbandits.tabular.survey import MOST_CATEGORIES, ROUNDING, Survey, check_size
+from torchbandits.tabular.survey import LARGEST, MOST_CATEGORIES, ROUNDING, Survey, check_size
 from torchbandits.tabular.texts import nearly_equal, nearly_smiles, no_number, option, order_lost, refuse_texts
 
 if TYPE_CHECKING:
@@ -169,7 +169,10 @@ def _of_numbers(s: Survey, kind: str, why: str, unit: float = 0.0) -> Decision:
 def _scaled(decision: Decision, values: NDArray[np.float64]) -> Decision:
     """The decision with median, mean and standard deviation of (transformed) values."""
     some = values[~np.isnan(values)]
-    center, scale = float(some.mean()), float(some.std())
+    most = float(np.abs(some).max())
+    # Squares of smaller numbers underflow.
+    unit = most if 0 < most < 1 / LARGEST else 1.0
+    center, scale = float(some.mean()), float((some / unit).std()) * unit
     # Equal numbers have a deviation of 0, or one that is all rounding error.
     scale = scale if scale > ROUNDING * abs(center) else 1.0
     return replace(decision, fill=float(np.median(some)), center=center, scale=scale)

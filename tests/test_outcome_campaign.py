@@ -666,6 +666,21 @@ def test_one_objective_under_limits_has_a_best_row():
         c.front()
 
 
+@pytest.mark.parametrize("excludes", [False, True])
+def test_a_row_on_offer_is_on_the_front_in_place_of_an_equal_one_that_is_not(excludes: bool):
+    table = pd.DataFrame({"id": [f"c{i}" for i in range(24)], "x": np.repeat(np.linspace(0, 1, 12), 2)})
+    table["supplier"] = ["out", "in"] * 12
+    options = {} if excludes else {"candidates": "supplier == 'in'"}
+    c = campaign(table, ["a", "b"], minimize=["b"], at_most=None, columns={"supplier": "ignore"}, **options)
+    if excludes:
+        c.exclude(where="supplier == 'out'")
+    rows = c.ask(3)
+    c.tell(rows[["id"]].assign(a=rows["x"], b=rows["x"] ** 2))
+    front = c.front()
+    assert len(front) > 3
+    assert front["supplier"].eq("in").all()
+
+
 KNOWN = {"noise_std": {"yield": 0.5, "cost": 0.1, "toxicity": 1.0}}
 
 

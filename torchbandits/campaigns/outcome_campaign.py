@@ -226,14 +226,19 @@ class OutcomeCampaign(Campaign):
         return f" {count(broken, 'row')} of it {verb} a limit on {named}, whose values are known."
 
     def _fulfilling(self, rows: Tensor, told: list[int], where: Any) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-        """Rows, each replaced by the equal one that stands for it: one that was told, or else the best one on offer; and the
-        mask of rows for which one fulfils a condition."""
+        """Rows, each replaced by the equal one that stands for it: one that was told, or else the best one on offer, of equally
+        good ones the first; and the mask of rows for which one fulfils a condition."""
         held = None if where is None else self._pool.fulfil(where)
         found, kept = self._arms.as_told_among(rows, told, held)
-        known = self._by_known()
-        if where is not None or known is None or known.same is None:
+        known, offer = self._by_known(), self._offer.mask
+        if where is not None:
             return found, kept
-        best = known.same.best(known.offered(self._offer.mask).numpy())[found]
+        if known is not None and known.same is not None:
+            best = known.same.best(known.offered(offer).numpy())[found]
+        elif offer is not None:
+            best = self._arms.first_offered(found, offer)
+        else:
+            return found, kept
         return np.where(np.isin(found, told) | (best < 0), found, best), kept
 
     # ------------------------------------------------------------------ tell

@@ -93,6 +93,20 @@ class RowsAsArms:
         first = dict(zip(reversed(own), reversed(told), strict=True))
         return np.array([first.get(row, row) for row in rows.tolist()], np.int64)
 
+    def first_offered(self, rows: NDArray[np.int64], offer: Tensor) -> NDArray[np.int64]:
+        """The first row on offer with the features of each row, −1 where there is none. Cost: O(A).
+
+        Args:
+            rows: The rows.
+            offer: The mask of the rows on offer, `A` on the host.
+        """
+        first, offered = self._bandit.loop.state.rows.first, np.flatnonzero(offer.numpy())
+        entries = np.arange(len(offer)) if first is None else first.cpu().numpy()
+        found = np.full(len(entries), -1)
+        # Of equal rows the one written last is kept.
+        found[entries[offered[::-1]]] = offered[::-1]
+        return found[entries[rows]]
+
     def as_told_among(self, rows: Tensor, told: list[int], held: Tensor | None) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
         """Rows, each replaced by the equal one told first among those that fulfil a condition, and the mask of rows for
         which there is one.

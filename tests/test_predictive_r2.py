@@ -6,6 +6,7 @@ import math
 
 import gpytorch
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from torch import Tensor
@@ -54,6 +55,21 @@ def test_features_that_tell_nothing_are_said_to_predict_little():
     assert "So far the features predict little: each arm predicted from the others, " in weak.lines()[1]
     assert "and arms chosen at random may do as well." in weak.lines()[1]
     assert "predict little" not in str(strong)
+
+
+def test_a_campaign_has_its_own_words_and_says_it_in_doubt():
+    rng = np.random.default_rng(0)
+    table = pd.DataFrame(rng.uniform(size=(400, 4)), columns=list("abcd")).assign(id=[f"R{i}" for i in range(400)])
+    values = rng.standard_normal(400)
+    campaign = tb.Campaign(table, objective="yield", generator=torch.Generator().manual_seed(0))
+    for _ in range(6):
+        plate = campaign.ask(8)
+        rows = [int(name[1:]) for name in plate["id"]]
+        campaign.tell(plate.assign(**{"yield": values[rows] + 0.1 * rng.standard_normal(8)}))
+    sentence = "So far the columns predict little: each row predicted from the others, "
+    assert campaign.explain().weakness().startswith(sentence)
+    assert sentence in campaign.doubt()
+    assert "and rows chosen at random may do as well." in campaign.doubt()
 
 
 def test_few_arms_tell_too_little_to_say_so():

@@ -137,7 +137,7 @@ def main(
         for seed in range(first, first + seeds):
             finished, own = played(table, values, noise, seed, size)
             found = finished.explain()
-            little = "predict little" in str(found)
+            little = bool(found.weakness())
             said.append((little, little or bool(found.doubt())))
             if rival == "forest":
                 other = of_forest(table, values, noise, seed, size)

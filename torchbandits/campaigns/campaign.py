@@ -1039,8 +1039,9 @@ class Campaign(Readable):
 
     @one_at_a_time
     def doubt(self) -> str:
-        """A warning if noise leaves it open which measured row is best, with the number of repeats that helps; else an empty
-        text, as for policies without one Gaussian process.
+        """A warning if noise leaves it open which measured row is best, with the number of repeats that helps, and if the
+        columns predict so little that random rows may do as well; else an empty text, as for policies without one Gaussian
+        process.
 
         Raises:
             StateError: If nothing was measured yet.
@@ -1048,7 +1049,7 @@ class Campaign(Readable):
         Cost: O(A).
         """
         believed = self._believed()
-        return "" if believed is None else believed.doubt()
+        return "" if believed is None else " ".join(filter(None, (believed.doubt(), believed.weakness())))
 
     def _believed(self) -> Explanation | None:
         """The explanation; None for a policy without one model."""

@@ -168,6 +168,13 @@ class Explanation:
             return f"{found} It would take about {again} to tell: make each {said.pull} less noisy if you can."
         return f"{found} Go on if you can; to choose among them now, make about {again}."
 
+    def weakness(self) -> str:
+        """A warning if the features predict so little that arms chosen at random may do as well; otherwise an empty text."""
+        # Single rewards of two values, or of noise alone, cannot be predicted by any feature.
+        if self.two_values or self.noise_alone:
+            return ""
+        return predicted_in_words(self.predictive_r2, self.distinct, self.words)
+
     def repetition(self) -> str:
         """A sentence on the arm that is `repeated`; an empty text without one."""
         if self.repeated is None:
@@ -232,10 +239,8 @@ class Explanation:
         order = unsettled(self.distinct, self.names, said) if self.noise_estimated else ""
         rest = unexplained_in_words(self.unexplained, self.noise_estimated and not self.two_values, said)
         same = in_common(relevance, self.names, said) if self.noise_estimated else ""
-        # Single rewards of two values, or of noise alone, cannot be predicted by any feature.
-        of_noise = self.two_values or self.noise_alone
-        little = "" if of_noise else predicted_in_words(self.predictive_r2, self.distinct, said)
-        return f"{title} {said.reward} changes fastest with {fastest(relevance, self.names)}.{same}{rest}{order}{little}"
+        weak = f" {weak}" if (weak := self.weakness()) else ""
+        return f"{title} {said.reward} changes fastest with {fastest(relevance, self.names)}.{same}{rest}{order}{weak}"
 
     def figure(self) -> Figure:
         """Horizontal bars of the relevance of each feature, the largest first; at most thirty.

@@ -124,7 +124,7 @@ class OutcomeExplanation:
         same = in_common(relevance, self.names, said) if known else ""
         rest = "".join(unexplained_in_words(own, ranked, said) for own in self.unexplained[place : place + 1])
         r2 = () if two else self.predictive_r2[place : place + 1]
-        little = "".join(predicted_in_words(own, distinct, said) for own in r2)
+        little = "".join(f" {words}" for own in r2 if (words := predicted_in_words(own, distinct, said)))
         return f"{start}, {features}.{same}{rest}{order}{little} {noise}"
 
     def figure(self) -> Figure:

@@ -96,12 +96,12 @@ def unexplained_in_words(unexplained: float, ranked: bool, said: Words) -> str:
 
 
 def predicted_in_words(r2: float, distinct: int, said: Words) -> str:
-    """A sentence on features that predict little, after a space; an empty text if they predict more, or it is not known."""
+    """A sentence on features that predict little; an empty text if they predict more, or it is not known."""
     if distinct < _TOLD or not r2 < _LITTLE:
         return ""
     share = f"only {r2:.0%}" if r2 >= 0.005 else "nothing"
     return (
-        f" So far the {said.feature}s predict little: each {said.arm} predicted from the others, {share} of the variance "
+        f"So far the {said.feature}s predict little: each {said.arm} predicted from the others, {share} of the variance "
         f"between {said.arm}s is predicted, and {said.arm}s chosen at random may do as well."
     )
 

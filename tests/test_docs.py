@@ -92,7 +92,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
 
 # Exhaustive tests: tutorials, because their blocks also run as notebooks, and pages that take long.
-LONG = {"outcomes.md", "tour.md", "reference/experiments.md"}
+LONG = {"outcomes.md", "outcomes/tradeoffs.md", "outcomes/fidelity.md", "tour.md", "reference/experiments.md"}
 BY_TIER = [
     pytest.param(p, marks=pytest.mark.exhaustive) if p.parent.name == "tutorials" or identify(p) in LONG else p
     for p in WITH_CODE

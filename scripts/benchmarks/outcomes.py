@@ -3,7 +3,7 @@
 TORCHBANDITS_DATA=… python scripts/benchmarks/outcomes.py run --seeds 5     # add missing runs to docs/results/outcomes.csv
 python scripts/benchmarks/outcomes.py scale                                 # seconds per pick and peak memory, 10³ to 10⁶ arms
 python scripts/benchmarks/outcomes.py leaders                               # leaders of 10⁶ arms, and qLogNEHVI at these
-python scripts/benchmarks/outcomes.py report                                # the tables of docs/outcomes.md
+python scripts/benchmarks/outcomes.py report                                # the tables of docs/measured/outcomes.md
 
 All methods start with the same ten arms of a seed. The models have BoTorch's default kernel, an RBF kernel with its
 dimension-scaled prior (on fingerprints Tanimoto similarities), times an outputscale, and ours are fitted after every fifth

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import gc
 import math
+import weakref
 from typing import Any
 
 import gpytorch
@@ -15,6 +17,8 @@ from oracles_evidence import dense_collapsed_evidence, dense_log_evidence, summe
 from problems import KERNELS, kernel_pair
 
 from torchbandits.errors import NumericalError
+from torchbandits.linalg import cholesky
+from torchbandits.posteriors import evidence
 from torchbandits.posteriors.averages import Averages, plausible, pooled_noise
 from torchbandits.posteriors.evidence import Workspace, collapsed_evidence, greedy_dictionary, log_evidence
 from torchbandits.random_effects import with_effect
@@ -175,6 +179,27 @@ def test_singular_kernels_give_numbers_or_say_that_they_failed(twins: float, noi
         if noise == 1e-4:
             exact = log_evidence(kernel, averages, noise)
             assert exact.item() == pytest.approx(dense_log_evidence(data.gram(kernel), data.y, noise), rel=1e-6)
+
+
+@pytest.mark.parametrize("name", ["rbf", "linear"])
+def test_an_evaluation_leaves_no_garbage(name: str, monkeypatch: pytest.MonkeyPatch):
+    """The matrices of evaluations that wait for a collection of garbage would fill the memory of a fit."""
+    kernel, averages, made = MAKERS[name](), Data(6).averages(), list[weakref.ref[Any]]()
+
+    def noted(*args: Any, **options: Any) -> Any:
+        factor, good = cholesky(*args, **options)
+        made.append(weakref.ref(factor))
+        return factor, good
+
+    monkeypatch.setattr(evidence, "cholesky", noted)
+    gc.disable()
+    try:
+        for function in (log_evidence, lambda *args: collapsed_evidence(*args, torch.arange(9))[0]):
+            torch.autograd.grad(function(kernel, averages, NOISE), list(kernel.parameters()))
+        assert [factor() for factor in made] == [None] * len(made)
+        assert len(made) >= 3
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize("name", ["rbf", "matern32", "ard"])

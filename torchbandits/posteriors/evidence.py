@@ -8,6 +8,7 @@ from `greedy_dictionary`, in O(u m²).
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -59,10 +60,7 @@ def log_evidence(
     if form is not None and form.smooth and not x.requires_grad:
         # The points are distinct, so that a random effect is a deviation of each.
         spread = spread if form.effect is None else spread + form.effect
-        scale = form.lengthscale.new_ones(()) if form.outputscale is None else form.outputscale
-        own = None if shared is None else shared.variance
-        exact = _Differentiable.apply(form.nu, form.lengthscale, scale, spread, own, shared, x, averages.residuals, memory)
-        return averages.within(noise) + exact
+        return averages.within(noise) + _stationary_evidence(form, spread, averages, shared, memory)
     covariance = _covariance(kernel, averages) + torch.diag(spread)
     factor, good = cholesky(covariance if shared is None else covariance + shared.matrix())
     if good is not None and not bool(good):
@@ -189,36 +187,46 @@ class StationaryEvidence:
         return in_lengthscale, in_scale, W.diagonal(), W
 
 
-class _Differentiable(torch.autograd.Function):
-    """`StationaryEvidence` as an autograd function of lengthscale, outputscale, spread and the variance of `shared`."""
+# From the derivative of a result in a value to its derivatives in what the value is computed from.
+_Backward = Callable[[Tensor], Sequence[Tensor]]
+
+
+class _Explicit(torch.autograd.Function):
+    """A value that was computed without a graph, with its derivatives in the inputs in closed form."""
 
     @staticmethod
-    def forward(
-        ctx: Any,
-        nu: float | None,
-        lengthscale: Tensor,
-        scale: Tensor,
-        spread: Tensor,
-        variance: Tensor | None,
-        shared: Shared | None,
-        points: Points,
-        residuals: Tensor,
-        memory: Workspace | None,
-    ) -> Tensor:
-        """The value, a number; −∞ if the factorisation fails."""
-        form = Stationary(nu, lengthscale, None)
-        ctx.evidence = StationaryEvidence.of(form, scale, spread, points, residuals, shared, memory)
-        ctx.pattern = None if shared is None else shared.pattern
-        return spread.new_tensor(-torch.inf) if ctx.evidence is None else ctx.evidence.value
+    def forward(ctx: Any, value: Tensor, backward: _Backward, *inputs: Tensor) -> Tensor:
+        """The value."""
+        ctx.own = backward
+        return value
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        """The derivatives in lengthscale, outputscale, spread and the variance of `shared`."""
-        if ctx.evidence is None:
-            return (None,) * 9
-        *slopes, W = ctx.evidence.slopes()
-        slopes.append((W * ctx.pattern).sum() if ctx.pattern is not None else None)
-        return None, *(None if slope is None else slope * gradients[0] for slope in slopes), None, None, None, None
+        """The derivatives in the inputs."""
+        return None, None, *ctx.own(gradients[0])
+
+
+def _stationary_evidence(
+    form: Stationary, spread: Tensor, averages: Averages, shared: Shared | None, memory: Workspace | None
+) -> Tensor:
+    """The value of `StationaryEvidence`, differentiable in lengthscale, outputscale, spread and the variance of `shared`; −∞ if
+    the factorisation fails."""
+    scale = form.lengthscale.new_ones(()) if form.outputscale is None else form.outputscale
+    plain = Stationary(form.nu, form.lengthscale.detach(), None)
+    x, y = averages.points, averages.residuals
+    with torch.no_grad():
+        evidence = StationaryEvidence.of(plain, scale.detach(), spread, x, y, shared, memory)
+    if evidence is None:
+        return spread.new_tensor(-torch.inf)
+
+    def backward(gradient: Tensor) -> list[Tensor]:
+        *slopes, W = evidence.slopes()
+        own = [] if shared is None else [(W * shared.pattern).sum()]
+        return [gradient * slope for slope in (*slopes, *own)]
+
+    variance = [] if shared is None else [shared.variance]
+    value: Tensor = _Explicit.apply(evidence.value, backward, form.lengthscale, scale, spread, *variance)
+    return value
 
 
 def collapsed_evidence(

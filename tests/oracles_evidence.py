@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 
 import numpy as np
+import torch
+from torch import Tensor
 
 Array = np.ndarray
 
@@ -34,3 +36,17 @@ def summed(rewards: Array, counts: Array) -> tuple[Array, Array]:
     """Sums and sums of squares of the rewards of each point; the pulls of a point are consecutive."""
     parts = np.split(rewards, np.cumsum(counts)[:-1])
     return np.array([p.sum() for p in parts]), np.array([(p**2).sum() for p in parts])
+
+
+def graph_collapsed_evidence(
+    K_mu: Tensor, diagonal: Tensor, spread: Tensor, averages: Tensor, inducing: Tensor, jitter: float = 0.0
+) -> Tensor:
+    """Titsias' bound for averages with these noise variances, as a graph of operations that autograd differentiates."""
+    K_mm, eye = K_mu[:, inducing], torch.eye(len(inducing), dtype=torch.float64)
+    V = torch.linalg.solve_triangular(torch.linalg.cholesky(K_mm + jitter * K_mm.diagonal().amax() * eye), K_mu, upper=False)
+    C, scaled = V / spread.sqrt(), averages / spread.sqrt()
+    factor = torch.linalg.cholesky(eye + C @ C.mT)
+    half = torch.linalg.solve_triangular(factor, (C @ scaled).unsqueeze(-1), upper=False)
+    normal = scaled.square().sum() - half.square().sum() + 2 * factor.diagonal().log().sum() + spread.log().sum()
+    missed = ((diagonal - V.square().sum(dim=0)) / spread).sum()
+    return -0.5 * (normal + missed + len(spread) * math.log(2 * math.pi))

@@ -11,12 +11,13 @@ import numpy as np
 import oracles
 import pytest
 import torch
-from oracles_evidence import dense_log_evidence
+from oracles_evidence import dense_log_evidence, graph_collapsed_evidence
 from problems import BOUNDED, COMMON, NOISE_STD, OFF_SCALE, Problem, generator, rbf
 
 import torchbandits as tb
 from torchbandits import errors
-from torchbandits.fitting import degeneracy, fit_kernel_
+from torchbandits.fitting import climb, degeneracy, fit_kernel_
+from torchbandits.kernels import kernel_matrix
 from torchbandits.posteriors import GaussianProcess
 from torchbandits.posteriors.averages import Averages
 from torchbandits.testing.play import differences
@@ -88,6 +89,31 @@ def test_a_lengthscale_a_feature_and_the_scale(wrong: float):
         found.append(torch.cat([lengthscale_of(posterior), posterior.kernel.outputscale.reshape(1)]))
     torch.testing.assert_close(found[1], found[0], rtol=0.05, atol=0)
     assert bool(((found[0][:2] / torch.tensor([0.2, 0.6])).log().abs() < math.log(1.3)).all())
+
+
+@pytest.mark.parametrize("noise", [False, True])
+@pytest.mark.parametrize("base", [gpytorch.kernels.RBFKernel, gpytorch.kernels.MaternKernel])
+def test_a_fit_by_the_bound_is_that_of_automatic_differentiation(base: Any, noise: bool, monkeypatch: pytest.MonkeyPatch):
+    x, y = drawn(1, [0.3, 0.8, 2.0], u=90, d=3, scale=2.0)
+    found, calls = [], list[int]()
+
+    def by_graph(kernel: Any, averages: Averages, noise: torch.Tensor, dictionary: Any, misfit: Any) -> tuple[Any, float]:
+        calls.append(len(dictionary))
+        x, spread = averages.points, noise / averages.weights + misfit
+        K_mu, diagonal = kernel_matrix(kernel, x[dictionary], x), kernel(x, diag=True)
+        return averages.within(noise) + graph_collapsed_evidence(K_mu, diagonal, spread, averages.residuals, dictionary), 0.0
+
+    for graph in (False, True):
+        if graph:
+            monkeypatch.setattr(climb, "collapsed_evidence", by_graph)
+        posterior = posterior_of(gpytorch.kernels.ScaleKernel(base(ard_num_dims=3)).double(), x, y)
+        report = fit_kernel_(posterior, noise=noise, max_exact=50, dictionary_size=40)
+        assert float(report.jitter) == 0
+        fitted = torch.cat([lengthscale_of(posterior), posterior.kernel.outputscale.reshape(1)])
+        found.append((fitted, report.after, torch.tensor(report.noise_variance)))
+    assert calls
+    assert set(calls) == {40}
+    torch.testing.assert_close(found[0], found[1], rtol=1e-3, atol=0)
 
 
 @pytest.mark.parametrize("wrong", [0.01, 100.0])

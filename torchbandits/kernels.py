@@ -45,7 +45,7 @@ _TRUSTED = {torch.float64: 100.0, torch.float32: 4.0}
 _NEAR_SQUARED = {torch.float64: 1e-10, torch.float32: 1e-4}
 # Largest number of features for which a matrix of kernel values is evaluated by differences on the host: with more of them, a
 # matrix product is faster.
-_FEW_FEATURES = 32
+FEW_FEATURES = 32
 # Number of arms from which a centre is found.
 _SAMPLE = 4096
 # Number of consecutive arms on a device for which the largest norm is known on the host.
@@ -84,7 +84,7 @@ def kernel_matrix(kernel: gpytorch.kernels.Kernel, left: Points, right: Points) 
     points that nearly coincide. An RBF or Matérn kernel of a few features is evaluated by differences alone, which takes a
     fraction of the time. Cost O(n n' d).
     """
-    few = left.device.type != "cpu" or left.shape[-1] <= _FEW_FEATURES
+    few = left.device.type != "cpu" or left.shape[-1] <= FEW_FEATURES
     if few and left.shape[-2] and right.shape[-2] and (form := _plain(kernel, left, right)) is not None:
         batch_shape = broadcast_shapes(left.shape[:-2], right.shape[:-2], kernel.batch_shape)
         return form.between(left, right).expand(*batch_shape, -1, -1)
@@ -434,7 +434,7 @@ class StationaryBlocks:
         norms = self._points.square().sum(dim=-1, keepdim=True)
         self._left = torch.cat([-2 * form.sign * self._points, form.sign * norms, torch.full_like(norms, form.sign)], dim=-1)
         # On a device, points that coincide are found among all pairs, and so are distances.
-        apart = form.effect is None or (points.device.type == "cpu" and points.shape[-1] > _FEW_FEATURES)
+        apart = form.effect is None or (points.device.type == "cpu" and points.shape[-1] > FEW_FEATURES)
         self._trusted = apart and form.trusts(norms)
 
     def __call__(self, arms: Arms, out: Tensor) -> Tensor:

@@ -13,10 +13,11 @@ import numpy as np
 import pytest
 import torch
 from oracles import tanimoto
-from oracles_evidence import dense_collapsed_evidence, dense_log_evidence, summed, written_out
+from oracles_evidence import dense_collapsed_evidence, dense_log_evidence, graph_collapsed_evidence, summed, written_out
 from problems import KERNELS, kernel_pair
 
 from torchbandits.errors import NumericalError
+from torchbandits.kernels import kernel_matrix
 from torchbandits.linalg import cholesky
 from torchbandits.posteriors import evidence
 from torchbandits.posteriors.averages import Averages, plausible, pooled_noise
@@ -179,6 +180,44 @@ def test_singular_kernels_give_numbers_or_say_that_they_failed(twins: float, noi
         if noise == 1e-4:
             exact = log_evidence(kernel, averages, noise)
             assert exact.item() == pytest.approx(dense_log_evidence(data.gram(kernel), data.y, noise), rel=1e-6)
+
+
+def wide() -> gpytorch.kernels.Kernel:
+    """For more features than are compared by differences."""
+    kernel = gpytorch.kernels.ScaleKernel(gpytorch.kernels.RBFKernel(ard_num_dims=40)).double()
+    kernel.base_kernel.lengthscale = torch.linspace(0.5, 4.0, 40, dtype=torch.float64)
+    return kernel
+
+
+@pytest.mark.sweep(8)
+@pytest.mark.parametrize("points", ["distinct", "repeated", "float32", "near"])
+@pytest.mark.parametrize("noise", [1e-6, 1e-2])
+@pytest.mark.parametrize("misfit", [0.0, 0.2])
+@pytest.mark.parametrize("name", ["ard", "effects", "matern12", "matern32", "rbf", "sum", "wide"])
+def test_derivatives_of_the_bound_are_those_of_autograd(name: str, misfit: float, noise: float, points: str):
+    kernel, averages = (MAKERS | {"wide": wide})[name](), Data(7, u=60).averages()
+    x = torch.as_tensor(np.random.default_rng(7).uniform(size=(60, 40))) if name == "wide" else averages.points
+    twins = {"repeated": x[:20], "near": x[:20] + 1e-9}
+    x = torch.cat([x[:40], twins[points]]) if points in twins else x.float().double() if points == "float32" else x
+    averages = dataclasses.replace(averages, points=x)
+    dictionary = greedy_dictionary(kernel, averages, 15)
+    if points == "near":
+        some = dictionary[dictionary < 20]
+        dictionary = torch.cat([some, some + 40])
+    variance, own = (torch.tensor(v, dtype=torch.float64, requires_grad=True) for v in (noise, misfit))
+    value, jitter = collapsed_evidence(kernel, averages, variance, dictionary, own)
+    assert (jitter > 0) == (points == "near" and name not in ("effects", "matern12"))
+    K_mu, spread = kernel_matrix(kernel, x[dictionary], x), variance / averages.weights + own
+    bound = graph_collapsed_evidence(K_mu, kernel(x, diag=True), spread, averages.residuals, dictionary, jitter)
+    expected = averages.within(variance) + bound
+    parameters = [parameter for parameter in kernel.parameters() if parameter.requires_grad] + [variance, own]
+    slopes, others = (torch.autograd.grad(v, parameters) for v in (value, expected))
+    # Where pivots are tiny, rounding errors of the kernel change more digits, of both.
+    rtol, least = (1e-5, 1e-4) if jitter else (1e-10 if points == "near" else 1e-12, 1e-8)
+    torch.testing.assert_close(value, expected, rtol=rtol, atol=0)
+    for slope, other in zip(slopes, others, strict=True):
+        assert other.abs().max() > 0
+        torch.testing.assert_close(slope, other, rtol=least, atol=least * float(other.abs().max()))
 
 
 @pytest.mark.parametrize("name", ["rbf", "linear"])

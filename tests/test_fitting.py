@@ -116,6 +116,20 @@ def test_a_fit_by_the_bound_is_that_of_automatic_differentiation(base: Any, nois
     torch.testing.assert_close(found[0], found[1], rtol=1e-3, atol=0)
 
 
+def test_each_kernel_has_its_dictionary_chosen_once(monkeypatch: pytest.MonkeyPatch):
+    kernels, greedy = list[tuple[float, ...]](), climb.greedy_dictionary
+
+    def counted(kernel: Any, *options: Any) -> torch.Tensor:
+        kernels.append(tuple(kernel.base_kernel.lengthscale.flatten().tolist()))
+        return greedy(kernel, *options)
+
+    monkeypatch.setattr(climb, "greedy_dictionary", counted)
+    x, y = drawn(1, [0.3, 0.8], u=60)
+    fit_kernel_(posterior_of(ard([0.5, 0.5]), x, y), max_exact=50, dictionary_size=20)
+    # The current kernel, that with its lengthscales times four factors, and the best one found.
+    assert len(kernels) == len(set(kernels)) == 6
+
+
 @pytest.mark.parametrize("wrong", [0.01, 100.0])
 @pytest.mark.parametrize(("reward", "feature"), [(1e4, 1e5), (1e4, 1.0), (1e-4, 1e5), (1e2, 1e-3)])
 def test_a_fit_is_the_same_in_any_units(reward: float, feature: float, wrong: float):

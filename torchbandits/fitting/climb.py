@@ -125,7 +125,8 @@ class Climb:
         first = self._values()
         for factor in dict.fromkeys((1.0, *restarts)):
             if factor == 1 or self._scale_lengthscales(factor):
-                dictionary = self._dictionary(size)
+                # That of the current kernel does not depend on the noise.
+                dictionary = own if factor == 1 else self._dictionary(size)
                 starts += [(self._values() | {"misfit": level}, dictionary) for level in levels]
             self._restore(first)
         worth = [self._value_of(*start) for start in starts]

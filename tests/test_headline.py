@@ -60,4 +60,4 @@ def test_where_all_arms_are_the_same_there_is_no_headline(tmp_path: Path) -> Non
     values["environment"] = {"name": "rkhs", "options": {"dim": 1, "points_per_dim": 1, "noise_std": 0.1}}
     result = run_experiment(parse_config(values, "flat"), tmp_path)
     assert result.headline is None
-    assert len(result.figures) == 6
+    assert len(result.figures) == 7

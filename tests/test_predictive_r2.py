@@ -79,6 +79,14 @@ def test_few_arms_tell_too_little_to_say_so():
     assert "predict little" not in str(few)
 
 
+def test_under_a_given_kernel_the_kernel_may_be_at_fault():
+    kernel = gpytorch.kernels.ScaleKernel(gpytorch.kernels.RBFKernel()).double()
+    given = told(tb.gp_ucb(kernel, noise_std=0.1), CHANCE).explain()
+    assert given.distinct >= 16
+    assert given.predictive_r2 < 0.1
+    assert given.weakness() == ""
+
+
 def test_yes_and_no_are_not_predicted_by_any_feature():
     said = told(tb.auto(batch_size=8), (CHANCE > 0).double(), noise=0.0).explain()
     assert said.two_values

@@ -170,8 +170,9 @@ class Explanation:
 
     def weakness(self) -> str:
         """A warning if the features predict so little that arms chosen at random may do as well; otherwise an empty text."""
-        # Single rewards of two values, or of noise alone, cannot be predicted by any feature.
-        if self.two_values or self.noise_alone:
+        # Under a kernel that was given, the kernel may be at fault. Single rewards of two values, or of noise alone, cannot be
+        # predicted by any feature.
+        if not self.kernel_estimated or self.two_values or self.noise_alone:
             return ""
         return predicted_in_words(self.predictive_r2, self.distinct, self.words)
 

@@ -123,7 +123,8 @@ class OutcomeExplanation:
         order = unsettled(distinct, self.names, said) if known else ""
         same = in_common(relevance, self.names, said) if known else ""
         rest = "".join(unexplained_in_words(own, ranked, said) for own in self.unexplained[place : place + 1])
-        r2 = () if two else self.predictive_r2[place : place + 1]
+        # Under a kernel that was given, the kernel may be at fault.
+        r2 = self.predictive_r2[place : place + 1] if ranked else ()
         little = "".join(f" {words}" for own in r2 if (words := predicted_in_words(own, distinct, said)))
         return f"{start}, {features}.{same}{rest}{order}{little} {noise}"
 

@@ -89,14 +89,12 @@ class Row:
 
         with the posterior variances v. Source: Rasmussen & Williams 2006, section 5.4.2, for averages of n rewards.
         """
-        posterior, place, statistics = self.posterior, self.place, self.state.statistics
+        posterior, place, statistics = self.posterior, self.place, self.posterior.statistics
         if posterior.sparse or self.distinct < 2:
             return math.nan
         told = statistics.pulled[place]
         n, average = statistics.weights[place][told], (statistics.sums / statistics.weights)[place][told]
-        prior = kernel_diagonal(
-            kernel_row(posterior.kernel, posterior.batch_shape, place), posterior.statistics.points_of(place)
-        )
+        prior = kernel_diagonal(kernel_row(posterior.kernel, posterior.batch_shape, place), statistics.points_of(place))
         # 1 − nv/λ cancels for a point that no other informs: without it, its variance is at most the prior's.
         kept = torch.maximum(1 - n * self.variance / posterior.regularization, self.variance / prior.clamp_min(1e-300))
         wrong = ((average - self.mean) / kept.clamp_min(1e-300)).square().sum()

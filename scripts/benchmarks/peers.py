@@ -4,7 +4,7 @@ pip install -c constraints.txt -e '.[experiments,peers]'
 python scripts/benchmarks/peers.py run --budget small      # every method, table and seed that is not recorded yet
 python scripts/benchmarks/peers.py run --budget small --methods random --methods auto --tables hplc --seeds 3
 python scripts/benchmarks/peers.py run --budget large --methods botorch --seeds 1 --limit 600    # slow methods, for ten minutes
-python scripts/benchmarks/peers.py report                  # docs/peers.md and its picture from the records
+python scripts/benchmarks/peers.py report                  # docs/peers.md, docs/peers/tables.md and the picture
 
 A run uses one thread. Its line is appended to docs/results/peers/records.csv as soon as it ends, so the script can be killed
 and restarted at any time.

@@ -12,50 +12,54 @@ from peer_study.game import BUDGETS
 from peer_study.methods import OURS
 from peer_study.statistics import differences, pair, paired, ranks, summary
 
-BY_TABLE = "Simple regret / mean regret by table; the smallest of each row is bold:\n"
-AGAINST = "`auto` against each other method, on all runs that both have (negative differences are in favour of `auto`):\n"
 MEASURES = {"simple_regret": "simple regret", "mean_regret": "mean regret"}
 
-HEAD = """# Against other packages
+PURPOSE = """# Against other packages
 
-How `auto` does beside other packages, on tables on which none of its settings were chosen, with all losses. This page is
-written by `scripts/benchmarks/peers.py report` from the records in `docs/results/peers/records.csv`.
+How good are the choices of `auto` beside those of other packages, on tables on which none of its settings were chosen?
+"""
 
-Each method picks rows of a table and receives noisy rewards. Features are standardised for all methods, and on each table
-and seed the noise of the first, second, … evaluation is the same for all methods. There are two measures, on a scale on which
-the best candidate of the table has regret 0 and the average candidate has regret 1:
+MEASUREMENT = """## How it is measured
 
-- **simple regret**: the regret of the candidate that the method recommends at the end;
-- **mean regret**: the mean regret of all candidates that the method evaluated.
+Each method picks rows of a table and receives noisy rewards. Features are standardised for all methods. On each table and
+seed, the noise of the first, second, … evaluation is the same for all methods. Regret is scaled: the best candidate of the
+table has 0, and the average candidate has 1.
 
-Ranks compare the methods on one table with one seed; rank 1 has the least regret. Intervals are 95 % bootstrap intervals, which
-resample the tables and then the seeds within each table. Seconds are the processor time of one thread
-that a run spends in the method, without imports. They vary by up to a factor of two with the load of the machine.
+- **Simple regret**: the regret of the candidate that the method recommends at the end.
+- **Mean regret**: the mean regret of all candidates that the method evaluated.
+- **Rank**: among the methods on one table with one seed; rank 1 has the least regret.
+- **Intervals**: 95 % bootstrap intervals, which resample the tables and then the seeds within each table.
+- **Seconds**: processor time of one thread spent in the method, without imports. They vary by up to a factor of two with
+  the load of the machine.
+
+[Regret by table](peers/tables.md) has every table apart, and where the tables come from.
+`scripts/benchmarks/peers.py report` writes both pages from `docs/results/peers/records.csv`.
 """
 
 METHOD_NOTES = """## How the methods are run
 
-- `random`: evaluates random candidates without repeats and recommends the best observed one.
+- `random`: random candidates without repeats. It recommends the best observed one, as do Optuna and SMAC.
 - `forest_ucb`, `forest_ei`: scikit-learn's random forest of 100 trees, upper bound (mean + 2 deviations) or expected
-  improvement over the spread of the trees. The first 10 candidates are random, and a batch consists of the candidates with the
-  highest scores.
-- `optuna_tpe`, `optuna_gp`: Optuna's samplers with their defaults search the box around the table (categories are categorical).
-  Each suggestion is evaluated at the nearest candidate not yet evaluated, and Optuna is told that candidate. They recommend the
-  best observed.
-- `botorch`: `SingleTaskGP` with its defaults, fitted at every step, starting from the last fit. It evaluates LogEI at all
-  candidates for single picks. For batches it uses qLogNEI over the 250 candidates with the highest LogEI and 250 random ones,
-  with the 100 best evaluated candidates as its baseline. Beyond 500 rewards the hyper-parameters are fitted to 500 of them.
+  improvement over the spread of the trees. The first 10 candidates are random, and a batch has those with the highest scores.
+- `optuna_tpe`, `optuna_gp`: Optuna's samplers with their defaults, in the box around the table (categories are categorical).
+  Each suggestion is evaluated at the nearest candidate not yet evaluated, and Optuna is told that candidate.
+- `botorch`: `SingleTaskGP` with its defaults, fitted at every step from the last fit. Single picks: LogEI at all candidates.
+  Batches: qLogNEI over the 250 candidates with the highest LogEI and 250 random ones, with the 100 best evaluated candidates
+  as baseline. Beyond 500 rewards the hyper-parameters are fitted to 500 of them.
 - `baybe`: `Campaign` with its defaults, on all candidates or on 5,000 random ones where there are more. The search space is
   made without BayBE's check of its values, which takes over fifteen minutes on some tables.
 - `smac`: `HyperparameterOptimizationFacade` with its defaults, in the same box as Optuna.
-- `auto`: `tb.auto()` without arguments.
-- `batch_bkb`: `tb.batch_bkb` with a Matérn-5/2 kernel and width 2, refitted every 10 pulls. It is given the true
-  standard deviation of the noise.
+- `auto`: `tb.auto()` without arguments. It recommends `best_arm()`, and may always evaluate a candidate again.
 
-`forest`, `botorch` and `baybe` recommend the evaluated candidate with the highest posterior mean; `auto` and `batch_bkb`
-recommend `best_arm()`. Only with the large budget may the peers evaluate a candidate again, in another batch (BayBE follows its
-defaults). `auto` and `batch_bkb` may always evaluate a candidate again.
+The forests, `botorch` and `baybe` recommend the evaluated candidate with the highest posterior mean. The other packages may
+evaluate a candidate again only with the large budget, in another batch (BayBE follows its defaults).
 
+"""
+
+TABLE_NOTES = """# Regret by table
+
+On which tables does `auto` lose to another method? Each cell has the simple regret and the mean regret, means over the seeds;
+the smallest of each row is bold. [Against other packages](../peers.md) defines both and has the means over all tables.
 """
 
 
@@ -134,11 +138,13 @@ def in_short(records: pd.DataFrame, budgets: list[str], ours: str) -> str:
             cells = [size, words, f"{found[ours]:.2f}", f"`{other}`, {found[other]:.2f}"]
             rows.append([*cells, ", ".join(better) or "none", ", ".join(undecided) or "none"])
     header = ["evaluations", "measure", f"mean rank of `{ours}`", "best other one", "shown to be better", "undecided"]
+    least = sum(float(row[2]) < float(row[3].rpartition(", ")[2]) for row in rows)
+    lost = sum(row[4] != "none" for row in rows)
     words = (
-        f"## In short\n\nWhether a method is better or worse than `{ours}` is judged by the interval of the paired\n"
-        "difference, which contains 0 where it is undecided. All other methods that were run to the end are shown to be\n"
-        "worse.\n\n"
-        f"{markdown(rows, header)}"
+        f"## In short\n\n`{ours}` has the lowest mean rank in {least} of the {len(rows)} rows; another method is shown to be\n"
+        f"better in {lost}.\n\n{markdown(rows, header)}\n"
+        "The last two columns go by the interval of the paired difference of regrets, which contains 0 where it is undecided.\n"
+        f"A method that was run to the end and is in neither column is shown to be worse than `{ours}`.\n"
     )
     return words if rows else ""
 
@@ -171,9 +177,9 @@ def coverage(records: pd.DataFrame, budget: str) -> str:
     rest = runs[~runs["method"].isin(frame.columns)].groupby("method")["seconds"].agg(["size", "mean"])
     least, most = seeds.min(), seeds.max()
     number = f"{least} to {most} seeds" if least < most else "one seed" if most == 1 else f"{most} seeds"
-    words = f"{names.nunique()} tables, {number} each. The methods are compared on the runs that all of them have."
+    words = f"{names.nunique()} tables, {number} each. Compared are the runs that all methods have."
     if len(rest):
-        words += " These have too few runs and are left out of the next two tables: "
+        words += " Left out of the next table and of [regret by table](peers/tables.md) for too few runs: "
         words += ", ".join(f"`{m}` ({line['size']:.0f} runs, {line['mean']:.0f} s each)" for m, line in rest.iterrows()) + "."
     return words + not_run(records, budget) + "\n"
 
@@ -194,9 +200,9 @@ def stopped_early(records: pd.DataFrame, budget: str, ours: str) -> str:
     header += [f"`{ours}`: {words}" for words in ("seconds", *MEASURES.values())]
     rows = [cells + ["–"] * (len(header) - len(cells)) for cells in rows]  # where ours was not run
     words = (
-        "These runs were stopped when they had taken more processor time than they were given, and are not compared above. "
-        f"Beside each is the whole run of `{ours}` on the same table and seed, of {BUDGETS[budget].pulls:,} evaluations. Mean "
-        "regret falls in the course of a run, which makes that of the shorter run larger."
+        "These runs exceeded their limit of processor time, and are not compared above. Beside each is the whole run of "
+        f"`{ours}` on the same table and seed, of {BUDGETS[budget].pulls:,} evaluations. Mean regret falls in the course of a "
+        "run, so that of the shorter run is larger."
     )
     return f"### Stopped\n\n{words}\n\n{markdown(rows, header)}" if rows else ""
 
@@ -213,13 +219,13 @@ def not_run(records: pd.DataFrame, budget: str) -> str:
         return ""
     each = ", ".join(f"`{method}` ({seconds[smaller[-1]][method]:.0f} s)" for method in gone)
     return (
-        f" Not run to the end here, with the time of a run of {BUDGETS[smaller[-1]].pulls:,} evaluations: {each}. A run of "
+        f" Not run to the end, with the time of a run of {BUDGETS[smaller[-1]].pulls:,} evaluations: {each}. A run of "
         f"{BUDGETS[budget].pulls:,} takes `auto` {seconds[budget]['auto']:.1f} s."
     )
 
 
 def write_page(records: pd.DataFrame, page: Path) -> Path:
-    """Write `page` and the picture `results/peers/ranks.png` beside it."""
+    """Write `page`, and `peers/tables.md` and the picture `results/peers/ranks.png` beside it."""
     everything, pulls = records, records["budget"].map({name: budget.pulls for name, budget in BUDGETS.items()})
     records = everything[everything["evaluations"] == pulls]
     budgets = [b for b in BUDGETS if (records["budget"] == b).any()]
@@ -227,25 +233,25 @@ def write_page(records: pd.DataFrame, page: Path) -> Path:
         raise ValueError("There are no records: `peers.py run` makes them.")
     picture = page.parent / "results" / "peers" / "ranks.png"
     draw(records, budgets, picture)
-    parts = [HEAD, in_short(records, budgets, "auto"), "![Mean ranks by method](results/peers/ranks.png)\n"]
+    parts = [PURPOSE, in_short(records, budgets, "auto"), "![Mean ranks by method](results/peers/ranks.png)\n", MEASUREMENT]
+    apart = [TABLE_NOTES]
     for budget in budgets:
-        size = BUDGETS[budget]
-        parts += [f"## {size.pulls:,} evaluations, {size.batch} at a time\n", coverage(records, budget)]
-        parts += [
-            overall(records, budget),
-            "Simple regret / mean regret by table; the smallest of each row is bold:\n",
-            by_table(records, budget),
-        ]
+        heading = f"## {BUDGETS[budget].pulls:,} evaluations, {BUDGETS[budget].batch} at a time\n"
+        parts += [heading, coverage(records, budget), overall(records, budget)]
+        apart += [heading, by_table(records, budget)]
         if "auto" in paired(records, budget, "simple_regret").columns:
             parts.append(
-                "`auto` against each other method, on all runs that both have (negative differences are in favour of `auto`):\n"
+                "On all runs that both have. Negative differences are in favour of `auto`; a table is lost if the mean over\n"
+                "its seeds is larger for `auto`.\n"
             )
             parts.append(losses(records, budget, "auto"))
             stopped = stopped_early(everything, budget, "auto")
             parts += [stopped] if stopped else []
-    note = tables.__doc__ or ""
-    parts += [METHOD_NOTES + "## The tables\n", note.split("\n", 2)[2].strip() + "\n", "## Versions\n"]
     versions = sorted({package for line in records["versions"] for package in line.split()})
-    parts.append(f"{', '.join(versions)}; on {', '.join(sorted(set(records['cpu'])))}.\n")
+    parts += [METHOD_NOTES + "## Versions\n", f"{', '.join(versions)}; on {', '.join(sorted(set(records['cpu'])))}.\n"]
     page.write_text("\n".join(parts))
+    note = tables.__doc__ or ""
+    apart += ["## The tables\n", note.split("\n", 2)[2].strip() + "\n"]
+    (page.parent / "peers").mkdir(exist_ok=True)
+    (page.parent / "peers" / "tables.md").write_text("\n".join(apart))
     return page

@@ -346,9 +346,9 @@ def rows_under(page: str, heading: str) -> list[str]:
     return [line for line in section.splitlines(keepends=True) if line.startswith("|")]
 
 
-def test_the_choosing_page_shows_the_catalogue() -> None:
+def test_the_page_of_all_policies_shows_the_catalogue() -> None:
     """To update the page, paste the output of `torchbandits policies --markdown`."""
-    table = rows_under("docs/choosing.md", "All policies")
+    table = rows_under("docs/choosing/policies.md", "The catalogue")
     assert "".join(table) == markdown_table() == RUNNER.invoke(app, ["policies", "--markdown"]).output
     assert {line.count("|") for line in table} == {8}, "a bar within a cell"
     for entry in CATALOGUE:

@@ -300,7 +300,9 @@ def watch(
 @app.command()
 def policies(
     name: Annotated[str | None, typer.Argument(help="Name of a policy whose options to show.")] = None,
-    markdown: Annotated[bool, typer.Option("--markdown", help="Print the table as Markdown, as in docs/choosing.md.")] = False,
+    markdown: Annotated[
+        bool, typer.Option("--markdown", help="Print the table of docs/choosing/policies.md, in Markdown.")
+    ] = False,
 ) -> None:
     """List the policies with guarantee, cost and uses, or show the options of one policy."""
     if markdown:

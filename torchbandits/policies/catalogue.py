@@ -1,6 +1,6 @@
 """The catalogue: guarantee, cost and options of every policy, in one place.
 
-`policies.registry`, the command `torchbandits policies` and the table in docs/choosing.md are generated from it.
+`policies.registry`, the command `torchbandits policies` and the table in docs/choosing/policies.md are generated from it.
 """
 
 from __future__ import annotations
@@ -377,7 +377,7 @@ CATALOGUE: tuple[Entry, ...] = (
 
 
 def markdown_table() -> str:
-    """The catalogue as the Markdown table of docs/choosing.md."""
+    """The catalogue as the Markdown table of docs/choosing/policies.md."""
     cost = "cost of a step (A arms, u distinct pulled, m dictionary or features)"
     headers = ("policy", "memory", "batch", cost, "regret guarantee", "any kernel?", "choose it when")
     lines = [headers, ("---",) * len(headers)]

@@ -438,7 +438,7 @@ def section(reproduction: ReproductionConfig, summary: Summary, figure: str, lev
     for heading, own in (("claim of the paper", False), ("claim of our own", True)):
         rows = [[v.claim, f"**{v.verdict}**", v.evidence] for v in found if v.own == own]
         if rows:
-            lines.append(table([heading, "verdict", "evidence"], rows))
+            lines.append(table([heading, "verdict", "evidence"], unrepeated(rows)))
     lines += [f"- {difference}" for difference in reproduction.differs]
     return "\n".join(lines) + "\n"
 

@@ -1,7 +1,7 @@
 """Several outcomes on real tables: hypervolume and feasible optima compared with BoTorch and random picks, and scaling in A.
 
 TORCHBANDITS_DATA=… python scripts/benchmarks/outcomes.py run --seeds 5     # add missing runs to docs/results/outcomes.csv
-python scripts/benchmarks/outcomes.py scale                                 # seconds per pick and peak memory, 10³ to 10⁶ arms
+python scripts/benchmarks/outcomes.py scale                                 # the table of docs/measured/outcomes-cost.md
 python scripts/benchmarks/outcomes.py leaders                               # leaders of 10⁶ arms, and qLogNEHVI at these
 python scripts/benchmarks/outcomes.py report                                # the tables of docs/measured/outcomes.md
 

@@ -179,7 +179,7 @@ def test_the_page_shows_ranks_losses_and_what_is_missing(tmp_path: Path) -> None
     records = records[~((records["method"] == "baybe") & (records["table"] == "table0"))]
     words = write_page(records, tmp_path / "peers.md").read_text()
     assert (tmp_path / "results" / "peers" / "ranks.png").stat().st_size > 10_000
-    assert "lowest mean rank in 0 of the 2 rows; another method is shown to be\nbetter in 2." in words
+    assert "lowest mean rank in 0 of the 2 rows; another method is shown to be\nbetter in 2 of them." in words
     apart = (tmp_path / "peers" / "tables.md").read_text()
     assert "| table0 |" in apart
     assert "| welded_beam | 20,000 | 4 |" in apart

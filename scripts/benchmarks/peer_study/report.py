@@ -142,7 +142,7 @@ def in_short(records: pd.DataFrame, budgets: list[str], ours: str) -> str:
     lost = sum(row[4] != "none" for row in rows)
     words = (
         f"## In short\n\n`{ours}` has the lowest mean rank in {least} of the {len(rows)} rows; another method is shown to be\n"
-        f"better in {lost}.\n\n{markdown(rows, header)}\n"
+        f"better in {lost or 'none'} of them.\n\n{markdown(rows, header)}\n"
         "The last two columns go by the interval of the paired difference of regrets, which contains 0 where it is undecided.\n"
         f"A method that was run to the end and is in neither column is shown to be worse than `{ours}`.\n"
     )

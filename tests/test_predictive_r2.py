@@ -1,7 +1,8 @@
-"""How much of the variance between arms the features predict, each arm from the others, and what `explain` says of it."""
+"""How much the features predict, before rewards are told and of each arm from the others, and what `explain` says of it."""
 
 from __future__ import annotations
 
+import dataclasses
 import math
 
 import gpytorch
@@ -52,8 +53,13 @@ def test_features_that_tell_nothing_are_said_to_predict_little():
     weak, strong = told(tb.auto(batch_size=8), CHANCE).explain(), told(tb.auto(batch_size=8), ARMS.sum(dim=-1)).explain()
     assert weak.predictive_r2 < 0.1
     assert strong.predictive_r2 > 0.4
+    assert weak.forecast_r2 < 0
+    assert strong.forecast_r2 > 0.4
+    beforehand = "Predictions made beforehand explained"
+    assert f"{beforehand} none of the variance of the rewards, by rank." in weak.lines()[1]
     assert "So far the features predict little: each arm predicted from the others, " in weak.lines()[1]
     assert "and arms chosen at random may do as well." in weak.lines()[1]
+    assert f"{beforehand} {strong.forecast_r2:.0%} of the variance of the rewards, by rank." in strong.lines()[1]
     assert "predict little" not in str(strong)
 
 
@@ -70,6 +76,93 @@ def test_a_campaign_has_its_own_words_and_says_it_in_doubt():
     assert campaign.explain().weakness().startswith(sentence)
     assert sentence in campaign.doubt()
     assert "and rows chosen at random may do as well." in campaign.doubt()
+
+
+def test_a_history_without_predictions_is_judged_by_the_arms_left_out():
+    bandit = tb.Bandit(tb.auto(), ARMS)
+    index = torch.arange(48)
+    bandit.observe(index, torch.ones(48), CHANCE[:48], CHANCE[:48].square())
+    said = bandit.explain()
+    assert said.forecasts == 0
+    assert math.isnan(said.forecast_r2)
+    assert said.weakness().startswith("So far the features predict little: each arm predicted from the others, ")
+
+
+def expected_forecasts(bandit: tb.Bandit, index: Tensor, rewards: Tensor) -> np.ndarray:
+    """Number, squared errors and squares of the scores of rewards that are about to be told, by a dense Gaussian process."""
+    statistics, posterior = bandit.loop.state.statistics, bandit.posterior
+    if float(bandit.pulls) < 5:
+        return np.zeros(3)
+    n, y = statistics.weights.numpy(), (statistics.sums / statistics.weights).numpy()
+    known = statistics.points.double()
+    between = posterior.kernel(ARMS[index], known).to_dense().detach().numpy()
+    noisy = posterior.kernel(known).to_dense().detach().numpy() + np.diag(posterior.regularization / n)
+    scale = float(posterior.units.scale)
+    mean = between @ np.linalg.solve(noisy, y) / scale
+    score = np.interp(rewards.numpy(), posterior.units.knots.numpy(), posterior.units.scores.numpy())
+    seen = (ARMS[index][:, None] == known[None]).all(dim=-1).any(dim=-1).numpy()
+    return np.array([len(score), np.square(score - mean)[~seen].sum(), np.square(score)[~seen].sum()]) - [seen.sum(), 0, 0]
+
+
+@pytest.mark.parametrize("size", [1, 8])
+def test_forecasts_are_those_of_a_dense_process_before_each_tell(size: int):
+    bandit = tb.Bandit(tb.auto(batch_size=size), ARMS, generator=torch.Generator().manual_seed(2))
+    rng, expected = np.random.default_rng(3), np.zeros(3)
+    while float(bandit.pulls) < 30:
+        index = bandit.ask().index
+        rewards = ARMS[index].sum(dim=-1).square() + 0.3 * torch.as_tensor(rng.standard_normal(len(index)))
+        expected += expected_forecasts(bandit, index, rewards)
+        bandit.tell(index, rewards)
+    said = bandit.explain()
+    assert 5 < said.forecasts == expected[0] < 30
+    assert said.forecast_r2 == pytest.approx(1 - expected[1] / expected[2], rel=1e-8)
+
+
+def test_forecasts_of_batch_rows_are_independent_and_saved_with_the_state():
+    rng = np.random.default_rng(5)
+    index = torch.as_tensor(np.stack([rng.permutation(200)[:24] for _ in range(2)]))
+    rewards = ARMS[index].sum(dim=-1) + 0.1 * torch.as_tensor(rng.standard_normal((2, 24)))
+    together = tb.Bandit(tb.auto(), ARMS.expand(2, 200, 3), generator=[torch.Generator().manual_seed(r) for r in (0, 1)])
+    alone = [tb.Bandit(tb.auto(), ARMS, generator=torch.Generator().manual_seed(r)) for r in (0, 1)]
+    for first in range(0, 24, 6):
+        part = slice(first, first + 6)
+        together.tell(index[:, part], rewards[:, part])
+        for row in (0, 1):
+            alone[row].tell(index[row, part], rewards[row, part])
+    again = tb.Bandit(tb.auto(), ARMS.expand(2, 200, 3), generator=[torch.Generator(), torch.Generator()])
+    again.load_state_dict(together.state_dict())
+    for row in (0, 1):
+        own = alone[row].explain()
+        assert own.forecasts == 18
+        for other in (together, again):
+            assert other.explain(row=(row,)).forecasts == 18
+            assert other.explain(row=(row,)).forecast_r2 == pytest.approx(own.forecast_r2, rel=1e-6)
+
+
+def test_predictions_that_were_right_have_the_last_word():
+    found = told(tb.auto(batch_size=8), CHANCE).explain()
+    assert found.weakness()
+    assert not dataclasses.replace(found, forecast_r2=0.1).weakness()
+    assert not dataclasses.replace(found, predictive_r2=0.3).weakness()
+    assert dataclasses.replace(found, predictive_r2=0.15).weakness()
+    assert not dataclasses.replace(found, predictive_r2=0.15, forecasts=9).weakness()
+
+
+def test_a_state_without_forecasts_can_be_loaded():
+    saved = told(tb.auto(), ARMS.sum(dim=-1), pulls=12).state_dict()
+    assert bool(saved["state"].pop("records.units.forecasts").any())
+    bandit = tb.Bandit(tb.auto(), ARMS)
+    bandit.load_state_dict(saved)
+    assert bandit.explain().forecasts == 0
+
+
+def test_rewards_of_blocks_and_of_arms_pulled_before_are_no_forecasts():
+    bandit = told(tb.auto(batch_size=8), ARMS.sum(dim=-1), pulls=14)
+    known = bandit.explain().forecasts
+    pulled, new = bandit.best(1).index, torch.tensor([199, 198])
+    bandit.tell(pulled, torch.tensor([1.0], dtype=torch.float64))
+    bandit.tell(new, torch.tensor([1.0, 2.0], dtype=torch.float64), block="monday")
+    assert bandit.explain().forecasts == known
 
 
 def test_few_arms_tell_too_little_to_say_so():

@@ -106,6 +106,8 @@ def _explained(
         elsewhere=learned.elsewhere,
         unexplained=learned.unexplained,
         predictive_r2=learned.predictive_r2,
+        forecasts=learned.forecasts,
+        forecast_r2=learned.forecast_r2,
         shifts=learned.shifts,
     )
 

@@ -14,6 +14,7 @@ from torchbandits.explanation.words import (
     by_rank,
     failures_in_words,
     fastest,
+    forecast_in_words,
     in_common,
     percent,
     predicted_in_words,
@@ -87,6 +88,10 @@ class Explanation:
         predictive_r2: Fraction of the variance between the average rewards of the arms pulled that is predicted, each arm from
             all others under the fitted kernel and in the units of the model: 1 − Σ(ȳᵢ − μ₋ᵢ)² / Σ(ȳᵢ − ȳ)², below 0 where the
             predictions are worse than the average. NaN beside a dictionary, and where all averages are equal.
+        forecasts, forecast_r2: Number of arms whose first reward the model predicted before it was told, from the first fit of
+            `auto` on, and the fraction of the variance of these rewards that was predicted: 1 − Σ(zᵢ − μᵢ)² / Σzᵢ², with the
+            score zᵢ and the posterior mean μᵢ of that time. Scores of earlier rewards have the mean 0, so that it is below 0
+            where the predictions were worse than their average. NaN without forecasts.
         shifts: The estimated shift of each block, in the order of their numbers, reward units; empty if no reward was told with
             its block.
         together: Standard deviation of the shifts that measurements which were told by one call of a campaign seem to share,
@@ -119,6 +124,8 @@ class Explanation:
     avoided: int = 0
     unexplained: float = 0.0
     predictive_r2: float = float("nan")
+    forecasts: int = 0
+    forecast_r2: float = float("nan")
     shifts: tuple[float, ...] = ()
     together: float = 0.0
     words: Words = field(default_factory=Words)
@@ -170,11 +177,20 @@ class Explanation:
 
     def weakness(self) -> str:
         """A warning if the features predict so little that arms chosen at random may do as well; otherwise an empty text."""
-        # Under a kernel that was given, the kernel may be at fault. Single rewards of two values, or of noise alone, cannot be
-        # predicted by any feature.
-        if not self.kernel_estimated or self.two_values or self.noise_alone:
+        if not self._judges_features:
             return ""
-        return predicted_in_words(self.predictive_r2, self.distinct, self.words)
+        return predicted_in_words(self.predictive_r2, self.distinct, self.forecast_r2, self.forecasts, self.words)
+
+    def foresight(self) -> str:
+        """A sentence on how much of the rewards was predicted before they were told; an empty text for fewer than ten
+        predictions."""
+        return forecast_in_words(self.forecast_r2, self.forecasts, self.words) if self._judges_features else ""
+
+    @property
+    def _judges_features(self) -> bool:
+        """Whether predictions judge the features: under a kernel that was given, the kernel may be at fault, and single rewards
+        of two values, or of noise alone, cannot be predicted by any feature."""
+        return self.kernel_estimated and not (self.two_values or self.noise_alone)
 
     def repetition(self) -> str:
         """A sentence on the arm that is `repeated`; an empty text without one."""
@@ -240,8 +256,8 @@ class Explanation:
         order = unsettled(self.distinct, self.names, said) if self.noise_estimated else ""
         rest = unexplained_in_words(self.unexplained, self.noise_estimated and not self.two_values, said)
         same = in_common(relevance, self.names, said) if self.noise_estimated else ""
-        weak = f" {weak}" if (weak := self.weakness()) else ""
-        return f"{title} {said.reward} changes fastest with {fastest(relevance, self.names)}.{same}{rest}{order}{weak}"
+        foretold = "".join(f" {words}" for words in (self.foresight(), self.weakness()) if words)
+        return f"{title} {said.reward} changes fastest with {fastest(relevance, self.names)}.{same}{rest}{order}{foretold}"
 
     def figure(self) -> Figure:
         """Horizontal bars of the relevance of each feature, the largest first; at most thirty.

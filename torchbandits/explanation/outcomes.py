@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -20,6 +21,7 @@ from torchbandits.explanation.words import (
     by_rank,
     failures_in_words,
     fastest,
+    forecast_in_words,
     in_common,
     percent,
     predicted_in_words,
@@ -57,7 +59,8 @@ class OutcomeExplanation:
         two_values: For each outcome whether its rewards have two values, as in `Explanation.two_values`.
         unexplained: For each outcome the fraction of the variance between arms that the features do not explain, as in
             `Explanation`.
-        predictive_r2: For each outcome the fraction of the variance that is predicted, as in `Explanation`.
+        predictive_r2, forecasts, forecast_r2: For each outcome the fraction of the variance that is predicted, and predictions
+            that were made before the rewards were told, as in `Explanation`.
         shifts: For each outcome the shift of each block, as in `Explanation`.
         failed, avoided: As in `Explanation`.
         words: Words of the text.
@@ -77,6 +80,8 @@ class OutcomeExplanation:
     two_values: tuple[bool, ...] = ()
     unexplained: tuple[float, ...] = ()
     predictive_r2: tuple[float, ...] = ()
+    forecasts: tuple[int, ...] = ()
+    forecast_r2: tuple[float, ...] = ()
     shifts: tuple[tuple[float, ...], ...] = ()
     failed: int = 0
     avoided: int = 0
@@ -124,9 +129,14 @@ class OutcomeExplanation:
         same = in_common(relevance, self.names, said) if known else ""
         rest = "".join(unexplained_in_words(own, ranked, said) for own in self.unexplained[place : place + 1])
         # Under a kernel that was given, the kernel may be at fault.
-        r2 = self.predictive_r2[place : place + 1] if ranked else ()
-        little = "".join(f" {words}" for own in r2 if (words := predicted_in_words(own, distinct, said)))
-        return f"{start}, {features}.{same}{rest}{order}{little} {noise}"
+        foretold = self._foretold(place) if ranked and self.predictive_r2 else ""
+        return f"{start}, {features}.{same}{rest}{order}{foretold} {noise}"
+
+    def _foretold(self, place: int) -> str:
+        """The sentences of `Explanation.foresight` and `weakness` on an outcome, after spaces."""
+        forecast = (self.forecast_r2[place], self.forecasts[place]) if self.forecasts else (math.nan, 0)
+        little = predicted_in_words(self.predictive_r2[place], self.distinct[place], *forecast, self.words)
+        return "".join(f" {words}" for words in (forecast_in_words(*forecast, self.words), little) if words)
 
     def figure(self) -> Figure:
         """Horizontal bars of the relevance of each feature, one panel per outcome with lengthscales; at most thirty features.
@@ -168,5 +178,7 @@ def explain_outcomes(
         two_values=tuple(noise.two_values is not None for noise in noises),
         unexplained=tuple(outcome.unexplained for outcome in learned),
         predictive_r2=tuple(outcome.predictive_r2 for outcome in learned),
+        forecasts=tuple(outcome.forecasts for outcome in learned),
+        forecast_r2=tuple(outcome.forecast_r2 for outcome in learned),
         shifts=tuple(outcome.shifts for outcome in learned),
     )

@@ -101,6 +101,21 @@ class Row:
         spread = (average - average.mean()).square().sum()
         return float(1 - wrong / spread) if float(spread) > 0 else math.nan
 
+    @property
+    def forecasts(self) -> int:
+        """See `Explanation.forecasts`."""
+        units = self.posterior.units
+        return 0 if units is None else int(units.forecasts[self.place][0])
+
+    @property
+    def forecast_r2(self) -> float:
+        """See `Explanation.forecast_r2`."""
+        units = self.posterior.units
+        if units is None:
+            return math.nan
+        _, wrong, spread = units.forecasts[self.place].tolist()
+        return 1 - wrong / spread if spread > 0 else math.nan
+
 
 def checked_names(names: Sequence[str] | None, num_features: int) -> tuple[str, ...]:
     """The names of the features; "feature 0" and so on by default."""

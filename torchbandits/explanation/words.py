@@ -15,9 +15,11 @@ _SHOWN = 5  # features that are named
 # Number of distinct arms, and of those per name of features, below which the order of features often changes with more rewards.
 _SETTLED, _SETTLED_EACH = 24, 3
 _UNEXPLAINED = 0.25  # fraction of the variance between arms that is worth a sentence
-# Fraction of the variance that is predicted, below which campaigns found no better rows than random ones, and the number of
-# distinct arms from which it is known well enough.
-_LITTLE, _TOLD = 0.1, 16
+# Fraction of the variance between arms, each predicted from the others, up to which campaigns found no better rows than random
+# ones: where nothing was predicted beforehand, and where no predictions were made.
+_LITTLE, _LITTLE_ALONE = 0.2, 0.1
+# Number of distinct arms, and of predictions made beforehand, from which these fractions are known well enough.
+_TOLD, _FORECASTS = 16, 10
 
 
 @dataclass(frozen=True)
@@ -95,15 +97,25 @@ def unexplained_in_words(unexplained: float, ranked: bool, said: Words) -> str:
     return f" About {unexplained:.0%} of the variance between {between} does not follow the {said.feature}s."
 
 
-def predicted_in_words(r2: float, distinct: int, said: Words) -> str:
-    """A sentence on features that predict little; an empty text if they predict more, or it is not known."""
-    if distinct < _TOLD or not r2 < _LITTLE:
+def predicted_in_words(r2: float, distinct: int, forecast_r2: float, forecasts: int, said: Words) -> str:
+    """A sentence on features that predict little, beforehand and of each arm from the others; an empty text if they predict
+    more, or it is not known."""
+    foretold = forecasts >= _FORECASTS
+    if distinct < _TOLD or not r2 <= (_LITTLE if foretold else _LITTLE_ALONE) or (foretold and forecast_r2 > 0):
         return ""
     share = f"only {r2:.0%}" if r2 >= 0.005 else "nothing"
     return (
         f"So far the {said.feature}s predict little: each {said.arm} predicted from the others, {share} of the variance "
         f"between {said.arm}s is predicted, and {said.arm}s chosen at random may do as well."
     )
+
+
+def forecast_in_words(forecast_r2: float, forecasts: int, said: Words) -> str:
+    """A sentence on how much was predicted before it was told; an empty text if it is not known."""
+    if forecasts < _FORECASTS or math.isnan(forecast_r2):
+        return ""
+    share = percent(forecast_r2) if forecast_r2 > 0 else "none"
+    return f"Predictions made beforehand explained {share} of the variance of the {said.given}s, by rank."
 
 
 def shifts_in_words(shifts: Sequence[float], said: Words) -> str:

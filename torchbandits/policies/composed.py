@@ -377,6 +377,7 @@ class Composed(Policy[TableState | BoxState]):
     ) -> None:
         """Learn pulls in the units of the model, and refit what is due."""
         pulls = from_data.in_dtype_of_arms(state, pulls)
+        from_data.record_forecasts_(state, pulls)
         from_data.make_room(state, pulls)
         # A posterior that exceeded its memory budget keeps a dictionary.
         memory = SteadySampling() if state.posterior.sparse and not self.memory.sparse else self.memory

@@ -197,6 +197,26 @@ class FromData:
             return pulls
         return replace(pulls, points=pulls.points.to(dtype))
 
+    def record_forecasts_(self, state: GaussianState, pulls: Pulls) -> None:
+        """Compare the first rewards of arms with what the model expects of them, before it learns these rewards.
+
+        Left out are rewards before the first fits, those told with their block, whose shift is not known yet, and those of arms
+        that are spread over several machines. Cost: O(q), or O(q u) for points that are no arms.
+        """
+        units, rows = state.posterior.units, state.rows
+        assert units is not None
+        known = state.sum_on_host("told") >= FEWEST
+        if pulls.block is not None or rows.sharded or not bool(known.any()):
+            return
+        if pulls.points is not None:
+            row, mean = matches(state.statistics.points, pulls.points.double()), state.model_mean(pulls.points)
+        else:
+            assert pulls.index is not None
+            entry = rows.entry(pulls.index)
+            row, mean = torch.where(entry >= 0, rows.row_of(entry), 0), state.mean_at(entry)
+        fresh = (row < 0) & (pulls.counts > 0) & to_device(row.device, known)[0].unsqueeze(-1)
+        units.add_forecasts_(mean, pulls.sums / pulls.counts.clamp_min(1e-300), fresh)
+
     def in_model_units(self, state: GaussianState, pulls: Pulls) -> Pulls:
         """The pulls with sums in the model's current units, such that the total of each point is its number of pulls times the
         image of its average reward, as after a fit.

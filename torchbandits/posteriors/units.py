@@ -63,7 +63,9 @@ class Units(Buffered):
     `totals` `batch_shape x u x 3` (sum, sum of squares, sum of squared deviations from the average) of the original rewards, in
     the rows of the statistics; deviations that are not known are NaN, and follow from the squares. Once rewards are told with
     their block, `cells` `batch_shape x c x 6` (`posteriors.blocks.COLUMNS`) holds each reward, and the totals are those of the
-    rewards less the shifts of their blocks. Buffers are replaced, never written in place.
+    rewards less the shifts of their blocks. `forecasts` `batch_shape x 3` sums over the rewards that were predicted before they
+    were told: their number, the squared errors of their scores, and the squares of their scores. Buffers are replaced, never
+    written in place.
 
     Source: normal scores after Blom 1958; their use for rewards in optimisation, Salinas et al. 2020.
     """
@@ -74,6 +76,7 @@ class Units(Buffered):
     scale: Tensor
     totals: Tensor
     cells: Tensor
+    forecasts: Tensor
 
     def __init__(self, features: Tensor) -> None:
         super().__init__()
@@ -85,6 +88,7 @@ class Units(Buffered):
         self.register_buffer("scale", torch.ones(batch_shape, dtype=torch.float64, device=device))
         self.register_buffer("totals", torch.zeros(*batch_shape, 0, 3, dtype=torch.float64, device=device))
         self.register_buffer("cells", torch.zeros(*batch_shape, 0, 6, dtype=torch.float64, device=device))
+        self.register_buffer("forecasts", torch.zeros(*batch_shape, 3, dtype=torch.float64, device=device))
 
     # ------------------------------------------------------------------ the map
 
@@ -156,6 +160,21 @@ class Units(Buffered):
         apart = torch.where((before > 0) & (new > 0), old[..., 0] / before.clamp_min(1e-300) - middle, 0.0)
         between = before * new / (before + new).clamp_min(1e-300) * apart.square()
         return old[..., 2] + none.scatter_add(-1, row, within) + between
+
+    def add_forecasts_(self, mean: Tensor, rewards: Tensor, fresh: Tensor) -> None:
+        """Compare rewards that are about to be told with the model's predictions of them, `batch_shape x q` each.
+
+        Args:
+            mean: Posterior means, model units.
+            rewards: Rewards, reward units. Their scores are at most those of the extremes of the last fit.
+            fresh: Which of them are predictions: those at points without earlier rewards.
+        """
+        highest = self.knots.masked_fill(self.knots == torch.inf, -torch.inf).amax(dim=-1, keepdim=True)
+        within = torch.minimum(torch.maximum(rewards.double(), self.knots[..., :1]), highest)
+        score = _interpolated(within, self.knots, self.scores)
+        error = score - mean.double() / self.scale.unsqueeze(-1)
+        parts = torch.stack([torch.ones_like(score), error.square(), score.square()], dim=-1)
+        self.forecasts = self.forecasts + torch.where(fresh.unsqueeze(-1), parts, 0.0).sum(dim=-2)
 
     # ------------------------------------------------------------------ blocks
 
@@ -284,8 +303,9 @@ class Units(Buffered):
         if totals is not None and totals.shape[-1] == 2:
             # A state that was saved before deviations were kept.
             state_dict[prefix + "totals"] = nn.functional.pad(totals, (0, 1), value=torch.nan)
-        # A state without blocks.
+        # A state without blocks, or one that was saved before forecasts were kept.
         state_dict.setdefault(prefix + "cells", self.cells[..., :0, :])
+        state_dict.setdefault(prefix + "forecasts", torch.zeros_like(self.forecasts))
         take_sizes_(self, state_dict, prefix, ("knots", "scores", "totals", "cells"), self.scale.device)
         super()._load_from_state_dict(state_dict, prefix, *args)
 

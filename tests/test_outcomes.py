@@ -524,6 +524,21 @@ def test_the_front_is_the_dense_one():
     assert bool(bandit.front().hypervolume.isnan())
 
 
+@pytest.mark.parametrize("cost", [0.1, 7.7])
+@pytest.mark.parametrize("estimated", [True, False])
+@pytest.mark.filterwarnings("ignore:outcome 'cost'. the noise")
+def test_a_constant_outcome_puts_no_arm_on_the_front(cost: float, estimated: bool):
+    each = {name: tb.auto() for name in NAMES} if estimated else models(prior_mean="estimate")
+    bandit = tb.OutcomeBandit(outcomes.pareto(each, minimize=["cost"]), torch.from_numpy(ARMS))
+    index = torch.tensor([0, 1, 2, 3, 4, 5, 6, 7, 7, 7, 3])
+    told = torch.from_numpy(TRUTH)[index].clone()
+    told[:, 1] = cost
+    bandit.tell(index, told)
+    # The means of the cost are equal up to rounding.
+    assert len(bandit.front(minimize=["cost"]).index) == 1
+    assert len(bandit.front(minimize=["cost"], pulled=True).index) == 1
+
+
 def test_there_is_no_front_before_a_reward_also_after_failures():
     bandit = tb.OutcomeBandit(POLICIES["chebyshev"](), PROBLEM.tensor, generator=generator(3))
     for _ in range(2):

@@ -20,6 +20,8 @@ from torchbandits.sets import table_of
 
 # Number of arms, besides the members of a front, that are drawn jointly for its probabilities.
 _RIVALS = 500
+# Means of an outcome that lie within this fraction of its largest deviation are equal up to rounding.
+_EQUAL = 1e-9
 # Number of values in a block of comparisons.
 _BLOCK = 1 << 23
 
@@ -93,6 +95,7 @@ def front(
     sign = mean.new_tensor([signs[j] for j in objectives]).unsqueeze(-1)
     own = (sign * mean[..., objectives, :], std[..., objectives, :])
     signed, spread = (part.reshape(-1, len(objectives), A).mT for part in own)
+    signed = _equal_if_constant(signed, spread)
     possible = _possible(loop, state, mean, std)
     counted = possible & (loop.counts > 0).any(dim=-2) if pulled else possible
     index = _members(signed, counted.reshape(-1, A))
@@ -128,6 +131,13 @@ def _possible(loop: Loop, state: TableState, mean: Tensor, std: Tensor) -> Tenso
         if own is not None:
             possible = possible & own.expand(state.rows.row_of_arm.shape)[..., 0, :]
     return possible
+
+
+def _equal_if_constant(signed: Tensor, spread: Tensor) -> Tensor:
+    """Means with exactly equal values of each outcome in which all arms are equal up to rounding, such as one whose rewards are
+    constant: otherwise rounding would decide which arms are on the front. Means and deviations are `rows x A x m`."""
+    apart = signed.amax(dim=-2, keepdim=True) - signed.amin(dim=-2, keepdim=True)
+    return torch.where(apart <= _EQUAL * spread.amax(dim=-2, keepdim=True), signed[:, :1], signed)
 
 
 def _members(signed: Tensor, counted: Tensor) -> Tensor:

@@ -1575,6 +1575,45 @@ def test_equal_rewards_leave_the_kernel_as_it_is_however_often_they_are_told():
     assert "all equal" in report.reasons[0]
 
 
+@pytest.mark.parametrize("value", [-0.5, 0.5, -1e-3])
+@pytest.mark.parametrize("equal", [0.0, 7.0])
+def test_the_first_other_reward_after_equal_ones_sets_the_scale(equal: float, value: float):
+    arms = torch.rand(40, 2, generator=generator(0), dtype=torch.float64)
+    whole, other = tb.Bandit(tb.auto(), arms), tb.Bandit(tb.auto(), arms)
+    rewards = torch.full((9,), equal, dtype=torch.float64)
+    whole.tell(torch.arange(8), rewards[:8])
+    assert whole.explain().constant
+    rewards[8] += value
+    # The ninth reward is due for no fit by its number.
+    whole.tell(torch.tensor([8]), rewards[8:])
+    assert not whole.explain().constant
+    other.tell(torch.arange(9), rewards)
+    own, fresh = whole.loop.state.posterior.units, other.loop.state.posterior.units
+    assert torch.equal(own.knots, fresh.knots)
+    assert torch.allclose(own.scores, fresh.scores)
+    best = whole.best(9)
+    assert float(best.variance.sqrt().min()) > 0.01 * abs(value)
+    assert best.mean.sub(equal).abs().max() <= abs(value)
+
+
+def test_no_deviation_is_known_while_rewards_are_equal():
+    arms = torch.rand(40, 2, generator=generator(0), dtype=torch.float64)
+    bandit = tb.Bandit(tb.auto(), arms)
+    bandit.tell(torch.arange(6), torch.zeros(6))
+    found = bandit.explain()
+    assert found.lines()[0] == "Best so far: arm 0, with the reward expected at 0, after 6 rewards of 6 of 40 arms."
+    assert found.lines()[1:4] == (
+        "Features: nothing is known until two rewards differ.",
+        "Noise: nothing is known until two rewards differ.",
+        "How sure: any other arm may be better, and by how much is not known.",
+    )
+    assert not found.tells_features
+    assert float(bandit.best(1).variance.sqrt()) > 0.1, "zeros have the scale of 1"
+    # Two rewards of one arm differ, although its average is that of the others.
+    bandit.tell(torch.tensor([7, 7]), torch.tensor([-1.0, 1.0]))
+    assert not bandit.explain().constant
+
+
 @pytest.mark.filterwarnings("ignore:arm .* has taken")
 def test_a_reward_far_beyond_all_others_is_not_pulled_for_ever():
     torch.manual_seed(0)

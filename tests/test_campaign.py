@@ -1198,6 +1198,22 @@ def test_few_equal_values_are_not_taken_for_a_wrong_column():
     assert "All 4 values of 'yield' so far are 0: nothing can be learned" in str(c.tell(plate[3:]))
 
 
+@pytest.mark.parametrize("value", [0.0, 7.0])
+def test_equal_results_have_no_deviation_and_a_page_without_one(tmp_path: Path, value: float):
+    c = tb.Campaign(frame(), "yield")
+    c.tell(c.ask(6).assign(**{"yield": value}))
+    for rows in (c.best(6), c.predict(), c.ask(3)):
+        assert rows["expected"].to_numpy() == pytest.approx(value)
+        assert rows["deviation"].isna().all()
+    assert c.doubt() == ""
+    assert f"with yield expected at {value:g}, after 6 measurements" in str(c.explain())
+    written = c.report(tmp_path / "page.html").read_text()
+    assert f"<td>{value:g}</td>" in written
+    assert "±" not in written
+    c.tell(c.ask(1).assign(**{"yield": value - 1}))
+    assert (c.best(7)["deviation"] > 0.01).all()
+
+
 def test_nothing_can_be_shown_before_something_was_measured(tmp_path: Path):
     c = campaign()
     refused(lambda: c.best(), "nothing was measured yet, so that there is no best row", error=StateError)

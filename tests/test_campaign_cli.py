@@ -218,7 +218,7 @@ def test_computed_columns_have_six_digits_and_the_users_own_are_left_alone(folde
     run("new", "candidates.csv", *outcomes)
     names = [name.removesuffix(":min") for name in outcomes[1::2]]
     value = 31.123456789012
-    told = own.head(5).assign(**{"yield": yields(own.head(5)), "cost": value})[["id", *names]]
+    told = own.head(5).assign(**{"yield": yields(own.head(5)), "cost": value + np.arange(5) / 7})[["id", *names]]
     told.loc[0, "yield"] = value
     pd.concat([told, told.tail(1).assign(**{"yield": 2.0})]).to_csv("results.csv", index=False)
     run("tell", "results.csv")

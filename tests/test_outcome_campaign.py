@@ -845,6 +845,17 @@ def test_mistakes_are_named_and_nothing_is_learned(tmp_path: Path):
     assert "All 4 values of 'cost' so far are 1: nothing can be learned from a constant. Is it the right column?" in str(told)
 
 
+def test_an_outcome_whose_results_are_equal_has_no_deviation():
+    models = {"yield": tb.auto(), "cost": tb.auto()}
+    policy = tb.outcomes.pareto(models, minimize=["cost"])
+    c = tb.OutcomeCampaign(frame(), ["yield", "cost"], minimize=["cost"], policy=policy)
+    c.tell(truth(c.ask(6)).assign(cost=0.0))
+    best = c.front(measured=True)
+    assert best["cost deviation"].isna().all()
+    assert (best["yield deviation"] > 0).all()
+    assert "cost: after 6 measurements of 6 of 60 rows, nothing is known until two measurements differ." in c.explain().lines()
+
+
 def test_a_limit_on_nearly_the_name_of_known_values_is_a_warning():
     table = frame().rename(columns={"temp": "price"})
     with pytest.warns(DiagnosticWarning, match=r"no column 'Prise', so that it is to be measured. Did you mean 'price'"):

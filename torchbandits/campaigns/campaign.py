@@ -378,8 +378,8 @@ class Campaign(Readable):
 
         Returns:
             Rows of the table with their ids; `expected` and `deviation`, the posterior mean and standard deviation of the
-            objective (empty before the first result); and `rank`, the order in which to evaluate them. If a row is listed
-            twice, evaluate it twice.
+            objective (empty before the first result, and the deviation under `auto` until two results differ); and `rank`, the
+            order in which to evaluate them. If a row is listed twice, evaluate it twice.
 
         Raises:
             ArgumentError: If fewer rows are on offer, no batch was found that meets the constraints, or the open rows break
@@ -977,7 +977,8 @@ class Campaign(Readable):
         marginals = self._arms.marginals(rows)
         # Adding 0 turns −0 into 0.
         taken[self._pool.own(EXPECTED)] = self._settings.sign * marginals.mean.double().cpu().numpy() + 0.0
-        taken[self._pool.own(DEVIATION)] = marginals.variance.double().clamp_min(0).sqrt().cpu().numpy()
+        deviation = marginals.variance.double().clamp_min(0).sqrt().cpu()
+        taken[self._pool.own(DEVIATION)] = deviation.masked_fill(self._arms.constant, torch.nan).numpy()
         return taken
 
     def _with_results(self, rows: NDArray[np.int64]) -> pd.DataFrame:
@@ -1094,7 +1095,9 @@ class Campaign(Readable):
         return written
 
     def _predicted(self) -> page.Predicted | None:
-        """Each measured row, predicted from all others."""
+        """Each measured row, predicted from all others; None as long as all measurements are equal."""
+        if bool(self._arms.constant.any()):
+            return None
         values = self._records.by_row(0)
         measured: dict[int, list[float]] = {}
         for entry, told in zip(self._arms.entries(list(values)).tolist(), values.values(), strict=True):

@@ -547,7 +547,8 @@ class OutcomeCampaign(Campaign):
         shown = state.in_reward_units(mean.gather(-1, at), std.gather(-1, at).square())
         known = (self._bandit.pulls > 0).unsqueeze(-1)
         means = torch.where(known, shown.mean, torch.nan).cpu().numpy()
-        deviations = torch.where(known, shown.variance.clamp_min(0).sqrt(), torch.nan).cpu().numpy()
+        told = torch.where(known, shown.variance.clamp_min(0).sqrt(), torch.nan).cpu()
+        deviations = told.masked_fill(self._arms.constant.unsqueeze(-1), torch.nan).numpy()
         for name, expected, deviation in zip(self._settings.outcomes, means, deviations, strict=True):
             frame[self._pool.own(f"{name} {EXPECTED}")] = expected
             frame[self._pool.own(f"{name} {DEVIATION}")] = deviation

@@ -165,7 +165,8 @@ def together(frame: pd.DataFrame, features: Collection[str] = ()) -> pd.DataFram
     for name in frame.columns:
         other = f"{name.removesuffix('expected')}deviation"
         if name.endswith("expected") and other in frame.columns and not {name, other} & set(features):
-            joined[name] = [within(*pair) for pair in zip(frame[name], frame[other], strict=True)]
+            # An expected value stands alone while nothing is known of its deviation.
+            joined[name] = [within(*pair) or cell(pair[0]) for pair in zip(frame[name], frame[other], strict=True)]
             joined = joined.drop(columns=other)
     return joined
 

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from torchbandits.bandit import Bandit
 from torchbandits.errors import UnsupportedError
-from torchbandits.policies.state import TableState
+from torchbandits.policies.state import GaussianState, TableState
 from torchbandits.posteriors import GaussianProcess
 from torchbandits.types import Marginals
 
@@ -141,6 +141,17 @@ class RowsAsArms:
             return self._bandit.posterior is not None
         except UnsupportedError:
             return False
+
+    @property
+    def constant(self) -> Tensor:
+        """Whether the policy learns the scale of its rewards, and all of an outcome are equal: their deviations are then not
+        known. `batch_shape` booleans on the host."""
+        state = self._bandit.loop.state
+        units = state.posterior.units if isinstance(state, GaussianState) else None
+        if units is None:
+            return torch.zeros(self._bandit.loop.batch_shape, dtype=torch.bool)
+        assert isinstance(state, GaussianState)
+        return units.constant(state.statistics).cpu()
 
     def marginals(self, rows: NDArray[np.int64]) -> Marginals:
         """Posterior mean and variance of rows, reward units, not conditioned on open ones; NaN before the first result, and

@@ -109,6 +109,7 @@ def _explained(
         forecasts=learned.forecasts,
         forecast_r2=learned.forecast_r2,
         shifts=learned.shifts,
+        constant=learned.constant,
     )
 
 

@@ -21,6 +21,7 @@ from torchbandits.explanation.words import (
     shifts_in_words,
     source_of_noise,
     unexplained_in_words,
+    unknown_in_words,
     unsettled,
 )
 from torchbandits.policies.repeats import NOISE_ALONE
@@ -96,6 +97,8 @@ class Explanation:
             its block.
         together: Standard deviation of the shifts that measurements which were told by one call of a campaign seem to share,
             units of the objective; 0 where this is not clear, and always for a `Bandit`.
+        constant: Whether all rewards are equal, and the policy is `auto`, which learns their scale: deviations, noise and upper
+            bounds are then not known, and the text leaves them out.
         words: Words of the text.
     """
 
@@ -128,6 +131,7 @@ class Explanation:
     forecast_r2: float = float("nan")
     shifts: tuple[float, ...] = ()
     together: float = 0.0
+    constant: bool = False
     words: Words = field(default_factory=Words)
 
     def __str__(self) -> str:
@@ -138,11 +142,15 @@ class Explanation:
         """The lines of the text: the best arm so far, the features, the noise, how sure it is, and the guarantee."""
         said, mean, std = self.words, float(self.best.mean[0]), float(self.best.variance[0]) ** 0.5
         pulled = said.points(self.distinct, self.elsewhere, self.num_arms)
+        at = f"{mean:.6g}" if self.constant else within(mean, std)
         found = (
-            f"Best so far: {said.called(int(self.best.index[0]))}, with {said.reward} expected at {within(mean, std)}, after "
+            f"Best so far: {said.called(int(self.best.index[0]))}, with {said.reward} expected at {at}, after "
             f"{count(round(self.pulls), said.given)} of {pulled}."
         )
         found = " ".join(part for part in (found, self.failures()) if part)
+        if self.constant:
+            sure = f"How sure: any other {said.arm} may be better, and by how much is not known."
+            return found, self._features(), self._noise(), sure, self.guarantee
         # The best arm may be worse than expected, so that a rival need not reach its mean.
         short = self.upper < mean if said.above == "above" else self.upper > mean
         only_if = ", if the best one is worse than expected" if short else ""
@@ -161,6 +169,8 @@ class Explanation:
         """A warning if noise leaves open which of the arms pulled is best, with the number of repeats that would tell;
         otherwise an empty text."""
         said = self.words
+        if self.constant:
+            return ""
         if self.noise_alone:
             return f"So far the {said.given}s look like noise alone: no {said.arm} is known to be better than the others."
         if not self.uncertainty > DOUBTFUL:
@@ -211,11 +221,14 @@ class Explanation:
 
     @property
     def tells_features(self) -> bool:
-        """Whether the kernel has lengthscales, and enough distinct arms were pulled to name the features that matter."""
-        return bool(self.relevance.isfinite().all()) and self.distinct >= FEW
+        """Whether the kernel has lengthscales, and enough distinct arms of different rewards were pulled to name the features
+        that matter."""
+        return bool(self.relevance.isfinite().all()) and self.distinct >= FEW and not self.constant
 
     def _noise(self) -> str:
         said = self.words
+        if self.constant:
+            return f"Noise: {unknown_in_words(said)}."
         by = source_of_noise(self.two_values, self.noise_repeated, said)
         noise = f"Noise: {by}, one more {said.given} of the best {said.arm} would be off by about {self.noise_std:.2g}"
         if self.distinct < 2:
@@ -251,8 +264,10 @@ class Explanation:
         if not bool(relevance.isfinite().all()):
             why = "because a part of its kernel has no lengthscales"
             return f"{title} the model does not tell which {said.feature}s matter, {why}."
-        if not self.tells_features:
+        if self.distinct < FEW:
             return f"{title} {FEW} distinct {said.arm}s must be {said.pulled} before it shows which {said.feature}s matter."
+        if self.constant:
+            return f"{title} {unknown_in_words(said)}."
         order = unsettled(self.distinct, self.names, said) if self.noise_estimated else ""
         rest = unexplained_in_words(self.unexplained, self.noise_estimated and not self.two_values, said)
         same = in_common(relevance, self.names, said) if self.noise_estimated else ""

@@ -28,6 +28,7 @@ from torchbandits.explanation.words import (
     shifts_in_words,
     source_of_noise,
     unexplained_in_words,
+    unknown_in_words,
     unsettled,
 )
 from torchbandits.policies.composed import noise_share
@@ -62,6 +63,7 @@ class OutcomeExplanation:
         predictive_r2, forecasts, forecast_r2: For each outcome the fraction of the variance that is predicted, and predictions
             that were made before the rewards were told, as in `Explanation`.
         shifts: For each outcome the shift of each block, as in `Explanation`.
+        constant: For each outcome whether all its rewards are equal, as in `Explanation`.
         failed, avoided: As in `Explanation`.
         words: Words of the text.
     """
@@ -83,6 +85,7 @@ class OutcomeExplanation:
     forecasts: tuple[int, ...] = ()
     forecast_r2: tuple[float, ...] = ()
     shifts: tuple[tuple[float, ...], ...] = ()
+    constant: tuple[bool, ...] = ()
     failed: int = 0
     avoided: int = 0
     words: Words = field(default_factory=Words)
@@ -108,6 +111,8 @@ class OutcomeExplanation:
             return f"{name}: no {said.given} was told yet."
         points = said.points(distinct, self.elsewhere[place], self.num_arms)
         start = f"{name}: after {count(pulls, said.given)} of {points}"
+        if any(self.constant[place : place + 1]):
+            return f"{start}, {unknown_in_words(said)}."
         if distinct < FEW:
             return f"{start}; {FEW} must be {said.pulled} before it shows which {said.feature}s matter."
         features = f"the model does not tell which {said.feature}s matter, because a part of its kernel has no lengthscales"
@@ -181,4 +186,5 @@ def explain_outcomes(
         forecasts=tuple(outcome.forecasts for outcome in learned),
         forecast_r2=tuple(outcome.forecast_r2 for outcome in learned),
         shifts=tuple(outcome.shifts for outcome in learned),
+        constant=tuple(outcome.constant for outcome in learned),
     )

@@ -66,6 +66,12 @@ class Row:
         return () if units is None else tuple(units.shifts(self.place).tolist())
 
     @property
+    def constant(self) -> bool:
+        """See `Explanation.constant`."""
+        units = self.posterior.units
+        return units is not None and bool(units.constant(self.state.statistics)[self.place])
+
+    @property
     def noise_share(self) -> float:
         """Fraction of the variance over the points pulled that is noise, under the model; NaN for a single point."""
         return share_of_noise(self.posterior, self.noise_variance, self.place)

@@ -89,6 +89,11 @@ def by_rank(ranked: bool) -> str:
     return ", by rank" if ranked else ""
 
 
+def unknown_in_words(said: Words) -> str:
+    """What is said of a quantity that cannot be learned as long as all rewards are equal."""
+    return f"nothing is known until two {said.given}s differ"
+
+
 def unexplained_in_words(unexplained: float, ranked: bool, said: Words) -> str:
     """A sentence on the variance that does not follow the features, after a space; an empty text if it is little."""
     if not unexplained >= _UNEXPLAINED:

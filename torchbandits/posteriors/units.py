@@ -32,6 +32,8 @@ _FAR = 50.0
 _SLOPE = 1.5
 # Number of pulls of an arm that count in the ranks.
 _MOST_COUNTED = 64
+# The scores of a single value at three knots. Those of three values have unit variance, and never are these.
+_ONE_VALUE = (-1.0, 0.0, 1.0)
 
 
 class Units(Buffered):
@@ -46,7 +48,8 @@ class Units(Buffered):
     pulled repeatedly moves towards the middle, so that other arms become worth exploring. If points were weighted by their
     number of pulls, the scores would describe the noise of such an arm; and if all pulls counted, an arm pulled a thousand
     times would come so close to the middle, where arms without pulls are expected, that all of them would be worth exploring.
-    Beyond the extremes g continues along the chord from the quartile. Before `refit_` it is the identity.
+    Beyond the extremes g continues along the chord from the quartile. Before `refit_` it is the identity. Rewards that are all
+    equal, y, have the score 0, and a slope of 1/|y|, or 1 if they are 0.
 
     Once repeated pulls tell the standard deviation σ of the noise, scores rise by at most 1/σ per unit of reward before they
     are scaled. So do the normal scores of single rewards with normal noise, whatever the means of the arms are. Ranks of
@@ -115,11 +118,25 @@ class Units(Buffered):
 
     def far_off(self, statistics: Statistics) -> Tensor:
         """Whether the highest average lies far beyond the scores of the last fit, `batch_shape`. Without a new fit its arm
-        would be pulled forever."""
+        would be pulled forever. If all averages of that fit were equal, so that it knew no scale, any other one is far off."""
         told = statistics.pulled
         score = _interpolated(self.averages(statistics), self.knots, self.scores)
         highest = self.scores.masked_fill(self.scores == torch.inf, -torch.inf).amax(dim=-1, keepdim=True)
-        return (told & (score > highest + _FAR)).any(dim=-1)
+        far = (told & (score > highest + _FAR)).any(dim=-1)
+        if self.scores.shape[-1] < len(_ONE_VALUE):
+            return far
+        one = (self.scores[..., : len(_ONE_VALUE)] == self.scores.new_tensor(_ONE_VALUE)).all(dim=-1)
+        return far | (one & ~self.constant(statistics))
+
+    def constant(self, statistics: Statistics) -> Tensor:
+        """Whether all rewards are equal, up to rounding, so that the scale of the rewards is not known; `batch_shape`."""
+        told, average = statistics.pulled, self.averages(statistics)
+        if not average.shape[-1]:
+            return torch.ones(average.shape[:-1], dtype=torch.bool, device=average.device)
+        high = torch.where(told, average, -torch.inf).amax(dim=-1)
+        low = torch.where(told, average, torch.inf).amin(dim=-1)
+        equal = high - low <= _EQUAL * torch.finfo(average.dtype).eps * torch.maximum(high.abs(), low.abs())
+        return equal & (self.scatter(statistics)[1].sum(dim=-1) == 0)
 
     # ------------------------------------------------------------------ observations
 
@@ -332,10 +349,10 @@ def normal_scores(rewards: Tensor, weights: Tensor, noise_std: float = 0.0) -> t
     count = torch.zeros_like(values).scatter_add(0, group, weights)
     total = count.sum()
     scores = torch.special.ndtri((count.cumsum(0) - 0.5 * count + 0.125) / (total + 0.25))
-    # A single value does not determine a scale; use the size of the reward itself.
+    # A single value does not determine a scale: its own size stands in, and 1 for a value of 0.
     if len(values) == 1:
-        step = values.abs().clamp_min(torch.finfo(values.dtype).tiny ** 0.25)
-        return torch.cat([values - step, values + step]), torch.cat([scores - 1, scores + 1])
+        step = torch.where(values.abs() <= torch.finfo(values.dtype).tiny ** 0.25, 1.0, values.abs())
+        return torch.cat([values - step, values, values + step]), values.new_tensor(_ONE_VALUE)
     if noise_std > 0:
         rises = torch.minimum(scores.diff(), values.diff() / noise_std)
         # However small they are beside the noise, distinct rewards must keep distinct scores.

@@ -244,7 +244,8 @@ def test_of_equal_rows_the_best_by_what_is_known_is_selected(tmp_path: Path):
     with pytest.raises(ArgumentError, match="13 more rows are asked for, and 12"):
         c.ask(13)
     left = [f"c{i}" for i in range(12) if f"c{i}" not in {*rows["id"]}]
-    c.exclude(left[:1])
+    with pytest.warns(DiagnosticWarning, match="still counts with the cost of 'c"):
+        c.exclude(left[:1])
     rows = c.ask(6, repeats=False)
     place = int(left[0][1:])
     assert {*rows["id"]} == {f"{place:03d}", *left[1:]}, "out of stock, so that the second cheapest is selected"
@@ -315,6 +316,19 @@ def test_of_equal_rows_the_best_of_those_on_offer_is_selected():
     assert not {"usual0", "usual1", "usual2"} & {*rows["id"]}
     with pytest.raises(ArgumentError, match="no batch was found that meets the constraints: no further row fits after 2 of 3"):
         limited.ask(10, within=tb.constraints.AtMost("supplier", 3))
+
+
+def test_exclude_says_which_price_still_counts():
+    table = priced(12)
+    both = pd.concat([table.assign(id=[f"dear{i}" for i in range(12)], cost=table["cost"] + 5), table], ignore_index=True)
+    c = campaign(both, at_most=None)
+    assert c.exclude(["dear3"]) == 1
+    said = (
+        f"'dear4' (and 1 more row) still counts with the cost of '004', {both['cost'][16]:g} in place of {both['cost'][4]:g}: "
+    )
+    with pytest.warns(DiagnosticWarning, match=re.escape(said)) as found:
+        c.exclude(["003", "004", "005"])
+    assert len(found) == 1, "'dear3' is excluded, too"
 
 
 def test_a_row_that_breaks_a_known_limit_does_not_keep_it_by_an_equal_row():

@@ -795,6 +795,9 @@ class Campaign(Readable):
             ArgumentError: If an id is unknown, the condition is none or no row fulfils it, or no row would be left to select.
                 Nothing has changed then.
             DataError: If the file of the excluded rows (`JOURNAL.excluded.npy`) cannot be written.
+
+        Warns (`DiagnosticWarning`): If rows of an `OutcomeCampaign` keep the known values, such as a price, of an excluded row
+        with the same features.
         """
         self._check_not_closed()
         some = ids is not None or where is not None
@@ -802,7 +805,12 @@ class Campaign(Readable):
         rows, opened = self._pool.rows(ids, where), self._arms.open
         new = self._offer.exclude(self._pool.table, np.union1d(self._offer.excluded, rows))
         self._arms.give_up(opened[np.isin(opened, rows)])
+        issue(self._lent(rows))
         return new
+
+    def _lent(self, rows: NDArray[np.int64]) -> list[str]:
+        """A sentence if excluded rows lend known values to rows on offer."""
+        return []
 
     @one_at_a_time
     def include(self, ids: Collection[Any] | None = None, *, where: Any = None) -> int:

@@ -217,6 +217,25 @@ class OutcomeCampaign(Campaign):
         best_first = Total(torch.from_numpy(same.places()), at_most=_UNLIMITED)
         super()._ask_within(count, (*constraints, best_first), wider if every is None else wider & every, where)
 
+    def _lent(self, rows: NDArray[np.int64]) -> list[str]:
+        known, on_offer = self._by_known(), self._on_offer()
+        if known is None or known.same is None or on_offer is None:
+            return []
+        best, own = known.same.best(), np.flatnonzero(on_offer.numpy())
+        values = known_values(self._pool.table, self._settings.known)
+        apart = np.any([told[own] != told[best[own]] for told in values.values()], axis=0)
+        found = own[apart & np.isin(best[own], rows)]
+        if not len(found):
+            return []
+        one, name = found[0], next(name for name, told in values.items() if told[found[0]] != told[best[found[0]]])
+        row, lender = self._pool.ids.of(np.array([one, best[one]]))
+        more = f" (and {count(len(found) - 1, 'more row')})" if len(found) > 1 else ""
+        return [
+            f"{row!r}{more} still counts with the {name} of {lender!r}, {values[name][best[one]]:g} in place of "
+            f"{values[name][one]:g}: to the model they are one candidate. If {lender!r} is not to be had any more, begin "
+            "another campaign without it, and tell it the results so far."
+        ]
+
     def _left_out(self) -> str:
         broken = int(self._broken().sum())
         if not broken:

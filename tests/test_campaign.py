@@ -1467,6 +1467,34 @@ def test_a_policy_that_repeats_nothing_in_a_batch_says_so():
     assert c.open == plate["id"].tolist()
 
 
+@pytest.mark.parametrize(
+    ("cell", "hint"),
+    [
+        ("12.5 %", "Write numbers without units, percent signs and separators of thousands."),
+        ("5 mg", "Write numbers without units"),
+        ("1,012.5", "Write numbers without units"),
+        ("€ 5", "Write numbers without units"),
+        ("5,5", "Write decimals with a point. Nothing"),
+        ("n.d.", "leave the cell empty where the evaluation failed. Nothing"),
+    ],
+)
+def test_cells_that_are_no_numbers_are_named_with_how_to_write_them(cell: str, hint: str):
+    c = campaign()
+    refused(lambda: c.tell(pd.DataFrame({"id": ["003", "004"], "yield": ["2.5", cell]})), f"row 1: {cell!r}", hint)
+
+
+def test_totals_and_lost_zeros_are_named_with_what_to_do(tmp_path: Path):
+    c, path = campaign(), tmp_path / "results.csv"
+    path.write_text("id,yield\n003,2.5\n004,3.5\n,6\n")
+    refused(
+        lambda: c.tell(path), "line 4: the id (column 'id') is empty: fill it in, or delete a line that is no result, such as"
+    )
+    path.write_text("id,yield\n003,2.5\n004,3.5\nSum,6\n")
+    refused(lambda: c.tell(path), "'Sum' (line 4). Nothing was told. Delete lines that are no results, such as a total.")
+    path.write_text("id,yield\n3,2.5\n4,3.5\n")
+    refused(lambda: c.tell(path), "Put the zeros back: in Excel, give the column of the ids the number format 000, and save")
+
+
 # ---------------------------------------------------------------------- plates, instruments, and when to stop
 
 

@@ -38,6 +38,8 @@ YES_OR_NO = {"true": 1.0, "yes": 1.0, "false": 0.0, "no": 0.0}
 """Words that are results if a column has no others."""
 
 _COMMA = re.compile(r"[+-]?\d+,\d+([eE][+-]?\d+)?")
+# A number with something around it.
+_DRESSED = re.compile(r"[€$£]?\s*[+-]?[.,]?\d")
 # A whole number of many digits as spreadsheet programs write it.
 _ROUNDED = re.compile(r"\d([.,]\d+)?[eE]\+\d\d")
 # What programs add to dates, and whole numbers as they write them.
@@ -115,7 +117,11 @@ def read_results(
     frame, empty = frame[~blank].reset_index(drop=True), empty[~blank].reset_index(drop=True)
     require(len(frame) > 0, f"{name} has no rows: nothing was told.")
     nameless = [rows[i] for i in np.flatnonzero(empty[id_name].to_numpy()).tolist()]
-    require(not nameless, f"{name}, {_few(nameless)}: the id (column {id_name!r}) is empty. Nothing was told.")
+    require(
+        not nameless,
+        f"{name}, {_few(nameless)}: the id (column {id_name!r}) is empty: fill it in, or delete a line that is "
+        "no result, such as a total. Nothing was told.",
+    )
     values = np.full((len(frame), len(objectives)), np.nan)
     for column in told:
         own_cells = _values(name, frame[column], empty[column].to_numpy(), rows, column, decimal)
@@ -227,6 +233,8 @@ def _values(
     if odd:
         # Commas are decimal marks in files with semicolons or tabs only.
         comma = " Write decimals with a point." if any(_COMMA.fullmatch(texts.iloc[i]) for i in odd) else ""
+        dressed = any(_DRESSED.match(texts.iloc[i]) and not _COMMA.fullmatch(texts.iloc[i]) for i in odd)
+        comma += " Write numbers without units, percent signs and separators of thousands." if dressed else ""
         raise ArgumentError(
             f"{name}, column {objective!r}, contains a value that is not a finite number in {said}{_more(len(odd))}. "
             f"Correct it, or leave the cell empty where the evaluation failed.{comma} Nothing was told."
@@ -259,7 +267,8 @@ def check_known(results: Results, found: dict[str, int], ids: Ids, known_as: str
     """Raise `ArgumentError` for ids that are not among the candidates, naming them with their rows."""
     unknown = [i for i, text in enumerate(results.ids) if text not in found]
     padded = ids.padded(results.ids[unknown[0]]) if unknown else None
-    mend = "Format the column of the ids as text, and put the zeros back."
+    form = "0" * len(padded or "")
+    mend = f"Put the zeros back: in Excel, give the column of the ids the number format {form}, and save the file as CSV."
     if not results.file:
         mend += " Or pandas.read_csv did: tell the path of the file instead of the table."
     require(
@@ -275,7 +284,7 @@ def check_known(results: Results, found: dict[str, int], ids: Ids, known_as: str
             "column of the ids as text before the ids are put in. Nothing was told."
         )
     alike = ids.alike(results.ids[unknown[0]]) if unknown else None
-    meant = _NO_CANDIDATES
+    meant = f" Delete lines that are no results, such as a total.{_NO_CANDIDATES}"
     if alike is not None:
         meant = f" Does {results.ids[unknown[0]]!r} mean {alike!r}? Write the id as the candidates do."
     if alike is None and len(unknown) == len(results):

@@ -1463,7 +1463,9 @@ def test_a_policy_that_repeats_nothing_in_a_batch_says_so():
     batch = tb.batch_bkb(gpytorch.kernels.RBFKernel().double(), noise_std=0.1, max_pulls=1)
     c = campaign(frame(8), policy=batch)
     plate = c.ask(3)
-    refused(lambda: c.ask(11), "n: the policy allows at most 8 pending rows, and 8 of the table can be selected")
+    refused(
+        lambda: c.ask(11), "n: 8 more rows are asked for, and 5 of the table can be selected beside the 3 pending rows: none"
+    )
     assert c.open == plate["id"].tolist()
 
 
@@ -1493,6 +1495,31 @@ def test_totals_and_lost_zeros_are_named_with_what_to_do(tmp_path: Path):
     refused(lambda: c.tell(path), "'Sum' (line 4). Nothing was told. Delete lines that are no results, such as a total.")
     path.write_text("id,yield\n3,2.5\n4,3.5\n")
     refused(lambda: c.tell(path), "Put the zeros back: in Excel, give the column of the ids the number format 000, and save")
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_a_plate_has_as_many_rows_as_the_model_tells_apart(several: bool):
+    table = pd.DataFrame({"id": [f"R{i}" for i in range(24)], "well": range(24), "solvent": [*"ABCD"] * 6})
+    columns = {"well": "ignore"}
+    models = {name: tb.auto() for name in ("yield", "cost")}
+    c = tb.Campaign(table, "yield", columns=columns)
+    if several:
+        c = tb.OutcomeCampaign(table, list(models), columns=columns, policy=tb.outcomes.pareto(models))
+    alike = (
+        "to the model the 24 rows are 4 different ones, and none is selected again before its result was told. Ask for fewer"
+    )
+    refused(lambda: c.ask(8), f"n: 8 more rows are asked for, and 4 of the table can be selected: {alike}")
+    assert c.open == []
+    plate = c.ask(4)
+    assert sorted(plate["solvent"]) == [*"ABCD"]
+    beside = "1 more row is asked for, and 0 of the table can be selected beside the 4 pending rows"
+    refused(lambda: c.ask(1, more=True), f"{beside}: {alike}")
+    assert c.plan(["R4", "R8"])["solvent"].tolist()[4:] == ["A", "A"]
+    for _ in range(3):
+        rows = c.ask(len(c.open))
+        c.tell(rows[["id"]].assign(**{name: np.arange(float(len(rows))) for name in c.outcomes}))
+        # Rows that are known are left out only while there are enough different ones.
+        assert sorted(c.ask(4)["solvent"]) == [*"ABCD"]
 
 
 # ---------------------------------------------------------------------- plates, instruments, and when to stop

@@ -63,7 +63,7 @@ def test_auto_adds_no_pick_where_all_arms_are_planned():
     assert bandit.ask(more=2).index.tolist() == list(range(40))
     small = campaign(frame(6), policy=tb.auto())
     small.plan(frame(6)["id"])
-    with pytest.raises(ArgumentError, match=r"the policy allows at most 6 pending rows, and 6 of the table can be selected"):
+    with pytest.raises(ArgumentError, match=r"1 more row is asked for, and 0 of the table can be selected beside the 6"):
         small.ask(1, more=True)
 
 

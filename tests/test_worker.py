@@ -196,6 +196,19 @@ def test_a_limit_counts_what_is_out(tmp_path: Path):
     assert one.told == 3
 
 
+def test_a_worker_without_a_further_pick_says_what_to_do(tmp_path: Path):
+    arms = torch.eye(2, dtype=torch.float64)
+    several = tb.Worker(tb.auto(), arms, store=tmp_path / "held.db")
+    leases = [several.ask() for _ in range(2)]
+    said = (
+        "the policy makes no pick beside the 2 picks that workers hold, as one that pulls each of the 2 arms once at a time: "
+    )
+    with pytest.raises(errors.StateError, match=said + r"tell\(\) their rewards or forget\(\) some, and ask again"):
+        several.ask()
+    several.tell(leases[0], 1.0)
+    assert several.ask() is not None
+
+
 def test_bad_calls_cost_nothing(tmp_path: Path):
     one, twin = worker(tmp_path / "run.db"), worker(tmp_path / "run.db")
     one.tell(one.ask(), 0.3)

@@ -163,6 +163,10 @@ class Worker(Readable):
         Returns:
             The pick; None if `limit` is reached and all open picks are held by workers. Ask again later, until `told` equals
             `limit`.
+
+        Raises:
+            StateError: If the policy has no further pick, as one that pulls each arm once at a time while workers hold all of
+                them.
         """
         check_whole("limit", limit, 0, otherwise="for no limit")
         if self._room(limit):
@@ -326,7 +330,14 @@ class Worker(Readable):
         """Select the next pick and write it as an event; it is opened when the event is read back, at the next call."""
         loop = self._bandit.loop
         selection, drawn = loop.select(exactly=1)
-        require(bool(selection.mask.any()), "the policy has nothing more to pick: it is at its limit of pulls.", StateError)
+        if not bool(selection.mask.any()):
+            held, arms = self._store.counts()["out"], loop.num_arms
+            raise StateError(
+                f"the policy makes no pick beside the {count(held, 'pick')} that workers hold, as one that pulls each of the "
+                f"{arms:,} arms once at a time: tell() their rewards or forget() some, and ask again."
+                if held
+                else "the policy has made all its picks: begin another run with a larger horizon=."
+            )
         box = {"points": pack(selection.points)} if loop.state.box is not None else {}
         return {"index": pack(selection.index), "drawn": [pack(s) for s in drawn], **box}
 

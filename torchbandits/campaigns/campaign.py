@@ -382,8 +382,9 @@ class Campaign(Readable):
             order in which to evaluate them. If a row is listed twice, evaluate it twice.
 
         Raises:
-            ArgumentError: If fewer rows are on offer, no batch was found that meets the constraints, or the open rows break
-                one. Nothing has changed then.
+            ArgumentError: If fewer rows are on offer, or fewer different ones under a policy such as `auto`, which selects no
+                row, and none of several with equal features, again before its result was told; if no batch was found that meets
+                the constraints, or the open rows break one. Nothing has changed then.
         """
         self._check_not_closed()
         check_whole("n", n)
@@ -396,15 +397,19 @@ class Campaign(Readable):
         left = unseen(offer, self._arms, self._records.failed_rows()) if repeats is False else offer
         count, said = self._possible(offer, left, where)
         require(n - before <= count, f"n: {n - before:,} more rows are asked for, and {said}")
-        left = unless_too_few(left, failing(self._arms, self._records.failed_rows()), n - before)
+        once = repeats is False or self._bandit.policy.pulls_once or any(isinstance(c, Distinct) for c in constraints)
+        closed = self._arms.open_entries if once else None
+        if once and not constraints:
+            self._check_once(n - before, left)
+        left = unless_too_few(left, failing(self._arms, self._records.failed_rows()), n - before, self._arms, closed)
         if repeats is None and not constraints:
             known = self._bandit.policy.known_arms(self._bandit.loop.state)
-            left = unless_too_few(left, None if known is None else known.cpu(), n - before)
+            left = unless_too_few(left, None if known is None else known.cpu(), n - before, self._arms, closed)
         if constraints or repeats is False:
             self._check_open(constraints, n)
             if before < n:
-                once = (Distinct(),) if repeats is False else ()
-                self._ask_within(n - before, (*constraints, *once), left, where)
+                distinct = (Distinct(),) if repeats is False else ()
+                self._ask_within(n - before, (*constraints, *distinct), left, where)
             return self._plate(self._arms.open[:n])
         waiting = before
         # More than one step where the first picks of a policy come as a batch of their own.
@@ -416,6 +421,26 @@ class Campaign(Readable):
                 raise ArgumentError(f"n: the policy allows at most {waiting:,} pending rows, and {said}")
             waiting = len(rows)
         return self._plate(self._arms.open[:n])
+
+    def _check_once(self, wanted: int, left: Tensor | None) -> None:
+        """Refuse more rows than can be selected where none of them, nor a row equal to it, is selected twice.
+
+        Args:
+            wanted: Number of further rows.
+            left: The mask of the rows that may be selected; None for all.
+        """
+        opened = self._arms.open_entries
+        room = self._arms.different(left, closed=opened)
+        if wanted <= room:
+            return
+        every, rows = self._arms.different(left), self._pool.count if left is None else int(left.sum())
+        alike = f"to the model the {rows:,} rows are {every:,} different ones, and " if every < rows else ""
+        pending = f" beside the {count(len(opened), 'pending row')}" if len(opened) else ""
+        raise ArgumentError(
+            f"n: {count(wanted, 'more row')} {'is' if wanted == 1 else 'are'} asked for, and {room:,} of "
+            f"{self._pool.table.name} can be selected{pending}: {alike}none is selected again before its result was told. Ask "
+            "for fewer, tell results first, or add repeated measurements of your own by plan() (torchbandits campaign plan)."
+        )
 
     def _possible(self, offer: Tensor | None, left: Tensor | None, where: Any) -> tuple[int, str]:
         """The number of rows that can be selected, and a sentence that says so, with the ways to more.

@@ -22,6 +22,7 @@ from torchbandits.campaigns.folder import CANDIDATES, JOURNAL, SETTINGS, copy_to
 from torchbandits.campaigns.options import parse_aims, parse_kind, parse_limit, parse_result, parse_total, parse_variances
 from torchbandits.campaigns.outcome_campaign import OutcomeCampaign
 from torchbandits.campaigns.output import check_plate, print_table, rounded, say, say_none, warn, write, write_plate
+from torchbandits.campaigns.rows_as_arms import RowsAsArms
 from torchbandits.constraints import AtMost, Constraint, Distinct, Same, Total
 from torchbandits.display import count
 from torchbandits.errors import ConfigError, StateError, require
@@ -162,7 +163,9 @@ def new(
     say(status)
     where = "" if folder == HERE else f" --folder {folder}"
     told, names, rows = made.bandit.pulls.sum(), made.objective, table.count
-    say(f"{candidates.name} has {count(rows, 'row')}, one per candidate.")
+    different = RowsAsArms(made.bandit).different(None)
+    alike = f" To the model they are {different:,} different ones: the others differ in no feature." if different < rows else ""
+    say(f"{candidates.name} has {count(rows, 'row')}, one per candidate.{alike}")
     padded = padded_column(candidates, table.arrow) if isinstance(table, InMemory) and table.lines else None
     if "id" not in [decision.kind for decision in made.columns]:
         say(_unnamed([decision.column for decision in made.columns], padded))
@@ -171,7 +174,7 @@ def new(
     known = f"{count(int(told), 'value')} of {names} {'is' if told == 1 else 'are'} known."
     say(known if told else f"No value of {names} is known yet.")
     plate = "--output plate.xlsx" if candidates.suffix.lower() in WORKBOOK else "> plate.csv"
-    say(f"Next: torchbandits campaign ask -n {min(8, rows)}{where} {plate}")
+    say(f"Next: torchbandits campaign ask -n {min(8, different)}{where} {plate}")
 
 
 @campaign_app.command()

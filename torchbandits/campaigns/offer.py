@@ -138,9 +138,18 @@ def failing(arms: RowsAsArms, failed: Sequence[int]) -> Tensor | None:
     return arms.equal_to(torch.tensor(entries)) & (arms.counts == 0) if entries else None
 
 
-def unless_too_few(offer: Tensor | None, out: Tensor | None, wanted: int) -> Tensor | None:
-    """Rows on offer without some others; the same rows if fewer than wanted would be left."""
+def unless_too_few(
+    offer: Tensor | None, out: Tensor | None, wanted: int, arms: RowsAsArms, closed: Tensor | None
+) -> Tensor | None:
+    """Rows on offer without some others; the same rows if fewer than wanted would be left.
+
+    Args:
+        offer, out: The masks of the rows on offer, None for all, and of the others, None for none.
+        wanted: Number of different rows that are wanted.
+        arms: The arms that the rows are.
+        closed: Entries of rows that are on offer and cannot be selected; None for none.
+    """
     if out is None:
         return offer
     left = ~out if offer is None else offer & ~out
-    return left if int(left.sum()) >= wanted else offer
+    return left if arms.different(left, closed=closed) >= wanted else offer

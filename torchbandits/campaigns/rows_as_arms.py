@@ -53,6 +53,17 @@ class RowsAsArms:
         first = self._bandit.loop.state.rows.first
         return torch.isin(torch.arange(self._bandit.loop.num_arms) if first is None else first.cpu(), entries)
 
+    def different(self, rows: Tensor | None, *, closed: Tensor | None = None) -> int:
+        """The number of different rows to the model among some, `A` booleans on the host or None for all, without those that
+        equal a row with one of the entries `closed`. Cost O(A)."""
+        first, A = self._bandit.loop.state.rows.first, self._bandit.loop.num_arms
+        kept = torch.ones(A, dtype=torch.bool) if rows is None else rows.clone()
+        if first is not None:
+            kept = torch.zeros_like(kept).index_fill(0, first.cpu()[kept], True)
+        if closed is not None:
+            kept[closed] = False
+        return int(kept.sum())
+
     @property
     def counts(self) -> Tensor:
         """Evaluations of each row, those of equal rows included, of all outcomes together, `A`."""

@@ -87,6 +87,11 @@ class Policy(ABC, Generic[S]):
         return None
 
     @property
+    def pulls_once(self) -> bool:
+        """Whether `select` leaves out arms of which a pull is pending."""
+        return False
+
+    @property
     def shards(self) -> bool:
         """Whether arms may be distributed over ranks, with one `Shard` per rank."""
         return False

@@ -424,6 +424,11 @@ class Composed(Policy[TableState | BoxState]):
         return noise_share(self.noise_std, self.regularization) * state.posterior.regularization
 
     @property
+    def pulls_once(self) -> bool:
+        """Whether the batch rule allows one pull of an arm at a time."""
+        return self.batch_rule.max_pulls == 1
+
+    @property
     def takes_blocks(self) -> bool:
         """Whether the shifts of blocks can be estimated, which needs a kernel that is estimated, too."""
         return self.from_data is not None

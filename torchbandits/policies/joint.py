@@ -200,6 +200,11 @@ class Joint(Policy[TableState]):
         return self.engine.noise_variance(state)
 
     @property
+    def pulls_once(self) -> bool:
+        """Whether the batch rule allows one pull of an arm at a time."""
+        return self.engine.pulls_once
+
+    @property
     def takes_blocks(self) -> bool:
         """Whether the shifts of blocks can be estimated for each outcome."""
         return self.engine.takes_blocks

@@ -1339,7 +1339,7 @@ def test_the_page_shows_ids_values_and_columns(tmp_path: Path):
     c.tell(results)
     c.ask(2)
     page = c.report(tmp_path / "page.html").read_text()
-    assert "60 candidates, 5 measurements of yield, 1 failed evaluations, 2 pending rows; small values are better" in page
+    assert "60 candidates, 5 measurements of yield, 1 failed evaluation, 2 pending rows; small values are better" in page
     assert all(f"<td>{text}</td>" in page for text in [*c.best(3)["id"], *c.open, "3 different texts"])
     assert f"{results['yield'].min():.6g}" in page
     assert "one more measurement of the best row would be off by about" in page

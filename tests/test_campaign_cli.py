@@ -210,6 +210,27 @@ def test_a_table_without_rows_says_why_it_has_none(folder: Path):
         assert result.stderr.startswith(said)
 
 
+def test_a_last_row_of_totals_is_named_once(folder: Path):
+    totals = {"id": "Total", "conc": frame()["conc"].sum()}
+    pd.concat([frame(), pd.DataFrame([totals])]).to_csv("totals.csv", index=False)
+    with warnings.catch_warnings():
+        warnings.simplefilter("default", DiagnosticWarning)
+        said = RUNNER.invoke(app, ["campaign", "new", "totals.csv", "--objective", "yield"]).stderr
+    assert said.count("totals.csv: 'Total', the last row, is the only one without temp, solvent and dry. If it is no") == 1
+    # A single empty cell, or none, is nothing unusual.
+    frame().assign(temp=lambda t: t["temp"].where(t["id"] != "059")).to_csv("usual.csv", index=False)
+    for name in ("usual.csv", "candidates.csv"):
+        assert not RUNNER.invoke(app, ["campaign", "new", name, "--objective", "yield", "--folder", f"of {name}"]).stderr
+
+
+@pytest.mark.parametrize(
+    ("cell", "hint"), [("2\u00a0378", "separators of thousands"), ("\u2212{}", "A minus sign is written as a hyphen")]
+)
+def test_texts_that_look_like_numbers_are_refused_with_how_to_write_them(folder: Path, cell: str, hint: str):
+    frame().assign(price=[cell.format(i) + f"{i}" for i in range(60)]).to_csv("odd.csv", index=False)
+    assert hint in refused("new", "odd.csv", "--objective", "yield", "--folder", "odd")
+
+
 @pytest.mark.sweep(1)
 @pytest.mark.parametrize("outcomes", [("--objective", "yield"), ("--objective", "yield", "--objective", "cost:min")])
 def test_computed_columns_have_six_digits_and_the_users_own_are_left_alone(folder: Path, outcomes: tuple[str, ...]):

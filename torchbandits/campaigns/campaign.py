@@ -1112,8 +1112,10 @@ class Campaign(Readable):
             title=f"Search for the {'smallest' if settings.minimize else 'largest'} {settings.objective} in {self._pool.title}",
             objective=settings.objective,
             minimize=settings.minimize,
-            facts=f"{self._pool.count:,} candidates, {int(np.isfinite(values).sum()):,} measurements of {settings.objective}, "
-            f"{int(np.isnan(values).sum()):,} failed evaluations, {len(opened):,} pending rows{self._excluded_rows()}; "
+            facts=f"{self._pool.count:,} candidates, {count(int(np.isfinite(values).sum()), 'measurement')} of "
+            f"{settings.objective}, "
+            f"{count(int(np.isnan(values).sum()), 'failed evaluation')}, {count(len(opened), 'pending row')}"
+            f"{self._excluded_rows()}; "
             f"{aim} values are better",
             values=values,
             best=self.best(10),
@@ -1139,7 +1141,7 @@ class Campaign(Readable):
 
     def _excluded_rows(self) -> str:
         """The number of excluded rows as the end of a list; empty if there are none."""
-        return f", {len(self._offer.excluded):,} excluded rows" if len(self._offer.excluded) else ""
+        return f", {count(len(self._offer.excluded), 'excluded row')}" if len(self._offer.excluded) else ""
 
     def _check_measured(self, there_is: str) -> None:
         """Refuse a call that needs results as long as there are none."""

@@ -524,11 +524,11 @@ class OutcomeCampaign(Campaign):
             for name in settings.outcomes
         }
         failed, counts = int(np.isnan(values).all(axis=1).sum()), (~np.isnan(values)).sum(axis=0)
-        measured = ", ".join(f"{count:,} of {name}" for count, name in zip(counts.tolist(), settings.outcomes, strict=True))
+        measured = ", ".join(f"{number:,} of {name}" for number, name in zip(counts.tolist(), settings.outcomes, strict=True))
         whole = outcome_page.OutcomePage(
             title=f"Search for {'the best' if one else 'trade-offs between'} {names} in {self._pool.title}",
-            facts=f"{self._pool.count:,} candidates; measurements: {measured}; {failed:,} failed evaluations; "
-            f"{len(self._arms.open):,} pending rows{self._excluded_rows()}"
+            facts=f"{self._pool.count:,} candidates; measurements: {measured}; {count(failed, 'failed evaluation')}; "
+            f"{count(len(self._arms.open), 'pending row')}{self._excluded_rows()}"
             + (f"; limits: {', '.join(limits)}" if limits else "")
             + (f"; known for all rows: {', '.join(settings.known)}" if settings.known else ""),
             objectives=dict(settings.objectives),

@@ -17,6 +17,7 @@ from torchbandits.campaigns.history import history, known_values
 from torchbandits.campaigns.paths import CampaignPaths
 from torchbandits.campaigns.results import ALIKE
 from torchbandits.checks import read_bytes
+from torchbandits.display import listed
 from torchbandits.errors import DataError, StateError, issue, nearest, require
 from torchbandits.tabular.columns import decide
 from torchbandits.tabular.decisions import Decision, Decisions
@@ -229,6 +230,7 @@ def begin(given: Any, wanted: dict[str, Any], candidates: str | None, paths: Cam
     own = {column: role for column, role in roles.items() if column in names}
     kinds = {name: kind for name, kind in overruled.items() if name not in measured}
     decisions = decide(table, own, kinds, molecules=True)
+    issue(_perhaps_totals(table, ids, decisions))
     settings = Settings(
         table=None if table.path is None else str(table.path),
         rows=table.count,
@@ -249,6 +251,21 @@ def begin(given: Any, wanted: dict[str, Any], candidates: str | None, paths: Cam
     message = f"no row of {table.name} keeps the limits on column {', '.join(map(repr, limited))}: widen them."
     require(bool(keeping(settings, table).any()), message)
     return Beginning(table, settings, True)
+
+
+def _perhaps_totals(table: Table, ids: Ids, decisions: Decisions) -> list[str]:
+    """A sentence if the last row leaves most features empty that all other rows fill, as a row of totals does."""
+    features, last = [decision for decision in decisions if decision.features], table.count - 1
+    alone = [decision.column for decision in features if decision.missing == 1]
+    if len(alone) < 2 or 2 * len(alone) <= len(features):
+        return []
+    if not all(cell.null_count for cell in table.take(np.array([last]), alone).columns):
+        return []
+    (name,) = ids.of(np.array([last]))
+    return [
+        f"{Path(table.name).name}: {name!r}, the last row, is the only one without {listed(alone[:5])}. If it is no candidate, "
+        "such as a row of totals, delete it, and begin again in another folder (or with another journal)."
+    ]
 
 
 def keeping(settings: Settings, table: Table) -> NDArray[np.bool_]:

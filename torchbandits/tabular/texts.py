@@ -23,7 +23,7 @@ _DATE = re.compile(r"\d{1,2}([-./])\d{1,2}\1\d{4}|\d{4}([-./])\d{1,2}\2\d{1,2}")
 _DECIMAL_COMMA = re.compile(r"[+-]?\d+(,\d+)?")
 _WORDS = re.compile(r"[^\W\d_]{4,}([ -][^\W\d_]+)*")
 # A number with a unit, a sign such as <, or separators of thousands.
-_LIKE_A_NUMBER = re.compile(r"[<>~]?\s*[+-]?\d[\d.,' ]*\s*[^\W\d]{0,3}[%°]?[^\W\d]?")
+_LIKE_A_NUMBER = re.compile(r"[<>~€$£]?\s*[+\-\u2212]?\d[\d.,'\u2019\s]*\s*[^\W\d]{0,3}[%°€$£]?[^\W\d]?")
 
 
 class TextError(ArgumentError):
@@ -86,6 +86,7 @@ def remedy(columns: Sequence[Survey], molecules: bool) -> str:
         f"{', '.join(ways[:-1])}{', ' * (len(ways) > 1)}or {ways[-1]}."
         f"{' Dates are written like 2026-08-31 in a file, and have the type of dates in a table of pandas.' * dates}"
         f"{' Numbers are written without units and separators of thousands, and with one decimal mark in the file.' * amounts}"
+        f"{' A minus sign is written as a hyphen.' * any(chr(0x2212) in s.first_text for s in columns)}"
         f"{' Decimal commas are read where semicolons or tabs separate the cells.' * commas}"
     )
 

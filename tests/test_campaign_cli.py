@@ -231,6 +231,17 @@ def test_texts_that_look_like_numbers_are_refused_with_how_to_write_them(folder:
     assert hint in refused("new", "odd.csv", "--objective", "yield", "--folder", "odd")
 
 
+def test_a_campaign_that_is_open_elsewhere_is_refused_in_words_of_the_commands(folder: Path):
+    new = ("new", "candidates.csv", "--objective", "yield")
+    run(*new)
+    other = tb.Campaign(journal=folder / "campaign" / "journal", policy=policy())
+    said = "another command, or a Python session, has the campaign in campaign open. Repeat the command when that one has ended"
+    assert said in refused("ask")
+    assert said in refused(*new)
+    other.close()
+    assert len(plate(run("ask", "-n", "2"))) == 2
+
+
 @pytest.mark.sweep(1)
 @pytest.mark.parametrize("outcomes", [("--objective", "yield"), ("--objective", "yield", "--objective", "cost:min")])
 def test_computed_columns_have_six_digits_and_the_users_own_are_left_alone(folder: Path, outcomes: tuple[str, ...]):

@@ -18,6 +18,7 @@ from torchbandits.campaigns.results import FORM
 from torchbandits.campaigns.settings import read_settings
 from torchbandits.errors import DataError, StateError, require
 from torchbandits.files import prepare_folder, write_atomically
+from torchbandits.journal import InUse
 from torchbandits.tabular.spreadsheets import Form, form_of
 from torchbandits.tabular.tables import SOURCE, TEXT, InMemory, Table
 
@@ -53,9 +54,22 @@ def opened(folder: Path, device: str = "cpu") -> Iterator[Campaign]:
     message = f"{settings.table}, the table of this campaign, is not there: put it back, or copy it to {own.absolute()}."
     require(kept, message, DataError)
     kind: type[Campaign] = OutcomeCampaign if settings.objectives else Campaign
-    campaign = kind(own if own.exists() else None, journal=folder / JOURNAL, device=device)
+    with _one_at_a_time(folder):
+        campaign = kind(own if own.exists() else None, journal=folder / JOURNAL, device=device)
     yield campaign
     campaign.close()
+
+
+@contextmanager
+def _one_at_a_time(folder: Path) -> Iterator[None]:
+    """Say what to do where another process has the campaign open."""
+    try:
+        yield
+    except InUse as error:
+        raise StateError(
+            f"another command, or a Python session, has the campaign in {folder} open. Repeat the command when that one has "
+            "ended; a session closes the campaign by campaign.close()."
+        ) from error
 
 
 def resumed(
@@ -72,7 +86,8 @@ def resumed(
         _check_copy(table, source)
     generator = torch.Generator().manual_seed(seed or 0)
     # A wrong seed must leave the condition as it is.
-    campaign = kind(source, journal=folder / JOURNAL, generator=generator, **options | {"candidates": None})
+    with _one_at_a_time(folder):
+        campaign = kind(source, journal=folder / JOURNAL, generator=generator, **options | {"candidates": None})
     # A journal resumes with its own random numbers, whose state holds the seed with which they began.
     own = campaign.bandit.generators[0].initial_seed()
     message = f"{folder} holds a campaign with --seed {own}: leave the option out, or begin another one in another --folder."

@@ -9,6 +9,7 @@ from torchbandits.journal.fingerprint import (
 )
 from torchbandits.journal.format import GeneratorStates, from_bytes, held, pack, state_as_text, state_of_text, to_bytes, unpack
 from torchbandits.journal.journal import Journal, as_journal, begun
+from torchbandits.journal.lines import InUse
 from torchbandits.journal.reading import Reading, in_words
 from torchbandits.journal.recorder import NOT_PENDING, NoArmLeft, Recorder
 from torchbandits.journal.records import load_record, move_record, report_in
@@ -20,6 +21,7 @@ __all__ = [
     "NOT_PENDING",
     "Event",
     "GeneratorStates",
+    "InUse",
     "Journal",
     "NoArmLeft",
     "Pick",

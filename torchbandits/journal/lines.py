@@ -29,6 +29,10 @@ HEADER = '{"kind":"header",'
 _STRING = re.compile(rb'"(?:[^"\\]|\\.)*(?:"|\\?$)')
 
 
+class InUse(StateError):
+    """A journal that another process, or another bandit of this process, has open."""
+
+
 class Mark(NamedTuple):
     """The end of a line: bytes up to it, lines up to it, and the checksum of all of them."""
 
@@ -89,7 +93,7 @@ class Lines:
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             self.close()
-            raise StateError(
+            raise InUse(
                 f"the journal {self.path} is in use by another process, or by another bandit of this process. Two "
                 "writers would overwrite each other: close the other one (bandit.journal.close(), or campaign.close()), choose "
                 "another path, or share picks among workers by tb.Worker."

@@ -1478,11 +1478,21 @@ def test_a_policy_that_repeats_nothing_in_a_batch_says_so():
         ("€ 5", "Write numbers without units"),
         ("5,5", "Write decimals with a point. Nothing"),
         ("n.d.", "leave the cell empty where the evaluation failed. Nothing"),
+        ("1e400", "leave the cell empty where the evaluation failed. Nothing"),
     ],
 )
 def test_cells_that_are_no_numbers_are_named_with_how_to_write_them(cell: str, hint: str):
     c = campaign()
     refused(lambda: c.tell(pd.DataFrame({"id": ["003", "004"], "yield": ["2.5", cell]})), f"row 1: {cell!r}", hint)
+
+
+def test_a_column_of_the_candidates_is_not_taken_for_a_misspelled_one():
+    table = frame().rename(columns={"solvent": "day"})
+    c = tb.Campaign(table, "y", policy=policy())
+    refused(
+        lambda: c.tell(table), "no column 'y' for what was measured", "dry: the column must be called 'y'. Nothing was told."
+    )
+    refused(lambda: c.tell(table.assign(Yy=1.0)), "rename 'Yy' to 'y'")
 
 
 def test_totals_and_lost_zeros_are_named_with_what_to_do(tmp_path: Path):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import math
 import os
 import re
 from collections.abc import Collection, Mapping, Sequence
@@ -164,7 +165,8 @@ def _opened(measured: Any, path: Path | None, ids: Ids, commas: bool) -> tuple[p
 def _check_columns(name: str, names: Sequence[str], ids: Ids, objectives: Sequence[str], told: Sequence[str]) -> None:
     """Refuse results without a column of ids, or without one of the columns `told`."""
     for column, what in [(ids.name, "the ids"), *((column, "what was measured") for column in told)]:
-        other = closest(column, (own for own in names if own not in (ids.name, *objectives)))
+        # A column of the candidates is not a misspelled one.
+        other = closest(column, (own for own in names if own not in (ids.name, *ids.columns, *objectives)))
         mend = f"the column must be called {column!r}" if other is None else f"rename {other!r} to {column!r}"
         if other is None and column == ids.name:
             mend += (
@@ -233,7 +235,8 @@ def _values(
     if odd:
         # Commas are decimal marks in files with semicolons or tabs only.
         comma = " Write decimals with a point." if any(_COMMA.fullmatch(texts.iloc[i]) for i in odd) else ""
-        dressed = any(_DRESSED.match(texts.iloc[i]) and not _COMMA.fullmatch(texts.iloc[i]) for i in odd)
+        texts_of = [texts.iloc[i] for i in odd if math.isnan(numbers[i])]
+        dressed = any(_DRESSED.match(text) and not _COMMA.fullmatch(text) for text in texts_of)
         comma += " Write numbers without units, percent signs and separators of thousands." if dressed else ""
         raise ArgumentError(
             f"{name}, column {objective!r}, contains a value that is not a finite number in {said}{_more(len(odd))}. "

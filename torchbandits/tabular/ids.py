@@ -62,6 +62,11 @@ class Ids:
         require(not clash, f"{table.name} has no column of ids: name it, such as id={ROW!r}, or add a column called 'id'.")
         self.name = ROW if column is None else column
 
+    @property
+    def columns(self) -> list[str]:
+        """The names of the columns of the table, that of the ids included."""
+        return list(self._table.schema.names)
+
     def check(self) -> str:
         """Refuse empty and repeated ids, and return a digest of them all.
 

@@ -228,8 +228,10 @@ class AnyOrder:
         for campaign, unit in zip(self.campaigns, (1.0, 1.0, UNIT), strict=True):
             best, every = campaign.best(4), campaign.predict()
             own = np.concatenate([best[["expected", "deviation"]], every[["expected", "deviation"]]])
-            assert np.isfinite(own).all()
-            assert (own[:, 1] >= 0).all()
+            # Deviations are not known as long as all results are equal.
+            differ = len({value for told in values.values() for value in told}) > 1
+            assert np.isfinite(own[:, 0]).all()
+            assert (own[:, 1] >= 0).all() if differ else np.isnan(own[:, 1]).all()
             rows = self.rows(best["id"])
             assert best["times"].tolist() == [len(values[row]) for row in rows]
             np.testing.assert_allclose(best["measured"], [unit * np.mean(values[row]) for row in rows])
@@ -240,7 +242,7 @@ class AnyOrder:
             assert not campaign.should_stop(Budget(count + 1))
             found.append((rows, own * [1 / unit, 1 / abs(unit)], lines))
         assert found[0][2] == found[1][2]
-        scale = np.ptp(found[0][1][:, 0]) + found[0][1][:, 1].max()
+        scale = np.ptp(found[0][1][:, 0]) + np.nanmax(found[0][1][:, 1], initial=0)
         for rows, own, _ in found[1:]:
             assert rows == found[0][0]
             np.testing.assert_allclose(own, found[0][1], rtol=1e-6, atol=1e-5 * scale)

@@ -536,3 +536,34 @@ def test_plates_that_nobody_has_named_are_noticed(tmp_path: Path):
     assert len(again.explain().shifts) == 6
     assert again.explain().together == 0
     assert "told together" not in str(by_plates(0.0).explain())
+
+
+@pytest.mark.parametrize("journal", [False, True])
+def test_labels_of_blocks_are_results_that_another_campaign_reads(tmp_path: Path, journal: bool):
+    where = tmp_path / "lab.journal" if journal else None
+    frame().to_csv(tmp_path / "table.csv", index=False)
+    c = campaign(tmp_path / "table.csv", policy=None, generator=generator(0), journal=where)
+    assert "block" not in c.results()
+    for label in ("Plätte 1", "003", "2026-03-01 00:00"):
+        c.tell(measured(c.ask(4)).assign(plate=label), block="plate")
+    told = ["Plätte 1"] * 4 + ["3"] * 4 + ["2026-03-01"] * 4
+    assert c.results()["block"].tolist() == told
+    if journal:
+        c.close()
+        c = campaign(tmp_path / "table.csv", policy=None, journal=where)
+        first = c.results()["id"].iloc[0]
+        c.correct(first, None)
+        assert c.results()["block"].tolist() == told[1:]
+        c.correct(c.results()["id"].iloc[0], 7.0)
+        assert c.results()["block"].tolist() == told[1:]
+        where.with_name("lab.journal.blocks.json").unlink()
+        c.close()
+        # Without their labels, results have the numbers.
+        assert campaign(tmp_path / "table.csv", policy=None, journal=where).results()["block"].nunique() == 3
+        return
+    c.tell(measured(c.ask(1)))
+    assert c.results()["block"].isna().sum() == 1
+    results, again = c.results()[:12], campaign(policy=None, generator=generator(0))
+    again.tell(results, block="block")
+    again.tell(measured(again.ask(2)).assign(plate="Plätte 1"), block="plate")
+    assert len(again.explain().shifts) == 3, "the same label is the same block"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import json
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -10,10 +12,50 @@ import torch
 from torchbandits.bandit import Bandit
 from torchbandits.campaigns.records import Records
 from torchbandits.campaigns.rows_as_arms import RowsAsArms
-from torchbandits.errors import UnsupportedError, require
+from torchbandits.checks import read_bytes
+from torchbandits.errors import DataError, UnsupportedError, require
+from torchbandits.files import write_text
 from torchbandits.fitting.blocks import told_together
 from torchbandits.policies import Policy
 from torchbandits.policies.state import GaussianState
+
+_LARGEST = 1 << 28
+
+
+class BlockLabels:
+    """The labels of the blocks of results, of which a journal holds numbers only.
+
+    Args:
+        path: The file of the labels; None to write none.
+    """
+
+    def __init__(self, path: Path | None) -> None:
+        self._path, self._labels = path, read_labels(path) if path is not None and path.exists() else {}
+
+    def keep(self, labels: Mapping[int, str]) -> None:
+        """Keep the labels of some numbers. Raises `DataError` if the file cannot be written."""
+        whole = {**self._labels, **labels}
+        if whole == self._labels:
+            return
+        if self._path is not None:
+            write_text(self._path, json.dumps({str(number): label for number, label in whole.items()}, ensure_ascii=False))
+        self._labels = whole
+
+    def of(self, numbers: Sequence[int | None]) -> list[str | None]:
+        """The label of each number, the number itself where no label was kept; None for no block."""
+        return [None if number is None else self._labels.get(number, str(number)) for number in numbers]
+
+
+def read_labels(path: Path) -> dict[int, str]:
+    """The labels of blocks by number.
+
+    Raises:
+        DataError: If the file cannot be read, or holds something else.
+    """
+    try:
+        return {int(number): str(label) for number, label in json.loads(read_bytes(path, _LARGEST)).items()}
+    except (ValueError, AttributeError) as error:
+        raise DataError(f"{path} does not hold the labels of blocks: restore it from a copy, or delete it.") from error
 
 
 def blocked(bandit: Bandit) -> bool:

@@ -22,8 +22,9 @@ from torch import Tensor
 from torchbandits.bandit import Bandit
 from torchbandits.calls import one_at_a_time
 from torchbandits.campaigns import notes
-from torchbandits.campaigns.blocks import blocked, check_takes_blocks, in_part, together
+from torchbandits.campaigns.blocks import BlockLabels, blocked, check_takes_blocks, in_part, together
 from torchbandits.campaigns.candidates import (
+    BLOCK,
     CALL,
     DEVIATION,
     EXPECTED,
@@ -195,6 +196,7 @@ class Campaign(Readable):
         self._check_kind(begun.settings)
         self._settings = begun.settings
         self._pool = self._candidates(begun.table)
+        self._block_labels = BlockLabels(None if paths is None else paths.blocks)
         # A campaign that began with a condition goes on with it.
         strict = begun.new or begun.changed
         self._offer = Offer(begun.settings.candidates, strict, None if paths is None else paths.excluded)
@@ -618,6 +620,8 @@ class Campaign(Readable):
         )
         noise = None if usual is None else np.where(np.isnan(results.noise_var), usual, results.noise_var)[some]
         blocks = None if results.block is None else results.block[some]
+        # Before the journal has their numbers.
+        self._block_labels.keep(results.labels)
         rows, values, lost = rows[some], np.where(new, values, np.nan)[some], lost[some]
         unasked = self._unasked(rows[~lost])
         said += self._learn_and_compare(rows, values, noise, blocks)
@@ -701,7 +705,7 @@ class Campaign(Readable):
                 noise_var=self._arms.there(None if noise_var is None else torch.from_numpy(noise_var).reshape(shape)),
                 block=self._arms.there(None if block is None else torch.from_numpy(block)),
             )
-            self._records.add(rows.tolist(), values)
+            self._records.add(rows.tolist(), values, blocks=None if block is None else block.tolist())
 
     def correct(self, id: Any, value: float | None, *, was: float | None = None) -> Corrected:
         """Correct a result that was told, as if the right value had been told. What was selected since then stays selected, and
@@ -1030,12 +1034,15 @@ class Campaign(Readable):
 
         Returns:
             Rows of the table with their ids, the number of the call of `tell`, and the columns of the results, empty where an
-            evaluation failed or an outcome was not measured. `tell` of another campaign reads them, with `block="call"` if each
-            call told one plate or day. Individual noise variances are not part of it.
+            evaluation failed or an outcome was not measured. If some were told with their block, there is a column of its
+            labels. `tell` of another campaign reads them, with `block="block"`, or with `block="call"` if no block was told and
+            each call told one plate or day. Individual noise variances are not part of it.
         """
         self._check_not_closed()
         frame = self._pool.cells(np.array(self._records.rows, np.int64))
         frame[self._pool.own(CALL)] = self._records.numbers
+        if any(number is not None for number in self._records.blocks):
+            frame[self._pool.own(BLOCK)] = self._block_labels.of(self._records.blocks)
         for name, own in zip(self.outcomes, self._records.values.T, strict=True):
             frame[name] = own
         return frame

@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 else:
     from torchbandits.tabular.extras import pandas as pd
 
-EXPECTED, DEVIATION, RANK, MEASURED, TIMES, CALL = "expected", "deviation", "rank", "measured", "times", "call"
+EXPECTED, DEVIATION, RANK, MEASURED, TIMES = "expected", "deviation", "rank", "measured", "times"
+CALL, BLOCK = "call", "block"
 KEEPS, OPTIMAL = "keeps limits", "on the front"
 """Columns that are added to rows of the table."""
 SHOWN = 8

@@ -58,6 +58,15 @@ def versions_of(line: Line, k: int) -> list[Version]:
     return [_version(version, k) for version in (line, *line.get(EARLIER, ()))]
 
 
+def blocks_of(line: Line, k: int) -> list[int] | None:
+    """The number of the block of each result in a record of a tell of k outcomes; None if it was told without blocks."""
+    if "block" not in line:
+        return None
+    index, block = (held(line[name]).reshape(k, -1)[0] for name in ("index", "block"))
+    blocks: list[int] = block[index >= 0].tolist()
+    return blocks
+
+
 def _version(line: Line, k: int) -> Version:
     index, rewards = held(line["index"]).reshape(k, -1)[0].numpy(), held(line["rewards"]).reshape(k, -1).mT.double().numpy()
     kept = index >= 0

@@ -29,6 +29,11 @@ class CampaignPaths:
         return self._beside(".excluded.npy")
 
     @property
+    def blocks(self) -> Path:
+        """The labels of the blocks of results, by number, as JSON."""
+        return self._beside(".blocks.json")
+
+    @property
     def added(self) -> Path:
         """The rows that were added to the table."""
         return self._beside(".added.parquet")

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from torchbandits.campaigns.corrections import versions_of
+from torchbandits.campaigns.corrections import blocks_of, versions_of
 from torchbandits.journal import Journal
 
 Call = tuple[Sequence[int], NDArray[np.float64]]
@@ -32,6 +32,7 @@ class Records:
         rows: One row of the table per result, in the order told.
         told: Results in the same order, `k` numbers each, NaN where not measured.
         numbers: The number of the call of each of them, from 1.
+        blocks: The number of the block of each of them; None for no block.
         calls: The cells of each call, and those before each correction, with the number of times that each was told.
         times: Number of times that each cell was told by all calls; a cell that a correction left as it was counts once.
     """
@@ -40,6 +41,7 @@ class Records:
     rows: list[int] = field(default_factory=list)
     told: list[NDArray[np.float64]] = field(default_factory=list)
     numbers: list[int] = field(default_factory=list)
+    blocks: list[int | None] = field(default_factory=list)
     calls: list[Counter[Cell]] = field(default_factory=list)
     times: Counter[Cell] = field(default_factory=Counter)
 
@@ -50,7 +52,7 @@ class Records:
         for line in () if journal is None else journal.records():
             if line["kind"] == "tell":
                 now, *earlier = ((rows.tolist(), sign * told) for rows, told in versions_of(line, len(names)))
-                records.add(*now, earlier)
+                records.add(*now, earlier, blocks_of(line, len(names)))
         return records
 
     @property
@@ -58,14 +60,22 @@ class Records:
         """Results `n x k` in the order told."""
         return np.array(self.told).reshape(-1, len(self.names))
 
-    def add(self, rows: Sequence[int], values: NDArray[np.float64], earlier: Sequence[Call] = ()) -> None:
-        """Add the results of one call, `n x k`, and what they were before each correction: a file with these is known too."""
+    def add(
+        self,
+        rows: Sequence[int],
+        values: NDArray[np.float64],
+        earlier: Sequence[Call] = (),
+        blocks: Sequence[int] | None = None,
+    ) -> None:
+        """Add the results of one call, `n x k`, and what they were before each correction: a file with these is known too.
+        `blocks` has the number of the block of each; None for no blocks."""
         versions = [_cells(*call) for call in ((rows, values), *earlier)]
         self.times += functools.reduce(operator.or_, versions)
         self.calls += versions
         self.rows += rows
         self.told += list(values)
         self.numbers += [1 + max(self.numbers, default=0)] * len(rows)
+        self.blocks += [None] * len(rows) if blocks is None else blocks
 
     def new(self, rows: Sequence[int], values: NDArray[np.float64], opened: Sequence[int] = ()) -> NDArray[np.bool_]:
         """Mask of the values that were not told before, `n x k`, by these rules for each outcome.

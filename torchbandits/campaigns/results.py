@@ -8,7 +8,7 @@ import math
 import os
 import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -62,6 +62,7 @@ class Results:
         noise_var: `n x k`, variance of the noise of each value, NaN where the cell is empty or there is no such column.
         decimal: The decimal mark of numbers that are texts.
         block: `n`, the number of the block of each row; None without a column of blocks.
+        labels: The label of each block by its number.
     """
 
     name: str
@@ -73,6 +74,7 @@ class Results:
     noise_var: NDArray[np.float64]
     decimal: str = "."
     block: NDArray[np.int64] | None = None
+    labels: Mapping[int, str] = field(default_factory=dict)
 
     def __len__(self) -> int:
         """Number of rows."""
@@ -130,8 +132,8 @@ def read_results(
     noise = np.full(values.shape, np.nan)
     for objective, column in noise_var.items():
         noise[:, objectives.index(objective)] = _noise_variances(name, frame, rows, column, decimal)
-    blocks = None if block is None else _blocks(name, frame, rows, block)
-    return Results(name, frame, ids.texts(frame[id_name]), values, rows, path is not None, noise, decimal, blocks)
+    blocks, labels = (None, {}) if block is None else _blocks(name, frame, rows, block)
+    return Results(name, frame, ids.texts(frame[id_name]), values, rows, path is not None, noise, decimal, blocks, labels)
 
 
 def decimal_commas(table: Table) -> bool:
@@ -190,9 +192,9 @@ def _noise_variances(name: str, frame: pd.DataFrame, rows: Sequence[str], column
     return own
 
 
-def _blocks(name: str, frame: pd.DataFrame, rows: Sequence[str], column: str) -> NDArray[np.int64]:
-    """The number of the block of each row. It follows from the text of its cell, in which a program may write a whole number
-    as 3.0 or without its leading zeros, and a date with the time 00:00."""
+def _blocks(name: str, frame: pd.DataFrame, rows: Sequence[str], column: str) -> tuple[NDArray[np.int64], dict[int, str]]:
+    """The number of the block of each row, and the label of each number, which it follows from: the text of its cell, in which
+    a program may write a whole number as 3.0 or without its leading zeros, and a date with the time 00:00."""
     names = list(frame.columns)
     lacks = f"{name} has no column {column!r} for the block of each result; it has {', '.join(names[:30])}."
     require(column in names, f"{lacks}{nearest(column, names)} Nothing was told.")
@@ -201,7 +203,7 @@ def _blocks(name: str, frame: pd.DataFrame, rows: Sequence[str], column: str) ->
     require(not empty, f"{name}, column {column!r}, {_few(empty)}: {said}")
     texts = _texts(frame[[column]]).str.replace(_MIDNIGHT, "", regex=True).str.replace(_WHOLE, r"\1\2", regex=True)
     numbers = {text: block_number(text) for text in texts.unique()}
-    return np.array([numbers[text] for text in texts], np.int64)
+    return np.array([numbers[text] for text in texts], np.int64), {number: text for text, number in numbers.items()}
 
 
 def _frame(table: Table) -> pd.DataFrame:

@@ -331,6 +331,24 @@ def test_a_run_that_was_cut_short_stops_where_the_whole_one_does(tmp_path: Path)
     assert again.pulls["arm"].tolist() == whole.pulls["arm"].tolist(), "a run that has stopped stays stopped"
 
 
+def test_a_run_with_history_that_was_cut_short_stops_where_the_whole_one_does(tmp_path: Path):
+    def played(journal: Path | None, cut: int = 0) -> tb.History:
+        ones = torch.ones(3, dtype=torch.float64)
+        return tb.run(
+            tb.gp_ucb(rbf(), **COMMON), environment(), 10, journal=journal, stop=stopping.SameArm(4),
+            observed=(torch.tensor([0, 1, 2]), ones, torch.tensor([0.0, 50.0, 0.0])),
+            callbacks=[lambda bandit, *_: bandit.pulls == cut],
+        )  # fmt: skip
+
+    whole = played(None)
+    assert whole.num_pulls.tolist() == [4], "the arm was recommended before the first pull already"
+    for cut in (4, 6):
+        played(tmp_path / f"run{cut}", cut)
+        history = played(tmp_path / f"run{cut}")
+        assert history.pulls["arm"].tolist() == whole.pulls["arm"].tolist()
+        assert history.metadata["stopped"] == whole.metadata["stopped"]
+
+
 @dataclass(frozen=True)
 class At(stopping.Rule):
     """Stops the first batch row only while all rows together have exactly this number of pulls."""

@@ -332,7 +332,12 @@ def _catch_up(
     evaluation. Rows that rules of the same description had stopped are stopped again."""
     stopped: dict[str, Any] | None = None
     for record in journal.records():
-        if record["kind"] == "tell":
+        if record["kind"] == "observe":
+            # The rules were evaluated once between `observed` and the first pick.
+            report, best = report_in(record, device)
+            for rule in rules:
+                rule.see(shared(report.pulls) if several else report.pulls, best)
+        elif record["kind"] == "tell":
             report, best = report_in(record, device)
             index, rewards = held(record["index"]).to(device), held(record["rewards"]).to(device)
             failed = (index >= 0) & rewards.isnan()

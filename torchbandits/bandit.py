@@ -45,6 +45,7 @@ from torchbandits.display import Readable, Shown, numbers, of_run
 from torchbandits.errors import ArgumentError, UnsupportedError, require
 from torchbandits.explanation import Explanation, explain
 from torchbandits.filling import fill_within
+from torchbandits.gradients import outside_inference_mode
 from torchbandits.journal import Journal, Recorder, as_journal, begun, describe_policy, resume
 from torchbandits.loop import Loop
 from torchbandits.policies import Policy
@@ -92,6 +93,7 @@ class Bandit(Readable):
     """
 
     @explains_keywords
+    @outside_inference_mode
     def __init__(
         self,
         policy: Policy,
@@ -498,6 +500,7 @@ class Bandit(Readable):
             return decide(checked, self.loop)
 
     @property
+    @outside_inference_mode
     def posterior(self) -> GaussianProcess | PartitionedProcess:
         """The posterior, callable on any points, `batch_shape x n x d` (a tensor or an array). It returns `Marginals(mean,
         variance)`, tensors in reward units; pending picks reduce variances and leave means unchanged."""

@@ -46,6 +46,7 @@ from torchbandits.display import Readable, Shown, count, numbers, of_run
 from torchbandits.errors import ArgumentError, NonFiniteError, ShapeError, StateError, UnsupportedError, require
 from torchbandits.explanation import Explanation, Words, explain
 from torchbandits.filling import fill_within
+from torchbandits.gradients import outside_inference_mode
 from torchbandits.journal import (
     NOT_PENDING,
     Journal,
@@ -333,6 +334,7 @@ class ContextualBandit(Readable):
     """
 
     @explains_keywords
+    @outside_inference_mode
     def __init__(
         self,
         policy: Policy,
@@ -673,6 +675,7 @@ class ContextualBandit(Readable):
         )
 
     @property
+    @outside_inference_mode
     def posterior(self) -> GaussianProcess | PartitionedProcess:
         """The posterior, callable on any points (context, arm). It returns `Marginals(mean, variance)` in reward units."""
         return self.loop.process

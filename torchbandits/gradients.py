@@ -1,4 +1,4 @@
-"""Decorator for functions without gradients, which costs little if gradients are already disabled."""
+"""Decorators that switch off gradients or inference mode, and cost little where nothing is to be switched."""
 
 from __future__ import annotations
 
@@ -25,3 +25,15 @@ def without_gradients(function: Callable[Given, Result]) -> Callable[Given, Resu
         return switched(*args, **kwargs) if torch.is_grad_enabled() else function(*args, **kwargs)
 
     return quiet
+
+
+def outside_inference_mode(function: Callable[Given, Result]) -> Callable[Given, Result]:
+    """Run a function outside of `torch.inference_mode`, also where it is called within. Tensors that are made in this mode can
+    neither be changed in place later nor take part in a fit, which needs gradients."""
+    outside = torch.inference_mode(False)(function)
+
+    @wraps(function)
+    def called(*args: Given.args, **kwargs: Given.kwargs) -> Result:
+        return outside(*args, **kwargs) if torch.is_inference_mode_enabled() else function(*args, **kwargs)
+
+    return called

@@ -36,7 +36,7 @@ from torchbandits.display import Shown, numbers, of_run
 from torchbandits.errors import ArgumentError, NonFiniteError, ShapeError, UnsupportedError, require
 from torchbandits.explanation import OutcomeExplanation, explain_outcomes
 from torchbandits.fronts import Front, ParetoSet, front, pareto_set
-from torchbandits.gradients import without_gradients
+from torchbandits.gradients import outside_inference_mode, without_gradients
 from torchbandits.journal import Journal
 from torchbandits.loop import Advised
 from torchbandits.policies import Policy
@@ -77,6 +77,7 @@ class OutcomeBandit(Bandit):
     policy: Joint
 
     @explains_keywords
+    @outside_inference_mode
     def __init__(
         self,
         policy: Joint,

@@ -42,6 +42,7 @@ from torchbandits.errors import (
     UnsupportedError,
     require,
 )
+from torchbandits.gradients import outside_inference_mode
 from torchbandits.journal import Event, Pick, SharedStore, describe_run, held, pack, unpack
 from torchbandits.journal.gathered import GatheredCalls
 from torchbandits.outcome_bandit import OutcomeBandit, rewards_by_outcome
@@ -105,6 +106,7 @@ class Worker(Readable):
     """
 
     @explains_keywords
+    @outside_inference_mode
     def __init__(
         self,
         policy: Policy,

@@ -385,6 +385,10 @@ class GaussianProcess(Buffered):
         fit = self._fit
         if isinstance(fit, Factors):
             return fit
+        if torch.is_inference_mode_enabled():
+            # The factors are kept, and are used outside of this mode, too.
+            with torch.inference_mode(False):
+                return self.fit(gram)
         fit = self._factorised(gram)
         if not isinstance(fit, Factors):
             fit = fit.factors()

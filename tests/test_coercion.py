@@ -130,6 +130,19 @@ def test_columns_that_hold_no_numbers_are_named():
         tb.Bandit(tb.gp_ucb(rbf(), **COMMON), np.array([["a"]]))
 
 
+def test_masked_entries_are_not_read():
+    bandit = tb.Bandit(tb.gp_ucb(rbf(), **COMMON), ARMS)
+    rewards = np.ma.array([0.5, 999.0], mask=[False, True])
+    for given in (rewards, rewards.astype(np.float32), [rewards[1], rewards[0]], rewards.astype(int)):
+        with pytest.raises(errors.ShapeError, match="rewards must be numbers, and some entries of this array are masked: fill"):
+            bandit.tell(torch.tensor([3, 4]), given)
+    with pytest.raises(errors.ShapeError, match="arms must be numbers, and some entries"):
+        tb.Bandit(tb.gp_ucb(rbf(), **COMMON), np.ma.masked_greater(ARMS.numpy(), 0.5))
+    bandit.tell(torch.tensor([3, 4]), rewards.filled(np.nan), failures="forget")
+    bandit.tell(torch.tensor([3, 4]), np.ma.array([0.5, 0.6]))
+    assert bandit.counts[[3, 4]].tolist() == [2, 1]
+
+
 # ------------------------------------------------------------------------- keywords of other libraries
 
 

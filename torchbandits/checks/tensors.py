@@ -26,7 +26,7 @@ def as_tensor(name: str, value: Any, dtype: torch.dtype | None = None, device: t
 
     Raises:
         ShapeError: If the value cannot be read as a tensor, is a sparse, quantised or nested tensor, is a table with columns
-            without numbers, which the message names, or is complex where a dtype is given.
+            without numbers, which the message names, has masked entries, or is complex where a dtype is given.
     """
     try:
         array = value if isinstance(value, Tensor) else _as_array(name, value)
@@ -73,7 +73,9 @@ def _as_array(name: str, value: Any) -> Any:
             require(not odd, message, ShapeError)
             value = np.stack(list(parts.values()), axis=-1)
     elif isinstance(value, Sequence) and len(value) and isinstance(value[0], np.ndarray):
-        value = np.stack(list(value))
+        # NumPy's own function would drop the masks.
+        masked = any(isinstance(part, np.ma.MaskedArray) for part in value)
+        value = (np.ma if masked else np).stack(list(value))
     elif not isinstance(value, np.ndarray) and (hasattr(value, "__array__") or _is_plain(value)):
         # torch would round Python's numbers to its default dtype, so that they would depend on a global setting.
         value = np.asarray(value)
@@ -93,6 +95,13 @@ def _is_plain(value: Any) -> bool:
 
 
 def _numbers(name: str, array: np.ndarray) -> np.ndarray:
+    masked = isinstance(array, np.ma.MaskedArray) and bool(np.ma.is_masked(array))
+    # torch would read what is behind the mask.
+    message = (
+        f"{name} must be numbers, and some entries of this array are masked: fill them, such as rewards of evaluations that "
+        "failed with .filled(numpy.nan)."
+    )
+    require(not masked, message, ShapeError)
     good = array.dtype.kind in "iufbc"
     require(good, f"{name} must be numbers, got an array of {array.dtype}: convert it with .astype(float).", ShapeError)
     return array

@@ -82,6 +82,15 @@ def test_bad_generators():
         tb.Bandit(policy, arms[0], generator=[])
 
 
+def test_batch_rows_that_share_a_generator():
+    """They drew the same numbers, so that three runs were one."""
+    policy, shared = tb.thompson_sampling(rbf(), **COMMON), [generator(0)] * 3
+    with pytest.raises(errors.ArgumentError, match=r"each batch row needs a generator of its own, .*: pass \[torch.Generator"):
+        tb.Bandit(policy, Problem(1).tensor, generator=shared)
+    with pytest.raises(errors.ArgumentError, match="each batch row needs a generator of its own"):
+        tb.run(policy, tb.environments.Table(Problem(1).tensor, torch.zeros(80).double(), 0.1), 3, generator=shared)
+
+
 def test_a_kernel_whose_batch_shape_does_not_broadcast():
     kernel = gpytorch.kernels.RBFKernel(batch_shape=torch.Size([4])).double()
     arms = torch.rand(3, 5, 2, dtype=torch.float64, generator=generator(0))

@@ -73,9 +73,9 @@ class Bandit(Readable):
         bounds: A box `2 x d` or `batch_shape x 2 x d`, lower corner first, in place of arms. Its points become arms when they
             are picked. `ada_bkb` partitions the box; policies with a single Gaussian process maximise their score over it by
             gradient ascent (see `optimize.optimize_continuous`), or one draw of the posterior per pick.
-        generator: A CPU `torch.Generator`, or a list with one generator per batch row (the batch shape is then the length of
-            the list, broadcast with the batch shapes of the kernel and the arms). The bandit keeps a reference, and its draws
-            advance the generator. By default a new generator with seed 0.
+        generator: A CPU `torch.Generator`, or a list with one generator per batch row, none of them twice (the batch shape is
+            then the length of the list, broadcast with the batch shapes of the kernel and the arms). The bandit keeps a
+            reference, and its draws advance the generator. By default a new generator with seed 0.
         costs: `A` or `batch_shape x A`, the cost of a pull of each arm, > 0, copied; for `per_cost` policies and budgets.
         journal: A path, or a `Journal`. Asks and tells are written to disk before they take effect. If the file exists, its run
             is resumed with its own generators; `generator` is used only for a new run.

@@ -177,6 +177,12 @@ def check_generators(generator: Any, arms: Any, kernel: Any) -> tuple[tuple[torc
         len(generators) > 0 and all(isinstance(g, torch.Generator) for g in generators),
         f"generator must be a torch.Generator or a non-empty list of them, got {generator!r}.",
     )
+    # Rows that share a generator would be copies of each other, or depend on each other's draws.
+    require(
+        len({id(g) for g in generators}) == len(generators),
+        "each batch row needs a generator of its own, and some of these are one object: pass "
+        "[torch.Generator().manual_seed(seed) for seed in range(rows)].",
+    )
     wrong = [g.device for g in generators if g.device.type != "cpu"]
     require(
         not wrong,

@@ -22,8 +22,6 @@ from torchbandits.posteriors.evidence import (
 )
 from torchbandits.types import Picks
 
-# Number of starts of the highest evidence from which the ascent begins.
-_CLIMBED = 2
 # Least noise variance of a fit, as a fraction of the largest k(x, x).
 _LEAST_NOISE = 1e-8
 # A relative rise of the evidence up to this value counts as rounding error.
@@ -79,19 +77,22 @@ class Climb:
         # For one evaluation of the exact evidence after the other.
         self._memory: Workspace | None = None
 
-    def run(self, max_exact: int, dictionary_size: int, restarts: Sequence[float], max_iterations: int) -> None:
-        """Compare the starts, ascend from the best and keep the highest; repeat under weak priors if it is degenerate."""
+    def run(
+        self, max_exact: int, dictionary_size: int, restarts: Sequence[float], max_iterations: int, climbed: int = 2
+    ) -> None:
+        """Compare the starts, ascend from the `climbed` best ones and keep the highest; repeat under weak priors if it is
+        degenerate."""
         size = None if len(self.averages.weights) <= max_exact else dictionary_size
         self._memory = Workspace.like(self.averages.residuals) if size is None else None
         origin = self._values()
-        top = self._search(origin, size, restarts, max_iterations)
+        top = self._search(origin, size, restarts, max_iterations, climbed)
         self._restore(top)
         self.reason = degeneracy(self.kernel, self._parameters, self.averages, self._noise_now)
         if self.reason:
             self.degenerate, self._weak = True, WeakPriors(self.averages, self._parameters)
             self._restore(origin)
             least = min(LEAST_CREDIBLE, self._credibility)
-            top = self._search(origin, size, restarts, max_iterations)
+            top = self._search(origin, size, restarts, max_iterations, climbed)
             self._restore(top)
             # Data without any signal overcome the weak priors. The original kernel is then kept.
             self.accepted = self.accepted and self._credibility >= least
@@ -113,7 +114,7 @@ class Climb:
         return credibility(self.kernel, self.averages, self._noise_now)
 
     def _search(
-        self, origin: dict[str, Tensor], size: int | None, restarts: Sequence[float], max_iterations: int
+        self, origin: dict[str, Tensor], size: int | None, restarts: Sequence[float], max_iterations: int, climbed: int
     ) -> dict[str, Tensor]:
         """Return the best parameters found, or the origin if none is better; set `before`, `after`, `accepted`, `misfit`."""
         self._restore(origin)
@@ -131,7 +132,7 @@ class Climb:
             self._restore(first)
         worth = [self._value_of(*start) for start in starts]
         best, top = self.before, origin
-        for j in sorted(range(len(starts)), key=lambda j: -worth[j])[:_CLIMBED]:
+        for j in sorted(range(len(starts)), key=lambda j: -worth[j])[:climbed]:
             if not math.isfinite(worth[j]):
                 continue
             self._restore(starts[j][0])

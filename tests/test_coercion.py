@@ -5,6 +5,8 @@ from __future__ import annotations
 import inspect
 import math
 import pickle
+import re
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
@@ -128,6 +130,15 @@ def test_columns_that_hold_no_numbers_are_named():
         good.tell([0], np.array([None]))
     with pytest.raises(errors.ShapeError, match="arms must be numbers"):
         tb.Bandit(tb.gp_ucb(rbf(), **COMMON), np.array([["a"]]))
+
+
+@pytest.mark.parametrize("odd", [None, Decimal("1.5"), "2.0", "x"])
+@pytest.mark.usefixtures("annotations_not_enforced")
+def test_an_entry_that_is_no_number_is_named(odd: object):
+    bandit = tb.Bandit(tb.auto(), torch.rand(20, 2, dtype=torch.float64))
+    with pytest.raises(errors.ShapeError, match=re.escape(f"rewards must be numbers, and holds {odd!r}: convert it")):
+        bandit.tell(torch.tensor([0, 1]), [odd, 1.0])
+    assert float(bandit.pulls) == 0
 
 
 def test_masked_entries_are_not_read():

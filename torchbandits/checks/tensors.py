@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -38,6 +38,9 @@ def as_tensor(name: str, value: Any, dtype: torch.dtype | None = None, device: t
     except ShapeError:
         raise
     except (TypeError, ValueError, RuntimeError, OverflowError, NotImplementedError, IndexError, AttributeError) as error:
+        odd = next(map(repr, _others(value)), "") if isinstance(value, (list, tuple)) else ""
+        message = f"{name} must be numbers, and holds {odd[:60]}: convert it with float(), or put NaN in its place."
+        require(not odd, message, ShapeError)
         said = str(value) if isinstance(value, (str, int, float)) else type(value).__name__
         raise ShapeError(f"{name} must be a tensor or numbers, got {said[:60]!r}: {str(error).splitlines()[0]}") from error
     if tensor.layout != torch.strided or tensor.is_quantized or tensor.is_nested:
@@ -92,6 +95,15 @@ def _is_plain(value: Any) -> bool:
     while isinstance(value, (list, tuple)) and value:
         value = value[0]
     return isinstance(value, (bool, int, float, complex))
+
+
+def _others(value: Any) -> Iterator[Any]:
+    """The entries of nested lists that are neither numbers nor arrays of numbers."""
+    for entry in value:
+        if isinstance(entry, (list, tuple)):
+            yield from _others(entry)
+        elif not isinstance(entry, (bool, int, float, complex, np.number, np.bool_, np.ndarray, Tensor)):
+            yield entry
 
 
 def _numbers(name: str, array: np.ndarray) -> np.ndarray:

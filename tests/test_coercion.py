@@ -141,6 +141,12 @@ def test_an_entry_that_is_no_number_is_named(odd: object):
     assert float(bandit.pulls) == 0
 
 
+@pytest.mark.usefixtures("annotations_not_enforced")
+def test_lists_of_tables_are_not_taken_for_odd_entries():
+    with pytest.raises(errors.ShapeError, match="expected sequence of length 2"):
+        as_tensor("rewards", [pd.Series([1.0, 2.0]), pd.Series([1.0])])
+
+
 def test_masked_entries_are_not_read():
     bandit = tb.Bandit(tb.gp_ucb(rbf(), **COMMON), ARMS)
     rewards = np.ma.array([0.5, 999.0], mask=[False, True])

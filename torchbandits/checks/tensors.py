@@ -102,7 +102,7 @@ def _others(value: Any) -> Iterator[Any]:
     for entry in value:
         if isinstance(entry, (list, tuple)):
             yield from _others(entry)
-        elif not isinstance(entry, (bool, int, float, complex, np.number, np.bool_, np.ndarray, Tensor)):
+        elif not (isinstance(entry, (bool, int, float, complex)) or hasattr(entry, "__array__")):
             yield entry
 
 

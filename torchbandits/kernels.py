@@ -32,6 +32,8 @@ from torchbandits.upstream import own_batch_shape
 _NEAR = 1e-6
 # Bytes of the rows of a block that are processed together, so that consecutive passes find them in cache.
 _GROUP_BYTES = 256 << 10
+# Number of kernel values of columns that are evaluated together, for the same reason.
+_PIECE = 1 << 16
 # With AVX-512, NumPy's exponential and square root take 0.4 of the time of PyTorch's on one thread (Zen 4); with more than two
 # threads, PyTorch's are faster. Their last bits differ, as those of matrix products do between processors and thread counts.
 # (NumPy on a thread pool gives the same bits for every thread count, but takes twice the time, because its threads compete with
@@ -306,20 +308,21 @@ class Stationary:
         """k by differences, `batch_shape x n x n'`. Cost O(n n' d)."""
         scale, centre = self.scale.to(left.dtype), _centre_if_coarse(left)
         x, y = (left, right) if centre is None else (left - centre, right - centre)
-        return self._at_distances(distances(x * scale, y * scale), left, right)
+        return self.at_distances(distances(x * scale, y * scale), left, right)
 
     def between_scaled(self, left: Points, right: Points) -> Tensor:
         """`between` for points in units of the lengthscale, that is, multiplied by `scale`."""
-        return self._at_distances(distances(left, right), left, right)
+        return self.at_distances(distances(left, right), left, right)
 
-    def _at_distances(self, r: Tensor, left: Points, right: Points) -> Tensor:
+    def at_distances(self, r: Tensor, left: Points, right: Points) -> Tensor:
+        """k from distances in lengthscales, `batch_shape x n x n'`, which are overwritten, and the points."""
         same = None if self.effect is None else self.coincident(r == 0, left, right)
         K = self.decay_at_(r)
         return self.add_effect_(K if self.outputscale is None else K.mul_(self.outputscale[..., None, None]), same)
 
 
 class StationaryColumns:
-    """k(x, ·) at fixed arms by differences, one point at a time.
+    """k(x, ·) at fixed arms by differences. A column does not depend on those that are evaluated together with it.
 
     Args:
         arms: `A x d`, copied in units of the lengthscale.
@@ -332,30 +335,35 @@ class StationaryColumns:
         assert form is not None
         if place:
             form = form.row(kernel.batch_shape, place)
-        self._form, self._scale = form, form.scale.to(arms.dtype).squeeze(-2)
-        centre = _centre_if_coarse(arms)
-        self._centre = None if centre is None else centre.squeeze(-2)
-        # Features first, so that sums run along the arms.
-        self._arms = ((arms if centre is None else arms - centre) * self._scale).T.contiguous()
+        self._form, self._scale = form, form.scale.to(arms.dtype)
+        self._centre = _centre_if_coarse(arms)
+        self._arms = self._scaled(arms)
         self._given = None if form.effect is None else arms
-        self.size = arms.shape[0]
 
     @staticmethod
     def supports(arms: Points, kernel: gpytorch.kernels.Kernel) -> bool:
         """Whether the kernel is RBF or Matérn, and neither arms nor kernel have batch dimensions."""
         return not kernel.batch_shape and arms.dim() == 2 and Stationary.covers(kernel)
 
-    def __call__(self, point: Tensor) -> Tensor:
-        """k(x, ·), `A`, for a point `d`. Cost O(A d)."""
-        at = point if self._centre is None else point - self._centre
-        difference = self._arms - (at * self._scale).expand(self._arms.shape[0]).unsqueeze(-1)
-        squared = difference.square_().sum(dim=0)
-        same = None
-        if self._given is not None:
-            same = self._form.coincident((squared == 0).unsqueeze(0), point.unsqueeze(0), self._given)
-        column = self._form.decay_(squared if self._form.sign == 1.0 else squared.mul_(self._form.sign))
-        column = column if self._form.outputscale is None else column.mul_(self._form.outputscale)
-        return column if same is None else self._form.add_effect_(column.unsqueeze(0), same).squeeze(0)
+    def _scaled(self, points: Points) -> Points:
+        return (points if self._centre is None else points - self._centre) * self._scale
+
+    def __call__(self, points: Points) -> Tensor:
+        """k(x, ·), `p x A`, for points `p x d`. Cost O(p A d)."""
+        x, A = self._scaled(points), len(self._arms)
+        # Pieces of arms whose kernel values stay in cache.
+        step = max(256, _PIECE // max(1, len(x))) if x.device.type == "cpu" else A
+        if step >= A:
+            return self._at(x, points, slice(0, A))
+        out = x.new_empty(len(x), A)
+        for start in range(0, A, step):
+            part = slice(start, min(start + step, A))
+            out[:, part] = self._at(x, points, part)
+        return out
+
+    def _at(self, x: Points, points: Points, part: slice) -> Tensor:
+        given = points if self._given is None else self._given[part]
+        return self._form.at_distances(distances(x, self._arms[part]), points, given)
 
 
 @dataclass(frozen=True)

@@ -217,6 +217,41 @@ def test_a_kept_covariance_survives_a_failed_tell_at_any_point_of_its_block(monk
     torch.testing.assert_close(table.mean(), other.mean(), rtol=0, atol=1e-9)
 
 
+@pytest.mark.parametrize(
+    ("known", "longest"), [(True, 4 * 40 + 64), (False, 40 + 8 * 13)], ids=["known columns", "new columns"]
+)
+def test_repeated_batches_are_swept_when_their_rows_have_cost_a_sweep(known, longest, monkeypatch: pytest.MonkeyPatch):
+    """The longer T costs nothing where the columns of a batch are known: it is then four times as long as the arms pulled are
+    many. Columns stay known when T is recomputed, and the posterior is the exact one."""
+    monkeypatch.setattr(module, "_DENSE_ARMS", 0)
+    evaluated, lengths = list[int](), list[int]()
+    plain = module.Directions._prior
+
+    def prior(self: module.Directions, slot: torch.Tensor) -> torch.Tensor:
+        evaluated.append(len(slot))
+        return plain(self, slot)
+
+    monkeypatch.setattr(module.Directions, "_prior", prior)
+    problem = Problem(seed=4, a=200)
+    bandit = tb.Bandit(tb.gp_ucb(rbf(0.3), **COMMON), problem.tensor, generator=generator(0))
+    table = bandit.loop.state.table
+    for pull in range(60):
+        arms = torch.arange(8) + (0 if known and pull > 4 else 8 * (pull % 5))
+        bandit.tell(arms, problem.rewards(10 * pull, arms))
+        lengths.append(table.directions.used)
+    longest_seen = max(lengths)
+    assert longest - 8 < longest_seen <= longest + 8
+    swept = [pull for pull in range(6, 60) if lengths[pull] < lengths[pull - 1]]
+    assert len(swept) >= 1
+    assert all(lengths[pull] == 40 for pull in swept)
+    assert sum(evaluated[6:]) == (0 if known else 8 * 54)
+    variance, mean = bandit.posterior.regularization * table.leverage, table.mean()
+    bandit.posterior.invalidate_()
+    exact = bandit.posterior(problem.tensor)
+    torch.testing.assert_close(variance, exact.variance, rtol=1e-7, atol=1e-10)
+    torch.testing.assert_close(mean, exact.mean, rtol=0, atol=1e-8)
+
+
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("arms", [60, 1500])
 def test_a_state_saved_anywhere_in_a_block_continues_identically(arms):

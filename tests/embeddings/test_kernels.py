@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from torchbandits import kernels as kernel_module
 from torchbandits.arms import ArmRows, ArmTable, columns
 from torchbandits.embeddings import Nystrom
 from torchbandits.kernels import StationaryColumns, evaluate_kernel, kernel_matrix
@@ -32,8 +33,21 @@ def test_stationary_columns_equal_gpytorch(kernel: gpytorch.kernels.Kernel) -> N
     assert StationaryColumns.supports(arms, kernel)
     columns = StationaryColumns(arms, kernel)
     for j in (0, 7, 199):
-        expected = kernel_matrix(kernel, arms[j : j + 1], arms).squeeze(0).detach()
-        torch.testing.assert_close(columns(arms[j]), expected, rtol=1e-9, atol=1e-12)
+        expected = kernel_matrix(kernel, arms[j : j + 1], arms).detach()
+        torch.testing.assert_close(columns(arms[j : j + 1]), expected, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("dtype", [F64, torch.float32])
+@pytest.mark.parametrize("kernel", kernels(), ids=lambda k: f"{type(k).__name__}-{getattr(k, 'nu', '')}")
+def test_a_column_does_not_depend_on_those_evaluated_with_it(kernel, dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise picks would depend on the order of results, and on what was evaluated before a state was saved."""
+    monkeypatch.setattr(kernel_module, "_PIECE", 1 << 12)
+    arms = torch.randn(1500, 3, generator=torch.Generator().manual_seed(0), dtype=F64).to(dtype)
+    columns = StationaryColumns(arms, kernel.double())
+    together = columns(arms[:21])
+    assert together.dtype == dtype
+    for j in (0, 7, 20):
+        assert torch.equal(columns(arms[j : j + 1]).squeeze(0), together[j])
 
 
 @pytest.mark.parametrize("dtype", [F64, torch.float32])

@@ -76,7 +76,7 @@ def test_every_path_is_that_of_dense_numpy() -> None:
         "between": kernel_between(kernel, x, y),
         "form": form.between(x, y),
         "blocks": StationaryBlocks(x, kernel)(y, torch.empty(12, 16, dtype=F64)),
-        "columns": torch.stack([StationaryColumns(y, kernel)(point) for point in x]),
+        "columns": StationaryColumns(y, kernel)(x),
     }
     for name, K in found.items():
         np.testing.assert_allclose(K.numpy(), expected, rtol=1e-9, atol=1e-12, err_msg=name)
@@ -99,7 +99,7 @@ def test_batch_rows_have_effects_of_their_own(monkeypatch: pytest.MonkeyPatch, n
         evaluate_kernel(stacked, x, y),
         form.between(x, y),
         StationaryBlocks(x.expand(2, -1, -1), stacked)(y, torch.empty(2, 12, 16, dtype=F64)),
-        torch.stack([torch.stack([StationaryColumns(y, stacked, (row,))(point) for point in x]) for row in range(2)]),
+        torch.stack([StationaryColumns(y, stacked, (row,))(x) for row in range(2)]),
     ):
         np.testing.assert_allclose(K.numpy(), expected, rtol=1e-9, atol=1e-12)
     assert [float(kernel_row(stacked, rows, (row,)).effect) for row in range(2)] == [0.7, 0.1]

@@ -121,7 +121,7 @@ class BoxDivision(Division):
         offset = torch.maximum(upper - x, x - lower)
         # `StationaryColumns` computes the same distances without the overhead of GPyTorch.
         if StationaryColumns.supports(offset, kernel):
-            k = StationaryColumns(torch.cat([offset, 0 * offset[:1]]), kernel)(0 * offset[0]).double()
+            k = StationaryColumns(torch.cat([offset, 0 * offset[:1]]), kernel)(0 * offset[:1]).squeeze(0).double()
             radius = (2 * (k[-1] - k[:-1])).clamp_min(0).sqrt()
         else:
             radius = kernel_distance(kernel, x, x + offset)

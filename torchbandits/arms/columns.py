@@ -167,11 +167,8 @@ class KernelColumns:
         return out
 
     def _lines(self, stationary: StationaryColumns, points: Points) -> Tensor:
-        flat = points.reshape(-1, points.shape[-1])
-        lines = points.new_empty(len(flat), stationary.size)
-        for x, line in zip(flat, lines, strict=True):
-            line.copy_(stationary(x))
-        return lines.reshape(*points.shape[:-1], -1)
+        columns = stationary(points.reshape(-1, points.shape[-1]))
+        return columns.reshape(*points.shape[:-1], columns.shape[-1])
 
     def holds(self, rows: Tensor) -> bool:
         """Whether the columns of rows (`batch_shape x m`) are kept."""

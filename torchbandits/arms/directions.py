@@ -19,8 +19,11 @@ from torchbandits.types import Picks
 # Returns the arms that are most likely to be pulled next, `batch_shape x k`.
 Leaders = Callable[[int], Tensor]
 
-# Directions are recomputed when repeated pulls have doubled their number, plus this many.
+# Directions are recomputed when the products with those that repeated pulls have added take as long as a sweep, whose kernel
+# values take as long as products with this many directions: for pulls one by one, when they have doubled, plus this many.
 _SPARE = 64
+# Directions are recomputed at the latest when there are this many times as many as arms pulled, plus the spare ones.
+_LONGEST = 4
 # Largest size of the spare rows that a sweep allocates.
 _SPARE_BYTES = 256 << 20
 # A brief saved state leaves out a T that is larger than this, and a sweep on the host overwrites it.
@@ -35,6 +38,8 @@ _BLOCK = 64
 _ANCHOR = 16
 # Smallest and largest number of columns evaluated ahead of need.
 _FEWEST, _MOST = 8, 64
+# Largest size of columns whose memory is used again, because new memory takes longer than their copy.
+_OLD_BYTES = 64 << 20
 # On a device, and for batch rows on a CPU, columns are evaluated ahead from these sizes of T on. Below them a pass over it
 # takes less time than looking for columns.
 _AHEAD_BYTES, _AHEAD_BYTES_ON_CPU = 1 << 30, 1 << 23
@@ -74,7 +79,10 @@ class Directions(Buffered):
         shape, A, source = posterior.batch_shape, rows.num_arms, rows.source
         size = 8 * shape.numel() * A * A
         self.dense = A <= _DENSE_ARMS and size <= min(_DENSE_BYTES, memory_budget)
-        self.used, self._pulls = 0, 0
+        self.used = 0
+        # Pulls since the last sweep if the covariance is kept, and otherwise products with rows of repeated pulls; columns that
+        # were evaluated for the next rows.
+        self._work, self._fresh = 0, 0
         dtype = torch.float64 if self.dense else source.dtype
         empty = torch.zeros(*shape, 0, A, dtype=dtype, device=source.device)
         # Streamed arms do not fit into memory, so T must stay below the budget.
@@ -98,6 +106,8 @@ class Directions(Buffered):
         # Arms evaluated ahead or pulled in the last batch, their columns, and the number of rows of T already subtracted from
         # these.
         self._ahead: tuple[Tensor, Tensor, int] | None = None
+        # The columns of an earlier batch, whose memory the next batch takes.
+        self._old: Tensor | None = None
         # The leaders at the time when a column was last evaluated.
         self._named: Tensor | None = None
         self._hits, self._misses, self._size = 0, 0, _FEWEST
@@ -129,8 +139,13 @@ class Directions(Buffered):
             return self._of_batch(slot)
         least = 0 if here and slot.dim() == 1 else _AHEAD_BYTES_ON_CPU if here else _AHEAD_BYTES
         if leaders is None or slot.shape[-1] > 1 or self.used * self._row_bytes < least:
-            return self._without(self._prior(slot), slot, 0)
+            return self._evaluated(slot)
         return self._looked_ahead(slot, leaders)
+
+    def _evaluated(self, slot: Tensor) -> Tensor:
+        """`cross` of arms of which nothing is known."""
+        self.__dict__["_fresh"] = slot.shape[-1]
+        return self._without(self._prior(slot), slot, 0)
 
     def _prior(self, slot: Tensor) -> Tensor:
         rows, posterior = self._owners
@@ -188,13 +203,13 @@ class Directions(Buffered):
         self._named = arms = torch.cat([slot, leaders(size - 1)], dim=-1)
         if expected:
             try:
-                columns = self._without(self._prior(arms), arms, 0)
+                columns = self._evaluated(arms)
             except torch.OutOfMemoryError:
                 self._size = max(1, self._size // 2)
             else:
                 self._ahead = (arms, columns, self.used)
                 return columns[..., :1, :].clone()
-        return self._without(self._prior(slot), slot, 0)
+        return self._evaluated(slot)
 
     def _adapt(self, hits: int) -> None:
         """Adapt the number of columns to how many of them were used: double it for half of them, halve it for fewer than an
@@ -206,18 +221,19 @@ class Directions(Buffered):
         """The columns of the arms of a batch. They are kept for the next batch if they take at most half of the memory of T,
         except for batch rows and streamed arms."""
         if slot.dim() > 1 or self._budget is not None:
-            return self._without(self._prior(slot), slot, 0)
+            return self._evaluated(slot)
         if self._ahead is None:
-            found = self._without(self._prior(slot), slot, 0)
+            found = self._evaluated(slot)
         else:
             arms, columns, first = self._ahead
             same = slot.unsqueeze(-1) == arms
-            known = same.any(dim=-1)
-            (new,), (again,) = (~known).nonzero(as_tuple=True), known.nonzero(as_tuple=True)
-            found = columns.new_empty(len(slot), columns.shape[-1])
-            found.index_copy_(0, new, self._without(self._prior(slot[new]), slot[new], 0))
-            start = columns.index_select(0, same[again].byte().argmax(dim=-1))
-            found.index_copy_(0, again, self._without(start, slot[again], first))
+            (new,) = (~same.any(dim=-1)).nonzero(as_tuple=True)
+            # The columns of new arms are those of any arm until they are replaced.
+            found = self._old if self._old is not None and len(self._old) == len(slot) else columns.new_empty(0)
+            torch.index_select(columns, 0, same.byte().argmax(dim=-1), out=found)
+            found = self._without(found, slot, first)
+            found.index_copy_(0, new, self._evaluated(slot[new]))
+            self._old = columns if columns.numel() * columns.element_size() <= _OLD_BYTES else None
         self._ahead = (slot, found, self.used) if 2 * len(slot) <= self.used else None
         return found
 
@@ -257,18 +273,30 @@ class Directions(Buffered):
     # ------------------------------------------------------------------ writing
 
     def append(self, G: Tensor) -> None:
-        """Add rows to T, `batch_shape x p x A`."""
-        r, p, capacity = self.used, G.shape[-2], self.block.shape[-2]
-        if r + p > capacity:
-            self._check_room(r + p)
-            size = max(r + p, 2 * capacity, _SPARE)
-            size = size if self._most is None else min(size, self._most)
-            size = self._reserved(r + p, size)
-            grown = self.block.new_empty(*self.block.shape[:-2], size, self.block.shape[-1])
-            grown[..., :r, :] = self.block[..., :r, :]
-            self.block, self._made = grown, None if self.dense else grown
-        self.block[..., r : r + p, :] = G
-        self.__dict__.update(used=r + p, _pulls=self._pulls + p)
+        """Add rows to T, `batch_shape x p x A`. Rows that were written to `room` are not copied."""
+        used, fresh = self.used + G.shape[-2], self._fresh
+        if used > self.block.shape[-2]:
+            self._grow(used)
+        rows = self.block[..., self.used : used, :]
+        if rows.data_ptr() != G.data_ptr():
+            rows.copy_(G)
+        work = G.shape[-2] if self.dense else fresh * max(0, self.used - self._owners[1].statistics.size)
+        self.__dict__.update(used=used, _work=self._work + work, _fresh=0)
+
+    def room(self, p: int) -> Tensor:
+        """Memory for p further rows of T, to be written and then passed to `append`."""
+        if self.used + p > self.block.shape[-2]:
+            self._grow(self.used + p)
+        return self.block[..., self.used : self.used + p, :]
+
+    def _grow(self, rows: int) -> None:
+        self._check_room(rows)
+        r, size = self.used, max(rows, 2 * self.block.shape[-2], _SPARE)
+        size = size if self._most is None else min(size, self._most)
+        size = self._reserved(rows, size)
+        grown = self.block.new_empty(*self.block.shape[:-2], size, self.block.shape[-1])
+        grown[..., :r, :] = self.block[..., :r, :]
+        self.block, self._made = grown, None if self.dense else grown
 
     def sweep_storage(self, size: int) -> Tensor:
         """Storage for a sweep that rewrites all `size` rows, `batch_shape x size x A`. Pass it to `swept` when filled. A large
@@ -281,7 +309,7 @@ class Directions(Buffered):
             # A snapshot may hold the tensor, but not its memory.
             self.block.untyped_storage().resize_(0)
         # On the host, memory is only taken as it is written.
-        most = size if self.block.device.type != "cpu" else 2 * size + _SPARE
+        most = size if self.block.device.type != "cpu" else _LONGEST * size + _SPARE
         whole = size if self.dense else size + max(_SPARE, min(most, self._spare))
         whole = whole if self._most is None else min(whole, self._most)
         return self.block.new_empty(*self.block.shape[:-2], self._reserved(size, whole), self.block.shape[-1])
@@ -311,9 +339,24 @@ class Directions(Buffered):
                 f"or pass memory_budget={taken} or more."
             )
 
+    def carried(self) -> Callable[[], None]:
+        """Function that gives the columns that are known back after a sweep that leaves the posterior as it is."""
+        if self._ahead is None:
+            return lambda: None
+        arms, columns, first = self._ahead
+        columns = self._without(columns, arms, first)
+        self._ahead = arms, columns, self.used
+        known = self._named, self._hits, self._misses, self._size
+
+        def give_back() -> None:
+            self._ahead = arms, columns, self.used
+            self._named, self._hits, self._misses, self._size = known
+
+        return give_back
+
     def swept(self, block: Tensor, size: int) -> None:
         """Replace T by the rows of a sweep."""
-        self._pulls, self.incomplete = 0, False
+        self._work, self.incomplete = 0, False
         self._forget_ahead()
         if self.dense:
             self.covariance = self._prior_covariance() - block.mT @ block
@@ -323,22 +366,23 @@ class Directions(Buffered):
 
     def forget_all(self) -> None:
         """Return to the prior."""
-        self.used, self._pulls, self.incomplete = 0, 0, False
+        self.used, self._work, self.incomplete = 0, 0, False
         self.block, self.covariance = (t[..., :0, :].clone() for t in (self.block, self.covariance))
         self._made = None
         self._forget_ahead()
 
     def needs_sweep(self, rows: int = 0) -> bool:
-        """Whether repeated pulls have doubled T, or made it exceed a budget that holds a row for each arm pulled, T leaves no
-        room for `rows` further rows, or rounding errors may have accumulated in a kept covariance."""
+        """Whether the rows of repeated pulls have taken as much time as a sweep, or made T too long or exceed a budget that
+        holds a row for each arm pulled, T leaves no room for `rows` further rows, or rounding errors may have accumulated in a
+        kept covariance."""
         if self._most is not None and self.used + rows > self._most and self.used > self._owners[1].statistics.size:
             return True
         if self.dense:
-            return self._pulls > _ANCHOR * max(self.block.shape[-1], _SPARE)
+            return self._work > _ANCHOR * max(self.block.shape[-1], _SPARE)
         size, most = self._owners[1].statistics.size, self._holds
         if most is not None and size <= most < self.used - _SPARE and self._bytes > _BRIEF_BYTES:
             return True
-        return self.used > 2 * size + _SPARE
+        return 2 * self._work > (size + _SPARE) ** 2 or self.used > _LONGEST * size + _SPARE
 
     def _dense(self) -> Tensor:
         if not self.covariance.shape[-2]:
@@ -379,12 +423,12 @@ class Directions(Buffered):
     def snapshot(self) -> Callable[[], None]:
         """Function that restores the current rows. The buffers must be restored by the caller. Rows that a sweep has
         overwritten are gone: the table is then `incomplete`."""
-        used, pulls, incomplete = self.used, self._pulls, self.incomplete
+        used, work, incomplete = self.used, self._work, self.incomplete
         made, overwritten = self._made, self._overwritten
 
         def restore() -> None:
             self.used = used
-            self._pulls = pulls
+            self._work = work
             self.incomplete = incomplete
             self._made = made
             self._forget_ahead()
@@ -395,19 +439,19 @@ class Directions(Buffered):
         return restore
 
     def get_extra_state(self) -> dict[str, Any]:
-        """The used rows without spare capacity, the kept covariance, and the number of pulls since the last sweep. For streamed
+        """The used rows without spare capacity, the kept covariance, and what has happened since the last sweep. For streamed
         arms T is left out (None), because it may fill the memory, and is recomputed by a sweep. So is a large T of a `brief`
         state."""
         large = self._budget is not None or (self.brief and self._bytes > _BRIEF_BYTES)
         rows = None if self.incomplete or (large and self.used and not self.dense) else self.rows_used.clone()
-        return {"rows": rows, "covariance": self.covariance, "pulls": self._pulls}
+        return {"rows": rows, "covariance": self.covariance, "pulls": self._work}
 
     def set_extra_state(self, state: dict[str, Any]) -> None:
         """Restore the result of `get_extra_state`. A state without T is `incomplete` until the next sweep."""
         self.incomplete = state["rows"] is None
         self.block = self.block[..., :0, :].clone() if self.incomplete else state["rows"].to(self.block)
         self.covariance = state["covariance"].to(self.block)
-        self.used, self._pulls, self._made = self.block.shape[-2], state["pulls"], None
+        self.used, self._work, self._made = self.block.shape[-2], state["pulls"], None
         self._forget_ahead()
 
 

@@ -171,7 +171,7 @@ class GrowingTable(Buffered):
         rows, weights, known = self._weights
         if places is not None and known is not None and places.numel() <= FEW:
             points = self.rows.points(self.arm.gather(-1, places)).double()
-            out = weights @ torch.stack([known(x) for x in points], dim=-1)
+            out = weights @ known(points).mT
         else:
             out = self._products(weights, rows, places)
         leverage, channels = (prior - out[..., c:, :].square().sum(dim=-2)).clamp_min_(0), out[..., :c, :]

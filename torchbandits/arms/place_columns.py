@@ -65,8 +65,7 @@ class PlaceColumns:
             x = points.gather(-2, at.expand(*at.shape[:-1], points.shape[-1]))
             everywhere = rows.points(arm).double()
             if new.shape[-1] <= FEW and StationaryColumns.supports(everywhere, kernel):
-                columns_of = StationaryColumns(everywhere, kernel)
-                K = torch.stack([columns_of(point) for point in x])
+                K = StationaryColumns(everywhere, kernel)(x)
             else:
                 K = kernel_matrix(kernel, x, everywhere)
             block[..., :R].scatter_(1, slot.unsqueeze(-1).expand(-1, -1, R), K.reshape(B, -1, R))

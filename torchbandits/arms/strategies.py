@@ -18,10 +18,11 @@ from torchbandits.budget import halved
 from torchbandits.embeddings import Nystrom
 from torchbandits.kernels import Stationary
 from torchbandits.linalg import LowRankPrecision, Precision
-from torchbandits.posteriors import AtPoints, GaussianProcess
+from torchbandits.posteriors import AtPoints, Conditioning, GaussianProcess
 from torchbandits.posteriors.exact import ExactFactors
 from torchbandits.posteriors.factors import Behind, Factors, FactorsInOne, SmallFactors
 from torchbandits.posteriors.growth import Growth
+from torchbandits.sources.base import parts
 from torchbandits.sources.packed import PackedArms
 from torchbandits.tanimoto import packed_kernel
 from torchbandits.threads import MANY_PRODUCTS, threads
@@ -29,6 +30,8 @@ from torchbandits.types import Picks
 
 # A table of finite features is swept again after this many pulls, so that rounding errors cannot accumulate.
 _ANCHOR = 1024
+# Number of entries that are squared at a time.
+_PIECE = 1 << 16
 # On a device the factors of finite features are updated once after this many pulls.
 _BEHIND = 256
 
@@ -92,6 +95,13 @@ class TableStrategy(ABC):
         """
         return
 
+    def conditioned(self, conditioning: Conditioning, cross: Tensor) -> Tensor:
+        """Directions G of pulls, `batch_shape x p x A` in float64, stored as by `append`; `cross` is the covariance of the
+        pulled arms with every arm."""
+        G = conditioning.directions(cross.double())
+        self.append(G, conditioning.directions)
+        return G
+
     def needs_sweep(self, updates: int, rows: int) -> bool:
         """Whether `updates` since the last sweep have made the table long or imprecise, or leave no room for pulls of `rows`
         further arms."""
@@ -100,6 +110,19 @@ class TableStrategy(ABC):
     def forget(self) -> None:
         """Return to the prior. By default nothing is stored."""
         return
+
+
+def column_squares(G: Tensor) -> Tensor:
+    """Sums of the squares in each column, `batch_shape x p x A` to `batch_shape x A`. On the host in pieces that stay in cache,
+    because new memory of the size of G takes longer than the squares."""
+    p, A = G.shape[-2:]
+    step = max(LEAST_ARMS, _PIECE // max(1, p))
+    if G.device.type != "cpu" or step >= A:
+        return G.square().sum(dim=-2)
+    out = G.new_empty(*G.shape[:-2], A)
+    for part in parts(0, A, step):
+        torch.sum(G[..., part].square(), dim=-2, out=out[..., part])
+    return out
 
 
 def _less_squares(prior: Tensor, T: Tensor, leverage: Tensor) -> None:
@@ -284,6 +307,14 @@ class FromDirections(TableStrategy):
     def append(self, G: Tensor, directions: Callable[[Tensor], Tensor]) -> None:
         """Append rows to T."""
         self._directions.append(G)
+
+    def conditioned(self, conditioning: Conditioning, cross: Tensor) -> Tensor:
+        """G, written to T at once where both are float64."""
+        if cross.dtype != torch.float64:
+            return super().conditioned(conditioning, cross)
+        G = conditioning.directions(cross, out=self._directions.room(cross.shape[-2]))
+        self._directions.append(G)
+        return G
 
     def needs_sweep(self, updates: int, rows: int) -> bool:
         """Whether T has doubled, or leaves no room for further rows."""

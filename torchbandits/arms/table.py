@@ -12,7 +12,7 @@ from torchbandits.arms.columns import KernelColumns
 from torchbandits.arms.directions import Directions, Leaders
 from torchbandits.arms.features import ArmFeatures
 from torchbandits.arms.rows import ArmRows, Summed
-from torchbandits.arms.strategies import FromColumns, FromDirections, FromFeatures, TableStrategy
+from torchbandits.arms.strategies import FromColumns, FromDirections, FromFeatures, TableStrategy, column_squares
 from torchbandits.arms.ties import TIE
 from torchbandits.budget import budget_on
 from torchbandits.buffered import Buffered
@@ -360,7 +360,7 @@ class ArmTable(Buffered):
             slot: `batch_shape x p`, any arm where padded.
             counts: `batch_shape x p`, 0 where padded.
             targets: `batch_shape x p x c`, regression targets summed over the pulls.
-            cross: The result of `cross(slot)` before the pulls.
+            cross: The result of `cross(slot)` before the pulls; variances of the arms in it are overwritten.
             own: `marginals_at(slot)`; on the host where counts and targets are there.
 
         Returns:
@@ -383,16 +383,15 @@ class ArmTable(Buffered):
             return self._update_one(slot, leverage_p, channels_p, counts, targets, cross)
         leverage_p, channels_p, counts, targets = to_device(slot.device, leverage_p, channels_p, counts, targets)
         # Take the variances of the pulled arms from the leverages, so that both agree.
-        C_pa = cross.scatter(-1, slot.unsqueeze(-1), leverage_p.to(cross.dtype).unsqueeze(-1))
+        C_pa = cross.contiguous().scatter_(-1, slot.unsqueeze(-1), leverage_p.to(cross.dtype).unsqueeze(-1))
         C_pp = C_pa.gather(-1, slot.unsqueeze(-2).expand(*C_pa.shape[:-1], p)).double()
         conditioning = Conditioning.on(C_pp, counts)
         innovations = conditioning.innovations(targets, channels_p.mT)
         # With G = L⁻¹√N C_P, leverages fall by the squares of G and means move by Gᵀ times the innovations (see
         # `Conditioning`).
-        G = conditioning.directions(C_pa.double())
+        G = self.strategy.conditioned(conditioning, C_pa)
         self._updates += G.shape[-2]
-        self.strategy.append(G, conditioning.directions)
-        self.leverage = (self.leverage - G.square().sum(dim=-2)).clamp_min_(0)
+        self.leverage = (self.leverage - column_squares(G)).clamp_min_(0)
         self.channels = self.channels + innovations.mT @ G
         return conditioning.log_det
 

@@ -77,7 +77,7 @@ def _learn_exact(state: GaussianState, summed: Summed, leaders: Leaders | None) 
         table.sweep_rows_(shrunk)
         state.set_sums_(log_det=torch.where(shrunk, posterior.log_det, state.log_det))
     if table.needs_sweep():
-        state.set_sums_(log_det=_swept(state, posterior.factorised))
+        state.set_sums_(log_det=_shortened(state))
 
 
 def learn_together(state: TableState, pulls: Pulls, sizes: Sequence[int]) -> None:
@@ -109,7 +109,7 @@ def learn_together(state: TableState, pulls: Pulls, sizes: Sequence[int]) -> Non
         gained = table.update_(summed.slot, counts, posterior.targets_of(counts, sums), cross, own)
         state.set_sums_(log_det=state.sum_on_host("log_det") + gained.cpu())
         if table.needs_sweep():
-            state.set_sums_(log_det=_swept(state, posterior.factorised))
+            state.set_sums_(log_det=_shortened(state))
         return
     warm = posterior.factorised
     posterior.invalidate_()
@@ -389,6 +389,17 @@ def _swept(state: GaussianState, warm: bool) -> Tensor:
     log_det = state.posterior.log_det
     if not warm and state.posterior.finite is None:
         state.posterior.invalidate_()
+    return log_det
+
+
+def _shortened(state: GaussianState) -> Tensor:
+    """`_swept` where updates have made the table long or imprecise, but not out of date: known columns stay known."""
+    table = state.tabulation
+    directions = table.directions if isinstance(table, ArmTable) else None
+    give_back = None if directions is None else directions.carried()
+    log_det = _swept(state, state.posterior.factorised)
+    if give_back is not None:
+        give_back()
     return log_det
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from torchbandits.errors import NumericalError, require
-from torchbandits.linalg import Graded, LowRankPrecision, Precision, cholesky, solve_lower, uneven
+from torchbandits.linalg import Graded, LowRankPrecision, Precision, cholesky, matmul_into, solve_lower, uneven
 from torchbandits.types import PerPoint, Rect, Square
 
 # Number of columns per row of a factor from which a product with its inverse takes less time than a solve on the host.
@@ -48,13 +48,16 @@ class Conditioning:
         )
         return Conditioning(factor, root)
 
-    def directions(self, cross: Rect) -> Tensor:
-        """G = L⁻¹√N C_P(x), `batch_shape x p x n`, for cross covariances `batch_shape x p x n`. Cost O(p² n)."""
+    def directions(self, cross: Rect, out: Tensor | None = None) -> Tensor:
+        """G = L⁻¹√N C_P(x), `batch_shape x p x n`, for cross covariances `batch_shape x p x n`, written to `out` if given. Cost
+        O(p² n)."""
         if self.factor.shape[-1] == 1:
-            return cross * (self.root_weights / self.factor.squeeze(-1)).unsqueeze(-1)
+            return torch.mul(cross, (self.root_weights / self.factor.squeeze(-1)).unsqueeze(-1), out=out)
         if cross.device.type == "cpu" and cross.shape[-1] > _WIDE * cross.shape[-2]:
-            return solve_lower(self.factor, torch.diag_embed(self.root_weights)) @ cross
-        return solve_lower(self.factor, self.root_weights.unsqueeze(-1) * cross)
+            factor = solve_lower(self.factor, torch.diag_embed(self.root_weights))
+            return factor @ cross if out is None else matmul_into(factor, cross, out)
+        found = solve_lower(self.factor, self.root_weights.unsqueeze(-1) * cross)
+        return found if out is None else out.copy_(found)
 
     def innovations(self, sums: Rect, mean: Rect) -> Tensor:
         """L⁻¹(s − n μ_P)/√N, `batch_shape x p x c`; the mean changes by Gᵀ times this."""

@@ -547,6 +547,33 @@ def test_a_section_says_once_what_its_runs_and_its_numbers_share() -> None:
     assert reasons == ["Here. |", "as above |", "There. |", "Here. |"]
 
 
+def test_a_table_of_claims_says_their_common_words_once() -> None:
+    tested = {"experiment": "small", "policy": "BBKB", "measure": "batch_size"}
+    bounds = {"Small (BBKB, a)": 2.5, "Small (TS, a)": 2.5, "Small (BBKB, b)": 1.5, "Large": 2.5, "Small (TS, b)": 2.5}
+    claims = [tested | {"says": says, "at_most": bound} for says, bound in bounds.items()]
+    reproduction = ReproductionConfig.model_validate(FIGURE | {"claims": claims, "published": []})
+    rows = [
+        line.split(" | ")[:2] for line in section(reproduction, summary_of(BBKB=[(10.0, 2.0, 0.25)]), "").splitlines()
+        if "**" in line
+    ]  # fmt: skip
+    assert rows == [
+        ["| Small (BBKB, a; TS, a)", "**held**"],
+        ["| as above (BBKB, b)", "**not held**"],
+        ["| Large", "**held**"],
+        ["| Small (TS, b)", "**held**"],
+    ]
+
+
+def test_a_table_of_figures_leaves_out_columns_that_say_the_same_everywhere() -> None:
+    covers = (CoveredConfig(figure="TS (Nobody 2020), figure 1", why="because"),)
+    whole = claim(below=["TS"]).model_copy(update={"name": "whole", "covers": covers})
+    lines = {"BBKB": [(1.0, 1.0, 0.1)], "TS": [(1.0, 2.0, 0.1)]}
+    text = page("a", {"a": "<!-- figures: whole -->\n<!-- sections: whole -->"}, [Entry(whole, summary_of(**lines), "")])
+    assert text.startswith("| figure or table | reproduction | claims of the paper | why they differ |\n")
+    text = page("a", {"a": "<!-- figures: whole -->\n<!-- sections: whole -->"}, [Entry(whole, summary_of(True, **lines), "")])
+    assert text.startswith("| figure or table | reproduction | run | claims of the paper | why they differ |\n")
+
+
 def test_every_reproduction_has_its_section_on_one_page() -> None:
     placed = [name for path in TEXTS.glob("*.md") for name in reproductions_of(path.read_text(encoding="utf-8"))]
     assert sorted(placed) == sorted(catalogue())

@@ -254,7 +254,7 @@ def _judged(claim: ClaimConfig, reproduction: ReproductionConfig, summary: Summa
         least, most = claim.grows
         return _two(low, high, least, most), f"exponent of t {shown}; the claim is {least:g} to {most:g}"
     if claim.levels is not None:
-        evidence = f"{shown} times its size at half of the run; the claim is at most {claim.levels:g}"
+        evidence = f"{shown} times that at half of the run (at most {claim.levels:g})"
         return _two(low, high, -math.inf, claim.levels), evidence
     least = -math.inf if claim.at_least is None else claim.at_least
     most = math.inf if claim.at_most is None else claim.at_most

@@ -34,6 +34,7 @@ from torchbandits.experiments.judging import (
     UNKNOWN,
     Numbers,
     Summary,
+    Verdict,
     digits,
     numbers_of,
     numbers_of_study,
@@ -184,7 +185,7 @@ def _runs(configs: dict[str, ExperimentConfig]) -> dict[str, str]:
     return {
         name: f"T = {config.horizon:,}, {config.repetitions} repetitions"
         + (f", after {config.history:,} uniform pulls that every policy observes" if config.history else "")
-        + (f", repetitions as batch rows of {_runs_of(config)} (its seconds are divided among them)" if config.together else "")
+        + (f", as batch rows of {_runs_of(config)}" if config.together else "")
         + (f", processor seconds ({_threads(config.threads)})" if config.clock == "processor" else "")
         for name, config in configs.items()
     }
@@ -433,20 +434,37 @@ def section(reproduction: ReproductionConfig, summary: Summary, figure: str, lev
         headers = ["number", "published", "ours (95 % interval)", "ours / published", "why they differ"]
         lines.append(table(headers, unrepeated(published_table(reproduction, summary))))
     elif not reproduction.extra:
-        lines.append("The paper gives no numbers for this figure in its text.\n")
+        lines.append("The paper prints no numbers for this figure.\n")
     found = verdicts(reproduction, summary)
     for heading, own in (("claim of the paper", False), ("claim of our own", True)):
-        rows = [[v.claim, f"**{v.verdict}**", v.evidence] for v in found if v.own == own]
+        rows = _claim_rows([verdict for verdict in found if verdict.own == own])
         if rows:
-            lines.append(table([heading, "verdict", "evidence"], unrepeated(rows)))
+            lines.append(table([heading, "verdict", "evidence"], rows))
     lines += [f"- {difference}" for difference in reproduction.differs]
     return "\n".join(lines) + "\n"
+
+
+def _claim_rows(found: list[Verdict]) -> list[list[str]]:
+    """Rows of the table of claims. Claims that differ only in what they say in brackets at their end have their common words
+    once, and share a row if their evidence is the same."""
+    rows: list[list[str]] = []
+    before = None
+    for verdict in found:
+        stem, _, case = verdict.claim.removesuffix(")").partition(" (")
+        result = [f"**{verdict.verdict}**", verdict.evidence]
+        same = bool(case) and stem == before
+        if same and rows[-1][1:] == result:
+            rows[-1][0] = f"{rows[-1][0].removesuffix(')')}; {case})"
+        else:
+            rows.append([f"as above ({case})" if same else verdict.claim, *result])
+        before = stem if case else None
+    return unrepeated(rows)
 
 
 # Summaries hold the words of the version that wrote them: these are replaced by the present ones.
 _WORDS = {
     r"seconds of the processor \((\w+) threads\)": r"processor seconds (\1 threads)",
-    r"\(each one's seconds are its share\)": "(its seconds are divided among them)",
+    r"repetitions (as batch rows of .*?) \((?:each one's seconds are its share|its seconds are divided among them)\)": r"\1",
     r"uniform pulls observed before": "uniform pulls that every policy observes",
     r", (?=[\d,]+ uniform pulls)": ", after ",
     r"\b1 threads": "1 thread",

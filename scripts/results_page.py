@@ -156,13 +156,20 @@ def _anchor(entry: Entry) -> str:
 
 
 def _figures(entries: list[Entry]) -> str:
-    """One row per figure and table of the papers: whether it is reproduced, the deviation, and its reason. Two columns are left
-    out if they would say the same everywhere: the form of runs that are all in full, and ratios where nothing is published."""
+    """One row per figure and table of the papers: whether it is reproduced, the deviation, and its reason.
+
+    A paper that all rows share is named in the header. Two columns are left out if they would say the same everywhere: the form
+    of runs that are all in full, and ratios where nothing is published.
+    """
     lines = []
     for entry in entries:
         for covered in entry.reproduction.covers:
             lines.append([covered.figure, _link(entry), *_outcome(entry, covered), covered.why])
     headers = ["figure or table", "reproduction", "run", "claims of the paper", "ours / published", "why they differ"]
+    papers = {figure.partition("), ")[0] for figure, *_ in lines}
+    if len(papers) == 1 and all("), " in figure for figure, *_ in lines):
+        headers[0] += f" of {papers.pop()})"
+        lines = [[figure.partition("), ")[2], *rest] for figure, *rest in lines]
     usual = {"run": "full form", "ours / published": "none published"}
     shown = [i for i, header in enumerate(headers) if header not in usual or any(line[i] != usual[header] for line in lines)]
     rows = [[line[i] for i in shown] for line in unrepeated(sorted(lines))]

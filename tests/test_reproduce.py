@@ -384,6 +384,12 @@ def with_numbers(summary: Summary, reproduction: ReproductionConfig, **numbers: 
     ("test", "numbers", "verdict", "words"),
     [
         ({"below": ["TS"]}, {"BBKB": [9, 10, 11], "TS": [19, 20, 21]}, "held", "difference -10.0"),
+        (
+            {"below": ["TS", "uniform"], "factor": 0.4},
+            {"BBKB": [9, 10, 11], "TS": [19, 20, 21]},
+            "not held",
+            "BBKB 10.0 (9.90 … 10.1); differences (from 0.4 times theirs): TS 20.0 (19.0 … 21.0), difference 2.00",
+        ),
         ({"below": ["TS"], "factor": 0.4}, {"BBKB": [9, 10, 11], "TS": [19, 20, 21]}, "not held", "0.4 times theirs"),
         ({"below": ["TS"], "factor": 0.4, "margin": 5.0}, {"BBKB": [9, 10, 11], "TS": [19, 20, 21]}, "held", "margin of 5"),
         # Means in the claimed order prove nothing while the interval of the differences contains 0.
@@ -564,14 +570,17 @@ def test_a_table_of_claims_says_their_common_words_once() -> None:
     ]
 
 
-def test_a_table_of_figures_leaves_out_columns_that_say_the_same_everywhere() -> None:
+def test_a_table_of_figures_names_their_paper_once_and_leaves_out_columns_that_say_the_same_everywhere() -> None:
     covers = (CoveredConfig(figure="TS (Nobody 2020), figure 1", why="because"),)
     whole = claim(below=["TS"]).model_copy(update={"name": "whole", "covers": covers})
     lines = {"BBKB": [(1.0, 1.0, 0.1)], "TS": [(1.0, 2.0, 0.1)]}
     text = page("a", {"a": "<!-- figures: whole -->\n<!-- sections: whole -->"}, [Entry(whole, summary_of(**lines), "")])
-    assert text.startswith("| figure or table | reproduction | claims of the paper | why they differ |\n")
+    assert text.startswith("| figure or table of TS (Nobody 2020) | reproduction | claims of the paper | why they differ |\n")
+    assert "| figure 1 | " in text
     text = page("a", {"a": "<!-- figures: whole -->\n<!-- sections: whole -->"}, [Entry(whole, summary_of(True, **lines), "")])
-    assert text.startswith("| figure or table | reproduction | run | claims of the paper | why they differ |\n")
+    assert text.startswith(
+        "| figure or table of TS (Nobody 2020) | reproduction | run | claims of the paper | why they differ |\n"
+    )
 
 
 def test_every_reproduction_has_its_section_on_one_page() -> None:

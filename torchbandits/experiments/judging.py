@@ -267,6 +267,8 @@ def _below(claim: ClaimConfig, mine: dict[str, float] | None, line: pd.Series, s
     assert claim.below is not None
     other = claim.than or claim.experiment
     found, listed, missing, paired = [], [], [], 0
+    # The factor and the margin are those of all differences: among several they are named once.
+    several = len(claim.below) > 1 and _times(claim)
     for label in claim.below:
         theirs_line, theirs = summary.at(other, label, claim.measure, claim.at), _values(claim, other, label, summary)
         if theirs_line is None:
@@ -278,7 +280,7 @@ def _below(claim: ClaimConfig, mine: dict[str, float] | None, line: pd.Series, s
             differences = [mine[seed] - claim.factor * theirs[seed] - claim.margin for seed in shared]
             low, _, high = t_interval(np.array(differences))
             paired += 1
-            apart = f", difference{_times(claim)} {_shown(float(np.mean(differences)), low, high)}"
+            apart = f", difference{'' if several else _times(claim)} {_shown(float(np.mean(differences)), low, high)}"
         else:
             low = line["low"] - claim.factor * theirs_line["high"] - claim.margin
             high = line["high"] - claim.factor * theirs_line["low"] - claim.margin
@@ -287,7 +289,7 @@ def _below(claim: ClaimConfig, mine: dict[str, float] | None, line: pd.Series, s
         listed.append(f"{label}{where} {value(theirs_line)}{apart}")
     if not found:
         return UNKNOWN, f"none of {', '.join(claim.below)} was run"
-    evidence = f"{claim.policy} {value(line)}; {'; '.join(listed)}"
+    evidence = f"{claim.policy} {value(line)}; {f'differences{several}: ' if several else ''}{'; '.join(listed)}"
     if paired < len(found):
         evidence += "; compared by these intervals, without pairs of seeds"
     if missing:

@@ -319,10 +319,10 @@ def _spread(claim: ClaimConfig, reproduction: ReproductionConfig, summary: Summa
         run = bool((summary.table["experiment"] == claim.experiment).any())
         return (UNDECIDED, "no repetition has all bandwidths") if run else (UNKNOWN, f"{claim.experiment} was not run")
     if claim.within is None:
-        what, sign = "largest regret divided by the smallest", 1
+        what, sign = "largest over smallest regret", 1
         numbers = {name: np.array([v[seed].max() / v[seed].min() for seed in shared]) for name, v in compared.items()}
     else:
-        what, sign = f"number of bandwidths with at most {claim.within:g} times the smallest regret of all methods", -1
+        what, sign = f"bandwidths with at most {claim.within:g} times the least regret of all methods", -1
         bound = {seed: claim.within * min(v[seed].min() for v in compared.values()) for seed in shared}
         numbers = {
             name: np.array([(v[seed] <= bound[seed]).sum() for seed in shared], np.float64) for name, v in compared.items()

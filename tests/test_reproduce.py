@@ -388,7 +388,7 @@ def with_numbers(summary: Summary, reproduction: ReproductionConfig, **numbers: 
             {"below": ["TS", "uniform"], "factor": 0.4},
             {"BBKB": [9, 10, 11], "TS": [19, 20, 21]},
             "not held",
-            "BBKB 10.0 (9.90 … 10.1); differences (from 0.4 times theirs): TS 20.0 (19.0 … 21.0), difference 2.00",
+            "BBKB 10.0; differences (from 0.4 times theirs): TS 20.0, difference 2.00 (0.510 … 3.49)",
         ),
         ({"below": ["TS"], "factor": 0.4}, {"BBKB": [9, 10, 11], "TS": [19, 20, 21]}, "not held", "0.4 times theirs"),
         ({"below": ["TS"], "factor": 0.4, "margin": 5.0}, {"BBKB": [9, 10, 11], "TS": [19, 20, 21]}, "held", "margin of 5"),

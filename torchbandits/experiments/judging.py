@@ -280,16 +280,19 @@ def _below(claim: ClaimConfig, mine: dict[str, float] | None, line: pd.Series, s
             differences = [mine[seed] - claim.factor * theirs[seed] - claim.margin for seed in shared]
             low, _, high = t_interval(np.array(differences))
             paired += 1
-            apart = f", difference{'' if several else _times(claim)} {_shown(float(np.mean(differences)), low, high)}"
+            # The interval of the difference decides, whatever those of the two means.
+            apart = f"{digits(theirs_line['mean'])}, difference{'' if several else _times(claim)} "
+            apart += _shown(float(np.mean(differences)), low, high)
         else:
             low = line["low"] - claim.factor * theirs_line["high"] - claim.margin
             high = line["high"] - claim.factor * theirs_line["low"] - claim.margin
-            apart = ""
+            apart = value(theirs_line)
         found.append(_two(low, high, -math.inf, 0.0) if high != 0 else UNDECIDED)
-        listed.append(f"{label}{where} {value(theirs_line)}{apart}")
+        listed.append(f"{label}{where} {apart}")
     if not found:
         return UNKNOWN, f"none of {', '.join(claim.below)} was run"
-    evidence = f"{claim.policy} {value(line)}; {f'differences{several}: ' if several else ''}{'; '.join(listed)}"
+    own = digits(line["mean"]) if paired == len(found) else value(line)
+    evidence = f"{claim.policy} {own}; {f'differences{several}: ' if several else ''}{'; '.join(listed)}"
     if paired < len(found):
         evidence += "; compared by these intervals, without pairs of seeds"
     if missing:

@@ -299,7 +299,8 @@ def test_a_rollback_that_runs_twice_leaves_what_one_leaves():
 def test_a_large_t_exists_once_and_repeats_stay_within_the_budget(monkeypatch: pytest.MonkeyPatch):
     """From a third of the budget on its memory is reserved, and a sweep overwrites it. T has a row for every pull between two
     sweeps, and so exceeds the number of distinct arms."""
-    monkeypatch.setattr(module, "_BRIEF_BYTES", 0)
+    for name in ("_BRIEF_BYTES", "_OVERWRITTEN_BYTES"):
+        monkeypatch.setattr(module, name, 0)
     problem, holds = Problem(seed=4, a=2000), 100
     tight, roomy = (
         tb.Bandit(tb.gp_ucb(rbf(0.3), noise_std=0.1, memory_budget=budget), problem.tensor)
@@ -321,10 +322,12 @@ def test_a_large_t_exists_once_and_repeats_stay_within_the_budget(monkeypatch: p
 
 
 @pytest.mark.exhaustive
+@pytest.mark.parametrize("large", [True, False])
 @pytest.mark.parametrize("spare", [64, 0])
-def test_a_sweep_that_fails_after_it_overwrote_t_leaves_what_was_there(spare: int, monkeypatch: pytest.MonkeyPatch):
+def test_a_sweep_that_fails_after_it_overwrote_t_leaves_what_was_there(spare, large, monkeypatch: pytest.MonkeyPatch):
     """Without spare rows the storage is too small for the next sweep, and is given back before it."""
-    for name, value in {"_BRIEF_BYTES": 0, "_SPARE": spare, "_SPARE_BYTES": 0}.items():
+    sizes = {"_OVERWRITTEN_BYTES": 0, "_SPARE": spare, "_SPARE_BYTES": 0} | ({"_BRIEF_BYTES": 0} if large else {})
+    for name, value in sizes.items():
         monkeypatch.setattr(module, name, value)
     problem = Problem(seed=4, a=2000)
     told = torch.randperm(2000, generator=generator(0))[:40]

@@ -26,8 +26,10 @@ _SPARE = 64
 _LONGEST = 4
 # Largest size of the spare rows that a sweep allocates.
 _SPARE_BYTES = 256 << 20
-# A brief saved state leaves out a T that is larger than this, and a sweep on the host overwrites it.
+# A brief saved state leaves out a T that is larger than this.
 _BRIEF_BYTES = 256 << 20
+# A sweep on the host overwrites a T that is larger than this: new memory takes a tenth of the time of a run.
+_OVERWRITTEN_BYTES = 4 << 20
 # Up to this number of arms the whole A x A covariance is kept, and directions are subtracted from it in blocks.
 _DENSE_ARMS = 1024
 # Size limit of the dense covariances of all batch rows together.
@@ -302,16 +304,17 @@ class Directions(Buffered):
         """Storage for a sweep that rewrites all `size` rows, `batch_shape x size x A`. Pass it to `swept` when filled. A large
         T on the host is overwritten, so that there is no second one: until `swept`, the table is `incomplete`."""
         self._check_room(size)
-        if self._made is self.block and not self.dense and self._holds is not None and self._bytes > _BRIEF_BYTES:
+        # On the host, memory is only taken as it is written.
+        most = size if self.block.device.type != "cpu" else _LONGEST * size + _SPARE
+        spare = 0 if self.dense else max(_SPARE, min(most, self._spare))
+        if self._made is self.block and not self.dense and self._holds is not None and self._bytes > _OVERWRITTEN_BYTES:
+            large = self._bytes > _BRIEF_BYTES
             self._overwritten, self.incomplete, self.used = self._overwritten + 1, True, 0
-            if self.block.shape[-2] >= size:
+            if self.block.shape[-2] >= (size if large else size + spare // 2):
                 return self.block
             # A snapshot may hold the tensor, but not its memory.
             self.block.untyped_storage().resize_(0)
-        # On the host, memory is only taken as it is written.
-        most = size if self.block.device.type != "cpu" else _LONGEST * size + _SPARE
-        whole = size if self.dense else size + max(_SPARE, min(most, self._spare))
-        whole = whole if self._most is None else min(whole, self._most)
+        whole = size + spare if self._most is None else min(size + spare, self._most)
         return self.block.new_empty(*self.block.shape[:-2], self._reserved(size, whole), self.block.shape[-1])
 
     @property

@@ -520,7 +520,7 @@ def test_the_tutorial_is_a_session_that_works(folder: Path, monkeypatch: pytest.
     # The section on plates is a separate session, since all of its results have a plate.
     running, plates = pages["running"].split("## Results of different plates or days\n")
     text = pages["table"] + pages["index"] + running + pages["results"]
-    table, first, results, more = re.findall(r"^```csv\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+    table, first, results, more, limits = re.findall(r"^```csv\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
     (folder / "candidates.csv").write_text(table)
     (folder / "more.csv").write_text(more)
     (folder / "results.csv").write_text(results)
@@ -540,6 +540,9 @@ def test_the_tutorial_is_a_session_that_works(folder: Path, monkeypatch: pytest.
     assert {"A6", "B3"} <= set(plate(planned)["id"])
     assert ["2 rows excluded, 2 in all." in excluded[0], "3 rows excluded, 5 in all." in excluded[1]] == [True, True]
     assert "2 rows added. The campaign has 14 rows now." in extended
+    (folder / "limits.csv").write_text(limits)
+    assert "2 results are limits of detection and are taken as 0.5 and 100." in run("tell", "limits.csv")
+    assert run("results").splitlines()[-1].endswith(",>100")
     shutil.rmtree("campaign")
     (told,) = re.findall(r"^```csv\n(.*?)^```", plates, re.DOTALL | re.MULTILINE)
     (folder / "results.csv").write_text(told)

@@ -9,7 +9,7 @@ import tempfile
 import weakref
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,7 +21,7 @@ from torch import Tensor
 
 from torchbandits.bandit import Bandit
 from torchbandits.calls import one_at_a_time
-from torchbandits.campaigns import notes
+from torchbandits.campaigns import detection, notes
 from torchbandits.campaigns.blocks import BlockLabels, blocked, check_takes_blocks, in_part, together
 from torchbandits.campaigns.candidates import (
     BLOCK,
@@ -36,7 +36,7 @@ from torchbandits.campaigns.candidates import (
     few,
 )
 from torchbandits.campaigns.conditions import labels_of, values_of
-from torchbandits.campaigns.corrections import Corrected, Correction, Wanted, check_result
+from torchbandits.campaigns.corrections import BEYOND, Corrected, Correction, Wanted, check_result
 from torchbandits.campaigns.explained import explanation
 from torchbandits.campaigns.extension import extension
 from torchbandits.campaigns.given import given_settings
@@ -64,7 +64,7 @@ from torchbandits.constraints import Constraint, Distinct, check_within
 from torchbandits.display import Readable, Shown, count, pairs
 from torchbandits.errors import ArgumentError, StateError, UnsupportedError, issue, require
 from torchbandits.explanation import Explanation
-from torchbandits.journal import Journal, NoArmLeft, restore, rewrite
+from torchbandits.journal import Journal, NoArmLeft, pack, restore, rewrite
 from torchbandits.policies import Policy, auto, per_cost
 from torchbandits.policies.repeats import most_repeated
 from torchbandits.policies.state import GaussianState
@@ -102,7 +102,8 @@ class Campaign(Readable):
     fingerprints are compared as a whole. Other text is refused. The decisions are saved beside the journal and hold for the
     whole campaign.
 
-    If the table has the column of the objective, its filled cells are told at the beginning, as history.
+    If the table has the column of the objective, its filled cells are told at the beginning, as history, limits of detection
+    included (see `tell`).
 
     Args:
         table: The candidates, one per row: a table of pandas, Polars or Arrow, or the path of a CSV, Excel, Parquet or
@@ -242,7 +243,7 @@ class Campaign(Readable):
             path = self._paths.added
             message = f"{path}, with rows that were added to the campaign, is missing or incomplete: restore it from a copy."
             require(path.exists(), message, StateError)
-            kept = joined(self._pool.table, as_table("table", path))
+            kept = joined(self._pool.table, as_table("table", path), self._settings.outcomes)
             require(kept.count >= rows, message, StateError)
             # It has rows in excess if a call of `extend` was interrupted.
             self._pool = self._candidates(kept.first(rows))
@@ -274,15 +275,20 @@ class Campaign(Readable):
             rows: The row of the campaign for each row of the table.
         """
         found = [history(table, name) for name in self._settings.outcomes]
-        filled = np.unique(np.concatenate([places for places, _ in found]))
+        filled = np.unique(np.concatenate([places for places, _, _ in found]))
         rows, values = rows[filled], np.full((len(filled), len(found)), np.nan)
-        for j, (places, told) in enumerate(found):
-            values[np.searchsorted(filled, places), j] = told
+        signs = np.zeros(values.shape, np.int8)
+        for j, (places, told, sides) in enumerate(found):
+            at = np.searchsorted(filled, places)
+            values[at, j], signs[at, j] = told, sides
         new = self._records.new(rows.tolist(), values)
+        new, said = self._telling(rows, values, signs, new)
         some = np.any(new, axis=1)
+        if said and not self._records.rows:
+            issue(said)
         if some.any():
             issue(notes.changed(self._records, rows, values, new, self._pool.ids.of(rows)))
-            self._learn(rows[some], np.where(new, values, np.nan)[some])
+            self._learn(rows[some], np.where(new, values, np.nan)[some], signs=np.where(new, signs, 0)[some])
 
     def _default(self, priced: bool) -> Policy:
         """The default policy."""
@@ -562,7 +568,9 @@ class Campaign(Readable):
             measured: A table, or the path of a CSV, Excel, Parquet or Arrow file, with the columns of the ids and of the
                 objective, in any order; further columns are compared with those of the candidates. Several rows with the same
                 id are repeated evaluations. An empty objective is a failed evaluation. Several rows that are all empty are
-                refused, as a plate that was not filled in.
+                refused, as a plate that was not filled in. A text such as `"<0.5"`, `"≤0.5"` or `">100"` is a result beyond a
+                limit of detection. It is taken as the limit, and left out where no other result is known to be on the other
+                side of the limit.
             again: Whether to count rows that were told before with the same id and value. By default they count in a table and
                 not in a file, so that a file may be told again, also after rows were added. All rows of a file count if all of
                 them are open, unless one earlier call told exactly the same rows.
@@ -579,8 +587,8 @@ class Campaign(Readable):
         Raises:
             UnsupportedError: For `noise_var` under a policy that does not weight rewards, such as `auto`, and for `block` under
                 any other policy than `auto`.
-            ArgumentError: If a column is missing, an id unknown, a value no number, or all of several evaluations failed: names
-                row and column. Nothing was told then.
+            ArgumentError: If a column is missing, an id unknown, a value no number or limit, or all of several evaluations
+                failed: names row and column. Nothing was told then.
         """
         one = noise_var is None or isinstance(noise_var, str)
         require(one, "noise_var must be the name of one column: columns by outcome are for an OutcomeCampaign.")
@@ -601,14 +609,17 @@ class Campaign(Readable):
         if count and again is None:
             said += notes.repeated(self._records.new(rows.tolist(), values, opened)[~lost])
         new = ~np.isnan(values) | lost[:, None] if count else self._records.new(rows.tolist(), values, opened)
-        some = np.any(new, axis=1)
-        known = len(rows) - int(some.sum())
+        known = len(rows) - int(np.any(new, axis=1).sum())
+        new, left_open = self._telling(rows, values, results.signs, new)
+        some, ids = np.any(new, axis=1), self._pool.ids.of(rows)
+        beyond, replaced = detection.replaced(self._records, rows, np.where(new, values, np.nan), results.signs, ids)
+        said += left_open + replaced
         if not count:
             said += notes.copied(rows, values, some, opened)
             if results.block is None:
                 # The same row in another block, such as a control on each plate, has another value.
-                other = new & ~np.isin(rows, opened)[:, None]
-                said += notes.changed(self._records, rows, values, other, self._pool.ids.of(rows))
+                other = new & ~np.isin(rows, opened)[:, None] & ~beyond
+                said += notes.changed(self._records, rows, values, other, ids)
         if not some.any():
             return Told(0, 0, known, notes=tuple(said))
         # A single empty row is an evaluation that failed, as among workers that tell one result each.
@@ -623,9 +634,20 @@ class Campaign(Readable):
         # Before the journal has their numbers.
         self._block_labels.keep(results.labels)
         rows, values, lost = rows[some], np.where(new, values, np.nan)[some], lost[some]
+        signs = np.where(new, results.signs, 0)[some]
         unasked = self._unasked(rows[~lost])
-        said += self._learn_and_compare(rows, values, noise, blocks)
+        said = detection.taken(values, signs) + said + self._learn_and_compare(rows, values, noise, blocks, signs)
         return Told(int((~np.isnan(values)).sum()), int(lost.sum()), known, unasked, tuple(said))
+
+    def _telling(
+        self, rows: NDArray[np.int64], values: NDArray[np.float64], signs: NDArray[np.int8], new: NDArray[np.bool_]
+    ) -> tuple[NDArray[np.bool_], list[str]]:
+        """The mask of the new results, `n x k`, less those whose limit of detection tells nothing, and sentences on these."""
+        own, counted = self._settings, (np.where(new, values, np.nan), np.where(new, signs, 0))
+        if not counted[1].any():
+            return new, []
+        apart, said = detection.left_open(self._records, *counted, self._pool.ids.of(rows), own.at_least, own.at_most)
+        return new & ~apart, said
 
     def _learn_and_compare(
         self,
@@ -633,6 +655,7 @@ class Campaign(Readable):
         values: NDArray[np.float64],
         noise_var: NDArray[np.float64] | None,
         block: NDArray[np.int64] | None,
+        signs: NDArray[np.int8],
     ) -> list[str]:
         """Learn results, as `_learn`, and return sentences on them beside earlier ones."""
         records, lost = self._records, np.all(np.isnan(values), axis=1)
@@ -640,7 +663,7 @@ class Campaign(Readable):
         earlier = [records.measured(j) for j in range(len(self.outcomes))]
         said = in_part(block is not None, blocked(self._bandit)) if any(earlier) and not lost.all() else []
         said += notes.succeeded(records, rows[~lost], self._pool)
-        self._learn(rows, values, noise_var, block)
+        self._learn(rows, values, noise_var, block, signs)
         for name, before, told in zip(self._settings.names, earlier, values.T, strict=True):
             said += notes.far_off(before, told, self._pool.ids.of(rows), name)
         learned = self._bandit.loop.learns_failures
@@ -693,11 +716,16 @@ class Campaign(Readable):
         values: NDArray[np.float64],
         noise_var: NDArray[np.float64] | None = None,
         block: NDArray[np.int64] | None = None,
+        signs: NDArray[np.int8] | None = None,
     ) -> None:
-        """Tell the bandit values `n x k`, NaN where not measured, and add them to the records. `block` is `n`."""
+        """Tell the bandit values `n x k`, NaN where not measured, and add them to the records. `block` is `n`, and `signs` are
+        those of limits of detection, `n x k`."""
         # A bandit of one outcome has rewards without a dimension of outcomes.
         shape = (len(rows), *self._bandit.loop.batch_shape)
-        with self._remembered():
+        kept = {}
+        if signs is not None and signs.any():
+            kept[BEYOND] = pack(torch.from_numpy(signs.T.astype(np.int64)))
+        with self._remembered(), nullcontext() if self._journal is None else self._journal.beside(**kept):
             self._bandit.tell(
                 self._arms.there(torch.from_numpy(rows)),
                 self._arms.there(torch.from_numpy(self._settings.sign * values).reshape(shape)),
@@ -705,7 +733,7 @@ class Campaign(Readable):
                 noise_var=self._arms.there(None if noise_var is None else torch.from_numpy(noise_var).reshape(shape)),
                 block=self._arms.there(None if block is None else torch.from_numpy(block)),
             )
-            self._records.add(rows.tolist(), values, blocks=None if block is None else block.tolist())
+            self._records.add(rows.tolist(), values, blocks=None if block is None else block.tolist(), signs=signs)
 
     def correct(self, id: Any, value: float | None, *, was: float | None = None) -> Corrected:
         """Correct a result that was told, as if the right value had been told. What was selected since then stays selected, and
@@ -1034,7 +1062,8 @@ class Campaign(Readable):
 
         Returns:
             Rows of the table with their ids, the number of the call of `tell`, and the columns of the results, empty where an
-            evaluation failed or an outcome was not measured. If some were told with their block, there is a column of its
+            evaluation failed or an outcome was not measured; results beyond a limit of detection are texts such as `"<0.5"`
+            among the numbers. If some were told with their block, there is a column of its
             labels. `tell` of another campaign reads them, with `block="block"`, or with `block="call"` if no block was told and
             each call told one plate or day. Individual noise variances are not part of it.
         """
@@ -1043,8 +1072,8 @@ class Campaign(Readable):
         frame[self._pool.own(CALL)] = self._records.numbers
         if any(number is not None for number in self._records.blocks):
             frame[self._pool.own(BLOCK)] = self._block_labels.of(self._records.blocks)
-        for name, own in zip(self.outcomes, self._records.values.T, strict=True):
-            frame[name] = own
+        for name, own, signs in zip(self.outcomes, self._records.values.T, self._records.signs.T, strict=True):
+            frame[name] = detection.with_signs(own, signs)
         return frame
 
     @one_at_a_time
@@ -1071,7 +1100,12 @@ class Campaign(Readable):
 
         Cost: O(A), and two fits to the last 500 results.
         """
-        return replace(self._explanation(where), together=together(self._bandit, self._records))
+        found = self._with_records(self._explanation(where))
+        return found if where is None else replace(found, limited="")
+
+    def _with_records(self, found: Explanation) -> Explanation:
+        """An explanation with what the records tell: results that were told together, and limits of detection."""
+        return replace(found, together=together(self._bandit, self._records), limited=" ".join(self._limited()))
 
     def _explanation(self, where: Any = None) -> Explanation:
         """`explain` without a look at what was told together."""
@@ -1081,8 +1115,9 @@ class Campaign(Readable):
     @one_at_a_time
     def doubt(self) -> str:
         """A warning if noise leaves it open which measured row is best, with the number of repeats that helps, and if the
-        columns predict so little that random rows may do as well; else an empty text, as for policies without one Gaussian
-        process.
+        columns predict so little that random rows may do as well, both for policies with one Gaussian process only; and if
+        several rows are only known to be beyond a limit of detection, so that the best of them is not known. Else an empty
+        text.
 
         Raises:
             StateError: If nothing was measured yet.
@@ -1090,7 +1125,16 @@ class Campaign(Readable):
         Cost: O(A).
         """
         believed = self._believed()
-        return "" if believed is None else " ".join(filter(None, (believed.doubt(), believed.weakness())))
+        doubts = [] if believed is None else [believed.doubt(), believed.weakness()]
+        return " ".join(filter(None, [*doubts, *self._limited()]))
+
+    def _limited(self) -> list[str]:
+        """Sentences on rows of which it is only known that they are beyond a limit of detection."""
+        settings, ids_of = self._settings, self._pool.ids.of
+        aims = settings.objectives or {settings.objective: "minimize" if settings.minimize else "maximize"}
+        good = {name: -1 if aim == "minimize" else 1 for name, aim in aims.items() if name in settings.outcomes}
+        said = detection.indistinct(self._records, settings.outcomes, good, ids_of)
+        return said + detection.overtaken(self._records, settings.outcomes, ids_of)
 
     def _believed(self) -> Explanation | None:
         """The explanation; None for a policy without one model."""
@@ -1111,16 +1155,17 @@ class Campaign(Readable):
             DataError: If the file cannot be written.
         """
         self._check_measured("nothing to show")
-        values = self._records.values[:, 0]
+        values, limits = self._records.values[:, 0], int((self._records.signs != 0).sum())
+        limited = f" ({limits:,} beyond a limit of detection)" if limits else ""
         settings, opened, believed = self._settings, self._arms.open, self._believed()
-        believed = believed and replace(believed, together=together(self._bandit, self._records))
+        believed = believed and self._with_records(believed)
         aim = "small" if settings.minimize else "large"
         whole = page.CampaignPage(
             title=f"Search for the {'smallest' if settings.minimize else 'largest'} {settings.objective} in {self._pool.title}",
             objective=settings.objective,
             minimize=settings.minimize,
             facts=f"{self._pool.count:,} candidates, {count(int(np.isfinite(values).sum()), 'measurement')} of "
-            f"{settings.objective}, "
+            f"{settings.objective}{limited}, "
             f"{count(int(np.isnan(values).sum()), 'failed evaluation')}, {count(len(opened), 'pending row')}"
             f"{self._excluded_rows()}; "
             f"{aim} values are better",

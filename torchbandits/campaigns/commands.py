@@ -21,7 +21,17 @@ from torchbandits.campaigns.combining import combinations, parameter
 from torchbandits.campaigns.folder import CANDIDATES, JOURNAL, SETTINGS, copy_to, form_in, opened, resumed
 from torchbandits.campaigns.options import parse_aims, parse_kind, parse_limit, parse_result, parse_total, parse_variances
 from torchbandits.campaigns.outcome_campaign import OutcomeCampaign
-from torchbandits.campaigns.output import check_plate, print_table, rounded, say, say_none, warn, write, write_plate
+from torchbandits.campaigns.output import (
+    check_plate,
+    print_table,
+    rounded,
+    say,
+    say_none,
+    warn,
+    write,
+    write_plate,
+    write_results,
+)
 from torchbandits.campaigns.rows_as_arms import RowsAsArms
 from torchbandits.constraints import AtMost, Constraint, Distinct, Same, Total
 from torchbandits.display import count
@@ -258,7 +268,8 @@ def tell(
     folder: Folder = HERE,
     device: Device = "cpu",
 ) -> None:
-    """Learn from measured results. An empty cell is a failed evaluation; a file that was told before does not count again."""
+    """Learn from measured results. An empty cell is a failed evaluation, and <0.5 or >100 a limit of detection; a file that was
+    told before does not count again."""
     with opened(folder, device) as campaign:
         variances = parse_variances(noise_var or [], several=isinstance(campaign, OutcomeCampaign))
         for path in results:
@@ -297,7 +308,7 @@ def best(
 def results(output: Output = None, folder: Folder = HERE) -> None:
     """Write all results told, one row per evaluation. `tell` of another campaign reads the file."""
     with opened(folder) as campaign:
-        write(campaign.results(), output, form_in(folder))
+        write_results(campaign, output, folder)
 
 
 @campaign_app.command(context_settings=_DASHES)

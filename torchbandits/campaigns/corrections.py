@@ -23,6 +23,8 @@ Version = tuple[NDArray[np.int64], NDArray[np.float64]]
 """The rows of the results of one call, `n`, and the results, `n x k`, NaN where nothing was measured."""
 EARLIER = "before"
 """Entry of a record with the results of the call before each correction, oldest first."""
+BEYOND = "beyond"
+"""Entry of a record of a tell with the signs of results beyond a limit of detection."""
 
 
 @dataclass(frozen=True)
@@ -67,6 +69,16 @@ def blocks_of(line: Line, k: int) -> list[int] | None:
     return blocks
 
 
+def signs_of(line: Line, k: int) -> NDArray[np.int8] | None:
+    """For each result in a record of a tell of k outcomes −1 if it is below a limit of detection, 1 if above one, and else 0,
+    `n x k`; None if all are 0."""
+    if BEYOND not in line:
+        return None
+    index, signs = (held(line[name]).reshape(k, -1) for name in ("index", BEYOND))
+    found: NDArray[np.int8] = signs.mT[index[0] >= 0].numpy().astype(np.int8)
+    return found
+
+
 def _version(line: Line, k: int) -> Version:
     index, rewards = held(line["index"]).reshape(k, -1)[0].numpy(), held(line["rewards"]).reshape(k, -1).mT.double().numpy()
     kept = index >= 0
@@ -105,13 +117,21 @@ class Correction:
 
     def in_words(self, lines: Sequence[Line]) -> tuple[str, str]:
         """The wrong and the right result, in words."""
-        wrong, right = self._find(lines)[2], [self.values[j] for j in sorted(self.values)]
-        return self._or_failed(wrong), self._or_failed(right)
+        at, place, wrong = self._find(lines)
+        right = [self.values[j] for j in sorted(self.values)]
+        return self._or_failed(wrong, self._signs(lines[at], place)), self._or_failed(right)
 
-    def _or_failed(self, values: Sequence[float | None]) -> str:
+    def _signs(self, line: Line, place: int) -> list[int]:
+        """The signs of the outcomes that are corrected, at a place of a record."""
+        if BEYOND not in line:
+            return [0] * len(self.values)
+        found: list[int] = held(line[BEYOND]).reshape(len(self.outcomes), -1)[sorted(self.values), place].tolist()
+        return found
+
+    def _or_failed(self, values: Sequence[float | None], signs: Sequence[int] = ()) -> str:
         """A result in words, a failed evaluation of several outcomes as one, beside `none` for no result."""
         failed = len(values) == len(self.outcomes) and all(value is not None and math.isnan(value) for value in values)
-        return "failed" if failed else self._in_words(values)
+        return "failed" if failed else self._in_words(values, signs)
 
     def _find(self, lines: Sequence[Line]) -> tuple[int, int, list[float]]:
         """The record that holds the result, its place there, and its values; of equal results the last one."""
@@ -130,17 +150,19 @@ class Correction:
             wanted = [_or_nan(self.was.get(j, math.nan)) for j in own]
             found = [one for one in told if all(map(_same, one[2], wanted))]
         different = list(dict.fromkeys(self._in_words(values) for _, _, values in found))
-        every = ", ".join(dict.fromkeys(self._in_words(values) for _, _, values in told))
+        words = [self._in_words(values, self._signs(lines[at], place)) for at, place, values in told]
+        every = ", ".join(dict.fromkeys(words))
         require(bool(found), f"was: {self.name} has no such result, but {every}.")
         require(len(different) == 1, f"{self.name} has several results, {every}: say by was= (--was) which one is wrong.")
         return found[-1]
 
-    def _in_words(self, values: Sequence[float | None]) -> str:
+    def _in_words(self, values: Sequence[float | None], signs: Sequence[int] = ()) -> str:
         alone = len(self.outcomes) == 1
         # One of several outcomes may not have been measured.
         empty = "failed" if alone else "none"
         # Adding 0 turns −0 into 0.
         said = ["none" if value is None else empty if math.isnan(value) else f"{value + 0.0:.10g}" for value in values]
+        said = [{-1: "<", 1: ">"}.get(sign, "") + text for sign, text in zip(signs or [0] * len(said), said, strict=True)]
         names = [self.outcomes[j] for j in sorted(self.values)]
         return said[0] if alone else " ".join(f"{n}={s}" for n, s in zip(names, said, strict=True))
 
@@ -149,10 +171,16 @@ class Correction:
         every = rewards.reshape(len(self.outcomes), -1)[:, place]
         for j, value in self.values.items():
             every[j] = self.sign * _or_nan(value)
+        now: Line = {}
+        if BEYOND in line:
+            signs = held(line[BEYOND]).clone()
+            # The right values are measured ones.
+            signs.reshape(len(self.outcomes), -1)[list(self.values), place] = 0
+            now[BEYOND] = pack(signs)
         if None in self.values.values() and bool(every.isnan().all()):
             index[..., place], every[:] = -1, 0.0
         earlier = [*line.get(EARLIER, ()), {"index": line["index"], "rewards": line["rewards"]}]
-        return line | {"index": pack(index), "rewards": pack(rewards), EARLIER: earlier}
+        return line | {"index": pack(index), "rewards": pack(rewards), EARLIER: earlier} | now
 
 
 def _as_selected(line: Line) -> Line:

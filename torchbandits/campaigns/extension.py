@@ -51,7 +51,7 @@ def extension(given: Any, pool: Candidates, settings: Settings) -> Extension:
     if settings.cost is not None:
         costs(new, settings.cost)
     known_values(new, settings.known)
-    both = joined(pool.table, new)
+    both = joined(pool.table, new, settings.outcomes)
     for name in settings.outcomes:
         history(both, name)  # refuses texts
     known, own = known_rows(new, both, pool.ids, settings.outcomes)

@@ -3,46 +3,60 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from torchbandits.campaigns.results import YES_OR_NO
+from torchbandits.campaigns.results import YES_OR_NO, decimal_commas, values_of
 from torchbandits.errors import require
 from torchbandits.tabular.cells import as_texts
 from torchbandits.tabular.encoding import numbers
+from torchbandits.tabular.spreadsheets import BEYOND
 from torchbandits.tabular.survey import check_size, survey
 from torchbandits.tabular.tables import Table
 from torchbandits.tabular.texts import no_number
 
+if TYPE_CHECKING:
+    import pandas as pd
+else:
+    from torchbandits.tabular.extras import pandas as pd
+
 
 def history(
     table: Table, objective: str, remedy: str = "correct it, or leave the cell empty where nothing was measured"
-) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """Rows of the table with a value of the objective, and these values.
+) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.int8]]:
+    """Rows of the table with a value of the objective, these values, and the sign of each, as for `values_of`.
 
     Args:
-        remedy: What to do about a cell that is no finite number, for the message.
+        remedy: What to do about a cell that is no finite number or limit of detection, for the message.
 
     Raises:
-        ArgumentError: If a cell of the column is neither empty nor a finite number.
+        ArgumentError: If a cell of the column is neither empty nor a finite number or limit of detection.
     """
-    none = np.empty(0, np.int64), np.empty(0, np.float64)
+    none = np.empty(0, np.int64), np.empty(0, np.float64), np.empty(0, np.int8)
     if objective not in table.schema.names:
         return none
     found = survey(table, [objective])[objective]
     require(not found.infinite, f"{table.name}, column {objective!r}, is infinite in {found.infinite}: {remedy}.")
     if found.missing == table.count:
         return none
+    signs = np.zeros(table.count, np.int8)
     if found.text and not found.too_many and {text.casefold() for text in found.categories} <= YES_OR_NO.keys():
-        texts = (as_texts(batch.column(0)).to_pandas() for batch in table.batches([objective]))
-        values = np.concatenate([cells.str.casefold().map(YES_OR_NO).to_numpy(np.float64) for cells in texts])
+        values = _texts(table, objective).str.casefold().map(YES_OR_NO).to_numpy(np.float64)
+    elif found.text and (cells := _texts(table, objective)).str.strip().str.match(BEYOND).any():
+        decimal, empty = "," if decimal_commas(table) else ".", cells.isna().to_numpy()
+        values, signs = values_of(table.name, cells, empty, table.where, objective, decimal, remedy=remedy)
     else:
         require(found.numeric, no_number(found, remedy))
         check_size(found)
         values = numbers(table, objective)
     rows = np.flatnonzero(~np.isnan(values))
-    return rows, values[rows]
+    return rows, values[rows], signs[rows]
+
+
+def _texts(table: Table, column: str) -> pd.Series:
+    return pd.concat([as_texts(batch.column(0)).to_pandas() for batch in table.batches([column])], ignore_index=True)
 
 
 def known_values(table: Table, names: Sequence[str]) -> dict[str, NDArray[np.float64]]:
@@ -53,7 +67,14 @@ def known_values(table: Table, names: Sequence[str]) -> dict[str, NDArray[np.flo
     """
     values = {}
     for name in names:
-        rows, values[name] = history(table, name, "correct it, since every row needs a value")
+        rows, values[name], signs = history(table, name, "correct it, since every row needs a value")
+        limited = np.flatnonzero(signs)
+        require(
+            not len(limited),
+            f"{table.name}, {table.where(int(rows[limited[0]])) if len(limited) else ''}, column {name!r}, is a limit of "
+            "detection: a column with a value in every row is known, and needs numbers. If it is measured, begin a campaign "
+            f"with columns={{{name!r}: 'measured'}} (--column {name}=measured).",
+        )
         # numpy.setdiff1d takes seconds for a million rows.
         empty = np.flatnonzero(np.bincount(rows, minlength=table.count) == 0)
         place = table.where(int(empty[0])) if len(empty) else ""

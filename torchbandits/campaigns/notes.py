@@ -186,13 +186,19 @@ def _beyond(low: float, high: float, value: float) -> float:
 
 def constant(records: Records, outcomes: Sequence[str]) -> list[str]:
     """A sentence for each outcome whose values are all equal."""
-    every = {name: records.measured(j) for j, name in enumerate(outcomes)}
-    return [
-        f"All {len(values):,} values of {name!r} so far are {values[0]:g}: nothing can be learned from a constant. Is it "
-        "the right column?"
-        for name, values in every.items()
-        if len(values) >= _CONSTANT and min(values) == max(values)
-    ]
+    said = []
+    for j, name in enumerate(outcomes):
+        values = records.measured(j)
+        if len(values) < _CONSTANT or min(values) < max(values):
+            continue
+        every = f"All {len(values):,} values of {name!r} so far are {values[0]:g}"
+        limited = bool(records.signs[:, j].any())
+        said.append(
+            f"{every}, a limit of detection: nothing can be learned until a value is within the range of the instrument."
+            if limited
+            else f"{every}: nothing can be learned from a constant. Is it the right column?"
+        )
+    return said
 
 
 def succeeded(records: Records, rows: NDArray[np.int64], pool: Candidates) -> list[str]:

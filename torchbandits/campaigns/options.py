@@ -10,6 +10,7 @@ from torchbandits.campaigns.campaign import Campaign
 from torchbandits.campaigns.outcome_campaign import OutcomeCampaign
 from torchbandits.campaigns.results import YES_OR_NO
 from torchbandits.errors import ConfigError, require
+from torchbandits.tabular.spreadsheets import BEYOND
 
 
 def parse_aims(
@@ -87,6 +88,8 @@ def parse_result(text: str, *, several: bool) -> tuple[str, float | None]:
         return name, words[value]
     if value.casefold() in YES_OR_NO:
         return name, YES_OR_NO[value.casefold()]
+    limit = "a limit of detection is no correction: take the result back (none), and tell it as {} in a file."
+    require(BEYOND.fullmatch(value.strip()) is None, limit.format(value.strip()), ConfigError)
     # `nan` may mean either word.
     expected = "83.4, `failed` or `none`"
     number = _number("a result", expected, value)

@@ -274,7 +274,8 @@ class OutcomeCampaign(Campaign):
 
         Args:
             measured: As for `Campaign.tell`, with a column per outcome. An outcome that was not measured is an empty cell or a
-                missing column. A row without any measured outcome is a failed evaluation.
+                missing column. A row without any measured outcome is a failed evaluation. A limit of detection that leaves open
+                whether a row keeps a limit (`at_least`, `at_most`) is left out.
             again: As for `Campaign.tell`, but for each cell, so that a file in which further cells were filled may be told
                 again. A file that holds all values of an earlier call counts as the extended file of that call, even if its
                 rows are open.
@@ -442,8 +443,8 @@ class OutcomeCampaign(Campaign):
 
     @one_at_a_time
     def doubt(self) -> str:
-        """A warning if the noise of an outcome has to be estimated, and too few measurements were repeated for that; else an
-        empty text.
+        """A warning if the noise of an outcome has to be estimated, and too few measurements were repeated for that, and one if
+        several rows are only known to be beyond a limit of detection; else an empty text.
 
         Without repeats a model takes noise for differences between rows, and the posterior deviations may be far too small. One
         selected row in eight is one of the best rows again for that reason. There is no warning for known noise (`noise_std`),
@@ -453,18 +454,20 @@ class OutcomeCampaign(Campaign):
             StateError: If nothing was measured yet.
         """
         self._check_measured("nothing to doubt")
+        limited = self._limited()
         policy, state = self._bandit.policy, table_of(self._bandit.loop, "doubt()")
         rule = policy.engine.from_data if isinstance(policy, Joint) else None
         if rule is None or self.columns.molecules is not None:
-            return ""
+            return " ".join(limited)
         known = rule.knows_noise(state).tolist()
         unsure = [name for j, name in enumerate(self.outcomes) if not known[j] and len(self._records.by_row(j)) >= _FEW]
         if not unsure:
-            return ""
-        return (
+            return " ".join(limited)
+        said = (
             f"Do not rely on the deviations of {listed(unsure)} yet if measurements are noisy: until about {REPEATS} of them "
             "repeat an earlier one, noise is taken for differences between rows. Measure some of the best rows again."
         )
+        return " ".join([said, *limited])
 
     @one_at_a_time
     def explain(self) -> OutcomeExplanation:  # type: ignore[override]

@@ -105,6 +105,17 @@ def write_plate(plate: pd.DataFrame, campaign: Campaign, output: Path | None, fo
     write(rounded(plate, campaign), output, form_in(folder))
 
 
+def write_results(campaign: Campaign, output: Path | None, folder: Path) -> None:
+    """Write all results told."""
+    found, form = campaign.results(), form_in(folder)
+    if form.decimal == "," and (output is None or output.suffix.lower() != _XLSX):
+        # In a column with limits of detection, whose cells are texts, pandas would write all numbers with points.
+        for name in campaign.outcomes:
+            if found[name].dtype == object:
+                found[name] = found[name].map(lambda cell: str(cell).replace(".", ","), na_action="ignore")
+    write(found, output, form)
+
+
 def print_table(frame: pd.DataFrame) -> None:
     """Print rows on standard output, as wide as the terminal."""
     table = RichTable(box=SIMPLE, padding=(0, 1), pad_edge=False)

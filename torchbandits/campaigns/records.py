@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from torchbandits.campaigns.corrections import blocks_of, versions_of
+from torchbandits.campaigns.corrections import blocks_of, signs_of, versions_of
 from torchbandits.journal import Journal
 
 Call = tuple[Sequence[int], NDArray[np.float64]]
@@ -31,6 +31,7 @@ class Records:
         names: The outcomes; the name of a single objective is empty.
         rows: One row of the table per result, in the order told.
         told: Results in the same order, `k` numbers each, NaN where not measured.
+        beyond: For each of them `k` signs: −1 if it is below the value, which is a limit of detection, 1 if above, else 0.
         numbers: The number of the call of each of them, from 1.
         blocks: The number of the block of each of them; None for no block.
         calls: The cells of each call, and those before each correction, with the number of times that each was told.
@@ -40,6 +41,7 @@ class Records:
     names: tuple[str, ...]
     rows: list[int] = field(default_factory=list)
     told: list[NDArray[np.float64]] = field(default_factory=list)
+    beyond: list[NDArray[np.int8]] = field(default_factory=list)
     numbers: list[int] = field(default_factory=list)
     blocks: list[int | None] = field(default_factory=list)
     calls: list[Counter[Cell]] = field(default_factory=list)
@@ -52,7 +54,7 @@ class Records:
         for line in () if journal is None else journal.records():
             if line["kind"] == "tell":
                 now, *earlier = ((rows.tolist(), sign * told) for rows, told in versions_of(line, len(names)))
-                records.add(*now, earlier, blocks_of(line, len(names)))
+                records.add(*now, earlier, blocks_of(line, len(names)), signs_of(line, len(names)))
         return records
 
     @property
@@ -60,20 +62,28 @@ class Records:
         """Results `n x k` in the order told."""
         return np.array(self.told).reshape(-1, len(self.names))
 
+    @property
+    def signs(self) -> NDArray[np.int8]:
+        """The signs of the results, `n x k`, as in `beyond`."""
+        return np.array(self.beyond, np.int8).reshape(-1, len(self.names))
+
     def add(
         self,
         rows: Sequence[int],
         values: NDArray[np.float64],
         earlier: Sequence[Call] = (),
         blocks: Sequence[int] | None = None,
+        signs: NDArray[np.int8] | None = None,
     ) -> None:
         """Add the results of one call, `n x k`, and what they were before each correction: a file with these is known too.
-        `blocks` has the number of the block of each; None for no blocks."""
+        `blocks` has the number of the block of each; None for no blocks. `signs` are those of `beyond`, `n x k`; None if all
+        are 0."""
         versions = [_cells(*call) for call in ((rows, values), *earlier)]
         self.times += functools.reduce(operator.or_, versions)
         self.calls += versions
         self.rows += rows
         self.told += list(values)
+        self.beyond += list(np.zeros(values.shape, np.int8) if signs is None else signs)
         self.numbers += [1 + max(self.numbers, default=0)] * len(rows)
         self.blocks += [None] * len(rows) if blocks is None else blocks
 

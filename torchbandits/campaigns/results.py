@@ -7,7 +7,7 @@ import json
 import math
 import os
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,7 +19,7 @@ from torchbandits.checks.bandits import block_number
 from torchbandits.display import count
 from torchbandits.errors import ArgumentError, DataError, closest, nearest, require
 from torchbandits.tabular.ids import Ids
-from torchbandits.tabular.spreadsheets import EMPTY, Form, dialect, read_texts
+from torchbandits.tabular.spreadsheets import BEYOND, EMPTY, Form, dialect, read_texts
 from torchbandits.tabular.tables import TEXT, InMemory, ParquetRows, Table, as_table
 from torchbandits.tabular.workbooks import WORKBOOK, check_computed
 
@@ -56,7 +56,9 @@ class Results:
         name: Their name in messages.
         frame: All columns, as given.
         ids: One per row, as texts.
-        values: `n x k`, the results of each column of `objectives`, NaN where the cell is empty.
+        values: `n x k`, the results of each column of `objectives`, NaN where the cell is empty. Of a result beyond a limit of
+            detection, such as <0.5, it is the limit.
+        signs: `n x k`, −1 for a result below its limit, 1 for one above it, and else 0.
         rows: The name of each row in messages.
         file: Whether they were read from a file.
         noise_var: `n x k`, variance of the noise of each value, NaN where the cell is empty or there is no such column.
@@ -69,6 +71,7 @@ class Results:
     frame: pd.DataFrame
     ids: list[str]
     values: NDArray[np.float64]
+    signs: NDArray[np.int8]
     rows: list[str]
     file: bool
     noise_var: NDArray[np.float64]
@@ -96,8 +99,8 @@ def read_results(
         measured: A path, or a table of pandas, Polars or Arrow, with the columns below; pandas may have the ids for its index,
             but not the numbers of the rows, unless the index has their name.
         ids: The ids of the candidates.
-        objectives: The columns of the results: a number, or empty where nothing was measured. If there are several, missing
-            columns were not measured; at least one must exist.
+        objectives: The columns of the results: a number, a limit of detection such as <0.5, or empty where nothing was
+            measured. If there are several, missing columns were not measured; at least one must exist.
         noise_var: By objective, the column of the noise variances: a number above 0, or empty for the usual noise.
         block: The column of the blocks: a text, a number or a date in each row.
         commas: Whether the candidates have decimal commas.
@@ -126,14 +129,17 @@ def read_results(
         "no result, such as a total. Nothing was told.",
     )
     values = np.full((len(frame), len(objectives)), np.nan)
+    signs = np.zeros(values.shape, np.int8)
     for column in told:
-        own_cells = _values(name, frame[column], empty[column].to_numpy(), rows, column, decimal)
-        values[:, objectives.index(column)] = own_cells
+        place, cells = objectives.index(column), (frame[column], empty[column].to_numpy())
+        values[:, place], signs[:, place] = values_of(name, *cells, rows.__getitem__, column, decimal)
     noise = np.full(values.shape, np.nan)
     for objective, column in noise_var.items():
         noise[:, objectives.index(objective)] = _noise_variances(name, frame, rows, column, decimal)
     blocks, labels = (None, {}) if block is None else _blocks(name, frame, rows, block)
-    return Results(name, frame, ids.texts(frame[id_name]), values, rows, path is not None, noise, decimal, blocks, labels)
+    return Results(
+        name, frame, ids.texts(frame[id_name]), values, signs, rows, path is not None, noise, decimal, blocks, labels
+    )
 
 
 def decimal_commas(table: Table) -> bool:
@@ -185,7 +191,7 @@ def _noise_variances(name: str, frame: pd.DataFrame, rows: Sequence[str], column
     lacks = f"{name} has no column {column!r} for the variance of the noise; it has {', '.join(names[:30])}."
     require(column in names, f"{lacks}{nearest(column, names)} Nothing was told.")
     empty = _empty(frame[[column]])[column].to_numpy()
-    own = _values(name, frame[column], empty, rows, column, decimal)
+    own, _ = values_of(name, frame[column], empty, rows.__getitem__, column, decimal, limits=False)
     odd = [f"{rows[i]}: {own[i]:g}" for i in np.flatnonzero(own <= 0).tolist()]
     said = "a variance must be above 0, or empty for the usual noise. Nothing was told."
     require(not odd, f"{name}, column {column!r}, {_few(odd)}: {said}")
@@ -225,26 +231,63 @@ def _texts(frame: pd.DataFrame) -> pd.Series:
     return pd.Series(cells, dtype=object).str.strip()
 
 
-def _values(
-    name: str, cells: pd.Series, empty: NDArray[np.bool_], rows: Sequence[str], objective: str, decimal: str
-) -> NDArray[np.float64]:
+def values_of(
+    name: str,
+    cells: pd.Series,
+    empty: NDArray[np.bool_],
+    where: Callable[[int], str],
+    objective: str,
+    decimal: str,
+    *,
+    limits: bool = True,
+    remedy: str = "correct it, or leave the cell empty where the evaluation failed",
+) -> tuple[NDArray[np.float64], NDArray[np.int8]]:
+    """The numbers of a column, NaN where a cell is empty, and the sign of each: a result below a limit of detection, such as
+    <0.5, is this limit with the sign −1, one above it has the sign 1, and all others 0.
+
+    Args:
+        name: The name of the table in messages.
+        cells: The cells.
+        empty: Which of them are empty.
+        where: Returns the name of a row in messages.
+        objective: The column.
+        decimal: The decimal mark.
+        limits: Whether there may be limits of detection.
+        remedy: What to do about a cell that is neither, for the message.
+
+    Raises:
+        ArgumentError: If a cell is neither empty nor a finite number or limit.
+    """
     texts = cells.astype(str).str.strip().where(~empty, other="nan")
     words = texts.str.casefold().map(YES_OR_NO | {"nan": np.nan})
-    boolean = bool((words.notna() | empty).all())
+    boolean, signs = bool((words.notna() | empty).all()), np.zeros(len(texts), np.int8)
+    if limits and not boolean:
+        texts, signs = _split(texts)
     numbers = words.to_numpy(np.float64) if boolean else _numbers(texts, decimal)
     odd = [i for i in np.flatnonzero(~np.isfinite(numbers)).tolist() if not empty[i]]
-    said = "; ".join(f"{rows[i]}: {str(cells.iloc[i])[:40]!r}" for i in odd[:MOST_NAMED])
+    said = "; ".join(f"{where(i)}: {str(cells.iloc[i])[:40]!r}" for i in odd[:MOST_NAMED])
     if odd:
         # Commas are decimal marks in files with semicolons or tabs only.
-        comma = " Write decimals with a point." if any(_COMMA.fullmatch(texts.iloc[i]) for i in odd) else ""
+        hint = " Write decimals with a point." if any(_COMMA.fullmatch(texts.iloc[i]) for i in odd) else ""
         texts_of = [texts.iloc[i] for i in odd if math.isnan(numbers[i])]
         dressed = any(_DRESSED.match(text) and not _COMMA.fullmatch(text) for text in texts_of)
-        comma += " Write numbers without units, percent signs and separators of thousands." if dressed else ""
+        hint += " Write numbers without units, percent signs and separators of thousands." if dressed else ""
+        signed = limits and any(str(cells.iloc[i]).strip()[0] in "<>≤≥" for i in odd)
+        hint += " Write a result beyond a limit of detection as <0.5 or >100." if signed else ""
         raise ArgumentError(
             f"{name}, column {objective!r}, contains a value that is not a finite number in {said}{_more(len(odd))}. "
-            f"Correct it, or leave the cell empty where the evaluation failed.{comma} Nothing was told."
+            f"{remedy[0].upper()}{remedy[1:]}.{hint} Nothing was told."
         )
-    return numbers
+    return numbers, signs
+
+
+def _split(texts: pd.Series) -> tuple[pd.Series, NDArray[np.int8]]:
+    """Texts without the sign of a limit of detection, and the signs."""
+    limited = texts.str.match(BEYOND)
+    if not limited.any():
+        return texts, np.zeros(len(texts), np.int8)
+    signs = np.where(limited, np.where(texts.str[0].isin(["<", "≤"]), -1, 1), 0).astype(np.int8)
+    return texts.str.replace(BEYOND, r"\2", regex=True), signs
 
 
 def _numbers(texts: pd.Series, decimal: str) -> NDArray[np.float64]:

@@ -97,6 +97,7 @@ class Explanation:
             its block.
         together: Standard deviation of the shifts that measurements which were told by one call of a campaign seem to share,
             units of the objective; 0 where this is not clear, and always for a `Bandit`.
+        limited: Sentences on rows of a campaign that are only known to be beyond a limit of detection; empty for a `Bandit`.
         constant: Whether all rewards are equal, and the policy is `auto`, which learns their scale: deviations, noise and upper
             bounds are then not known, and the text leaves them out.
         words: Words of the text.
@@ -131,6 +132,7 @@ class Explanation:
     forecast_r2: float = float("nan")
     shifts: tuple[float, ...] = ()
     together: float = 0.0
+    limited: str = ""
     constant: bool = False
     words: Words = field(default_factory=Words)
 
@@ -150,6 +152,7 @@ class Explanation:
         found = " ".join(part for part in (found, self.failures()) if part)
         if self.constant:
             sure = f"How sure: any other {said.arm} may be better, and by how much is not known."
+            sure = " ".join(part for part in (sure, self.limited) if part)
             return found, self._features(), self._noise(), sure, self.guarantee
         # The best arm may be worse than expected, so that a rival need not reach its mean.
         short = self.upper < mean if said.above == "above" else self.upper > mean
@@ -162,7 +165,7 @@ class Explanation:
         )
         # If the rewards look like noise alone, the line on noise says so.
         doubt = "" if self.noise_alone else self.doubt()
-        sure = " ".join(part for part in (sure, self.repetition(), doubt) if part)
+        sure = " ".join(part for part in (sure, self.repetition(), doubt, self.limited) if part)
         return found, self._features(), self._noise(), sure, self.guarantee
 
     def doubt(self) -> str:

@@ -349,6 +349,16 @@ class Journal:
                 drawn = self._riders.since()
             lines.append(record | beside | {"at": now()} | ({} if drawn is None else {_riders_of(record): drawn}))
 
+    @contextmanager
+    def beside(self, **entries: Any) -> Iterator[None]:
+        """Let the records that are written meanwhile have further entries, which repeating them does not read."""
+        before = self._beside
+        self._beside = lambda record: entries if before is None else before(record) | entries
+        try:
+            yield
+        finally:
+            self._beside = before
+
     def rewind_(self, mark: Mark) -> None:
         """Remove the records written since a mark, for a call that failed afterwards."""
         if self._repeating:

@@ -30,8 +30,9 @@ ANOTHER = (
 """The way to add rows that cannot be added."""
 
 
-def joined(table: Table, new: Table) -> InMemory:
-    """A table followed by further rows, in memory. Columns that one of them lacks are empty there.
+def joined(table: Table, new: Table, outcomes: Collection[str]) -> InMemory:
+    """A table followed by further rows, in memory. Columns that one of them lacks are empty there. Columns of outcomes that are
+    texts in one of them, as with limits of detection, are texts in both.
 
     Raises:
         ArgumentError: If a column does not have the type that it has in the table.
@@ -40,6 +41,9 @@ def joined(table: Table, new: Table) -> InMemory:
     try:
         for place, name in enumerate(rows.schema.names):
             if name in whole.schema.names:
+                at = whole.schema.get_field_index(name)
+                if name in outcomes and is_text(rows.schema.field(name).type):
+                    whole = whole.set_column(at, name, as_texts(whole.column(at).combine_chunks()))
                 rows = rows.set_column(place, name, _as_before(rows.column(place), whole.schema.field(name).type))
         both = pa.concat_tables([whole, rows], promote_options="permissive")
     except pa.ArrowException as error:

@@ -30,6 +30,8 @@ else:
 
 EMPTY = ("", "NA", "N/A", "n/a", "#N/A", "NaN", "nan", "null", "NULL")
 """Cells that count as empty."""
+BEYOND = re.compile(r"^(<=?|>=?|≤|≥)\s*(\S.*)")
+"""A result beyond a limit of detection, such as <0.5: the sign and the limit."""
 _HEAD = 1 << 16
 _CHUNK = 1 << 20
 _OPEN = 'has a quotation mark (") that is not closed: close it, or delete it.'
@@ -146,7 +148,7 @@ def _decimal(path: Path, delimiter: str, rows: list[Row], expected: bool) -> str
     """
     if delimiter == ",":
         return "."
-    stripped = [(line, cell.strip()) for line, cells in rows for cell in cells]
+    stripped = [(line, BEYOND.sub(r"\2", cell.strip())) for line, cells in rows for cell in cells]
     commas = [(line, cell) for line, cell in stripped if _COMMA.fullmatch(cell)]
     points = [(line, cell) for line, cell in stripped if _POINT.fullmatch(cell)]
     if (commas or expected) and points and all(_POINTED_THOUSANDS.fullmatch(cell) for _, cell in points):

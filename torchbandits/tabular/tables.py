@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from torchbandits.checks import check_regular
 from torchbandits.errors import ArgumentError, DataError, require
-from torchbandits.tabular.spreadsheets import check_distinct, line_of, read_csv
+from torchbandits.tabular.spreadsheets import BEYOND, check_distinct, line_of, read_csv
 from torchbandits.tabular.workbooks import WORKBOOK, read_workbook
 
 if TYPE_CHECKING:
@@ -297,6 +297,19 @@ def _of_pandas(name: str, frame: Any, ids: str | None) -> Table:
         message = f"{name} has a whole number of more than 64 bits: make its column floating-point numbers, or texts for ids."
         raise ArgumentError(message) from error
     except (pa.ArrowException, TypeError, ValueError) as error:
+        if limited := _with_limits(frame):
+            return _of_pandas(name, frame.assign(**limited), ids)
         raise ArgumentError(
             f"{name} has a column of mixed types, which must be numbers or texts throughout: {error}."
         ) from error
+
+
+def _with_limits(frame: Any) -> dict[str, Any]:
+    """The columns of numbers beside texts such as <0.5, as texts, which they are in a file."""
+    found = {}
+    for name in filter(lambda name: pd.api.types.is_object_dtype(frame[name]), frame.columns):
+        cells = frame[name].dropna()
+        texts = cells.map(lambda cell: isinstance(cell, str))
+        if not texts.all() and any(BEYOND.fullmatch(text.strip()) for text in cells[texts]):
+            found[name] = frame[name].map(str, na_action="ignore")
+    return found

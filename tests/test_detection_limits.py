@@ -122,6 +122,24 @@ def test_odd_limits_are_named_with_how_to_write_them(cell: str, hint: str):
     assert not len(c.results())
 
 
+@pytest.mark.parametrize("cells", [("<0.5", ">100"), (">0.5", "<0.5"), (">3", ">100", "<50"), ("<9", "<50", "5", ">20")])
+def test_limits_of_a_row_that_contradict_each_other_are_refused(cells: tuple[str, ...]):
+    c = campaign()
+    results = pd.DataFrame({"id": ["001", *["000"] * len(cells)], "yield": ["7", *cells]})
+    named = r"measured: '000' is .\d.* \(row \d\) and .\d.* \(row \d\), which cannot both be. Correct one of them."
+    with pytest.raises(ArgumentError, match=named):
+        c.tell(results)
+    assert not len(c.results())
+
+
+def test_limits_between_which_there_is_a_value_do_not_contradict_each_other():
+    c = campaign()
+    c.tell(pd.DataFrame({"id": ["000", "000", "001", "001"], "yield": [">3", "<60", "5", "2"]}))
+    assert kept(c) == [">3", 5.0, 2.0]
+    c.tell(told(["<4", ">4"]))
+    assert kept(c)[3:] == ["<4", ">4"]
+
+
 def test_words_are_no_limits():
     c = campaign()
     with pytest.raises(ArgumentError, match="row 1: '<no'"):
@@ -473,6 +491,11 @@ def test_limits_that_all_later_results_share_are_named():
     assert said in str(c.explain())
     c.tell(told([7], first=10))
     assert "every other result" not in c.doubt()
+    diluted = campaign()
+    diluted.tell(told([">100", ">100"]))
+    diluted.tell(told(["180", "150"], first=2))
+    assert "every other result: taken as the limit, they count as the least of all." in diluted.doubt()
+    assert "which of them is best" not in diluted.doubt()
     one = campaign(minimize=True)
     one.tell(told([">5"]))
     one.tell(told(["7", "8"], first=2))

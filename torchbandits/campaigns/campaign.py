@@ -703,6 +703,7 @@ class Campaign(Readable):
         results = read_results(measured, self._pool.ids, self._settings.outcomes, noise_var, block, commas=commas)
         found = self._pool.ids.find(results.ids)
         check_known(results, found, self._pool.ids, self._pool.table.name)
+        detection.check_consistent(results)
         rows = np.array([found[text] for text in results.ids], np.int64)
         truth = self._pool.table.take(rows).to_pandas()
         compared = [d for d in self._settings.columns if d.features and d.kind != "date"]

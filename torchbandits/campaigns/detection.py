@@ -14,7 +14,9 @@ from numpy.typing import NDArray
 from torchbandits.campaigns.candidates import SHOWN, few
 from torchbandits.campaigns.notes import take_back
 from torchbandits.campaigns.records import Records
+from torchbandits.campaigns.results import Results
 from torchbandits.display import count, listed
+from torchbandits.errors import ArgumentError
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -41,6 +43,31 @@ def _text(value: float) -> str:
     """A short text that is read as the same number."""
     short = f"{value:.10g}"
     return short if float(short) == value else repr(value)
+
+
+def check_consistent(results: Results) -> None:
+    """Refuse limits of one id between which no value lies, such as <0.5 and >100.
+
+    Raises:
+        ArgumentError: Names both.
+    """
+    for j in range(results.values.shape[1]):
+        places: dict[tuple[str, int], int] = {}
+        for place in np.flatnonzero(results.signs[:, j]).tolist():
+            id, sign = results.ids[place], int(results.signs[place, j])
+            own, other = places.setdefault((id, sign), place), places.get((id, -sign))
+            limit = float(results.values[place, j])
+            # The narrowest limit of each sign is kept.
+            if sign * limit > sign * results.values[own, j]:
+                places[id, sign] = place
+            if other is not None and sign * limit >= sign * results.values[other, j]:
+                one, two = (
+                    f"{_SIGN[results.signs[at, j]]}{results.values[at, j]:.6g} ({results.rows[at]})" for at in (other, place)
+                )
+                message = (
+                    f"{results.name}: {id!r} is {one} and {two}, which cannot both be. Correct one of them. Nothing was told."
+                )
+                raise ArgumentError(message)
 
 
 def taken(values: NDArray[np.float64], signs: Signs) -> list[str]:
@@ -150,12 +177,13 @@ def indistinct(
     said = []
     for name, sign in good.items():
         j = outcomes.index(name)
-        told = ~np.isnan(records.values[:, j])
-        rows, beyond = np.array(records.rows, np.int64)[told], records.signs[told, j] == sign
-        only = np.setdiff1d(rows[beyond], rows[~beyond])
+        values, signs, rows = records.values[:, j], records.signs[:, j], np.array(records.rows, np.int64)
+        # The others are `overtaken`.
+        beyond = (signs == sign) & (sign * values >= _least(values, signs, sign))
+        only = np.setdiff1d(rows[beyond], rows[~beyond & ~np.isnan(values)])
         if len(only) < 2:
             continue
-        limits = _in_words(records.values[told, j][beyond & np.isin(rows, only)])
+        limits = _in_words(values[beyond & np.isin(rows, only)])
         said.append(
             f"Of {len(only):,} rows it is only known that {name!r} is {_SIDE[sign]} {limits} "
             f"({few(map(repr, ids_of(only[: SHOWN + 1])))}), and the model cannot tell which of them is best: measure them "

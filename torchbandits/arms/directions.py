@@ -42,6 +42,8 @@ _ANCHOR = 16
 _FEWEST, _MOST = 8, 64
 # Largest size of columns whose memory is used again, because new memory takes longer than their copy.
 _OLD_BYTES = 64 << 20
+# Products are made with multiples of this many columns of a batch.
+_COLUMNS = 4
 # On a device, and for batch rows on a CPU, columns are evaluated ahead from these sizes of T on. Below them a pass over it
 # takes less time than looking for columns.
 _AHEAD_BYTES, _AHEAD_BYTES_ON_CPU = 1 << 30, 1 << 23
@@ -229,7 +231,10 @@ class Directions(Buffered):
         else:
             arms, columns, first = self._ahead
             same = slot.unsqueeze(-1) == arms
-            (new,) = (~same.any(dim=-1)).nonzero(as_tuple=True)
+            known = same.any(dim=-1)
+            (new,), (again,) = (~known).nonzero(as_tuple=True), known.nonzero(as_tuple=True)
+            # On some processors a product with one more column, up to the next multiple, takes less time.
+            new = torch.cat([new, again[: -len(new) % _COLUMNS]])
             # The columns of new arms are those of any arm until they are replaced.
             found = self._old if self._old is not None and len(self._old) == len(slot) else columns.new_empty(0)
             torch.index_select(columns, 0, same.byte().argmax(dim=-1), out=found)

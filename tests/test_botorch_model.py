@@ -13,7 +13,7 @@ import pytest
 import torch
 from botorch import fit_gpytorch_mll
 from botorch.exceptions import BotorchTensorDimensionError, InputDataError, UnsupportedError
-from botorch.models.transforms import Normalize
+from botorch.models.transforms import Normalize, Standardize, Warp
 from problems import kernel_pair
 from torch import Tensor
 
@@ -241,6 +241,23 @@ def test_parts_that_are_replaced_are_noticed():
     model.input_transform = Normalize(D, bounds=torch.tensor([[0.0, 0.0], [2.0, 4.0]], dtype=torch.float64))
     by = torch.tensor([2.0, 4.0], dtype=torch.float64)
     assert_posterior(model, dense(k, X / by, Y, T / by, 0.01), T)
+
+
+def test_transforms_that_change_are_noticed():
+    X, Y = make(10)
+    T = torch.rand(4, D, dtype=torch.float64)
+    kernel, k = kernel_pair("matern52")
+    model = BanditModel(X, Y, kernel=kernel, noise_std=0.1, input_transform=Warp(D, [0]), outcome_transform=Standardize(m=1))
+    model.posterior(T)
+    with torch.no_grad():  # as a step of an optimiser
+        model.input_transform.concentration1.fill_(2.0)
+    x, t, mean, std = model.transform_inputs(X), model.transform_inputs(T), Y.mean(), Y.std()
+    expected = dense(k, x, (Y - mean) / std, t, 0.01)
+    posterior = model.posterior(T)
+    np.testing.assert_allclose(posterior.mean.detach().squeeze(-1).numpy(), expected[0] * float(std) + float(mean), atol=1e-8)
+    np.testing.assert_allclose(posterior.variance.detach().squeeze(-1).numpy(), expected[1] * float(std) ** 2, atol=1e-8)
+    del model.outcome_transform
+    np.testing.assert_allclose(model.posterior(T).mean.squeeze(-1).numpy(), dense(k, x, Y, t, 0.01)[0], atol=1e-8)
 
 
 PARAMETERS = ["covar_module.raw_lengthscale", "mean_module.raw_constant", "likelihood.noise_covar.raw_noise"]

@@ -180,6 +180,7 @@ class BanditModel(GPyTorchModel, gpytorch.models.GP, FantasizeMixin):
         self._dictionary = own_copy(dictionary) if isinstance(dictionary, Tensor) else dictionary
         self._oversampling, self._generators = oversampling, generator_states(generator)
         self._drawn: Tensor | None = None  # points of the dictionary in use, transformed
+        self._learned: list[Tensor] = []  # parameters and buffers of the transforms of the posterior in use
         # Features of a bandit, in a tuple so that they are no submodule, which would be fitted and saved.
         self._finite: tuple[FiniteEmbedding | None] = (None,)
         variance = None if train_Yvar is None else own_copy(train_Yvar.squeeze(-1))
@@ -663,8 +664,13 @@ class BanditModel(GPyTorchModel, gpytorch.models.GP, FantasizeMixin):
             known = Conditional.of(process)
             for X, counts, frozen in self._pending:
                 known = known.hallucinated(self._preprocessed(X).double(), counts, frozen=frozen)
-            self._posterior = known.checked()
+            self._posterior, self._learned = known.checked(), [own_copy(tensor) for tensor in self._of_transforms()]
         return known
+
+    def _of_transforms(self) -> list[Tensor]:
+        """Parameters and buffers of the transforms."""
+        parts = [self._modules[name] for name in ("input_transform", "outcome_transform") if name in self._modules]
+        return [tensor for part in parts if part is not None for tensor in (*part.parameters(), *part.buffers())]
 
     def _check_parameters(self) -> None:
         """Refuse hyper-parameters that are not finite, as after a fit elsewhere that failed."""
@@ -677,7 +683,9 @@ class BanditModel(GPyTorchModel, gpytorch.models.GP, FantasizeMixin):
         own = [] if kernel is None else zip(kernel.parameters(), self.covar_module.parameters(), strict=True)
         same = not posterior.unteachable and posterior.regularization == self.regularization
         same = same and posterior.prior_mean == (None if self._estimates else self.prior_mean)
-        return same and all(torch.equal(a, b) for a, b in own)
+        same = same and all(torch.equal(a, b) for a, b in own)
+        now, then = self._of_transforms(), self._learned
+        return same and len(now) == len(then) and all(torch.equal(a, b) for a, b in zip(now, then, strict=True))
 
     def _observed(self) -> tuple[Tensor, Tensor, Tensor]:
         """Points, outcomes and weights of all observations, transformed: `batch_shape x n x d`, `batch_shape x n` twice."""

@@ -14,8 +14,9 @@ import torch
 from botorch import fit_gpytorch_mll
 from botorch.acquisition import UpperConfidenceBound, qLogExpectedImprovement
 from botorch.models import SingleTaskGP
-from botorch.models.transforms import Normalize, Standardize
+from botorch.models.transforms import Normalize, Standardize, Warp
 from botorch.models.transforms.input import FilterFeatures
+from botorch.optim.fit import fit_gpytorch_mll_scipy
 from gpytorch import ExactMarginalLogLikelihood
 from gpytorch.constraints import Interval
 from gpytorch.kernels import Kernel, MaternKernel, RBFKernel, ScaleKernel
@@ -278,3 +279,21 @@ def test_known_noise_variances_weigh_the_check():
     with listening() as texts:
         BanditModel(X, Y, variance, outcome_transform=None).posterior(ARMS)
     assert len(texts) == 1
+
+
+def test_parameters_of_transforms_that_are_not_fitted_are_named():
+    X, Y = data()
+    warp = Warp(d=DIM, indices=[0, 1], eps=1e-7)
+    model = BanditModel(X, Y, input_transform=warp)
+    mll = ExactMarginalLogLikelihood(model.likelihood, model)
+    with listening() as texts:
+        fit_gpytorch_mll(mll)
+    assert [text.partition(" stay")[0] for text in texts] == ["concentration0 and concentration1 of Warp"]
+    before = (mll(model.train()(*model.train_inputs), model.train_targets).item(), warp.concentration1.tolist())
+    fit_gpytorch_mll_scipy(mll.train())  # as the warning says
+    assert mll(model.train()(*model.train_inputs), model.train_targets).item() > before[0]
+    assert warp.concentration1.tolist() != before[1]
+    with listening() as texts:
+        warp.requires_grad_(False)
+        fit_gpytorch_mll(mll)
+    assert not texts

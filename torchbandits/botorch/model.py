@@ -42,7 +42,7 @@ from torchbandits.botorch.data import (
     twins,
 )
 from torchbandits.botorch.parts import as_given, check_transform, kernel_of, likelihood_of, makes_several, mean_of
-from torchbandits.botorch.scale import advice_on_fit, warn_of_scale
+from torchbandits.botorch.scale import advice_on_fit, advice_on_transform, warn_of_scale
 from torchbandits.botorch.table import Tabulated
 from torchbandits.checks import at_least_one, check_flag, check_whole, own_copy, positive
 from torchbandits.embeddings import FiniteEmbedding
@@ -96,7 +96,9 @@ class BanditModel(GPyTorchModel, gpytorch.models.GP, FantasizeMixin):
 
     Everything is computed in float64; results have the wider dtype of model and points. Hyper-parameters stay as given until
     `fit_gpytorch_mll` is called, which fits every kernel parameter that requires a gradient (to keep a known kernel, call
-    `kernel.requires_grad_(False)`), and the noise, under BoTorch's prior, where it was not given.
+    `kernel.requires_grad_(False)`), and the noise, under BoTorch's prior, where it was not given. Parameters of an input
+    transform, such as those of `Warp`, are fitted by `botorch.optim.fit.fit_gpytorch_mll_scipy(mll.train())` only, which takes
+    O(n³) an iteration.
 
     Args:
         train_X: `batch_shape x n x d`.
@@ -551,12 +553,16 @@ class BanditModel(GPyTorchModel, gpytorch.models.GP, FantasizeMixin):
 
         Every kernel parameter that requires a gradient is fitted, each batch row's on its own; nothing happens where none does.
         The noise that several batch rows share is kept, with a `DiagnosticWarning`.
-        Repeated observations without any noise keep the noise as it is, with a `DiagnosticWarning`. Cost: `fit_kernel_`.
+        Parameters of an input transform stay as they are, with a `DiagnosticWarning` if they require a gradient. Repeated
+        observations without any noise keep the noise as it is, with a `DiagnosticWarning`. Cost: `fit_kernel_`.
 
         Args:
             mll: A marginal likelihood of this model, which is returned in evaluation mode.
             kwargs: Options of other fits; none is used.
         """
+        if hasattr(self, "input_transform"):
+            learned = [name for name, parameter in self.input_transform.named_parameters() if parameter.requires_grad]
+            issue(advice_on_transform(self.input_transform, learned))
         # A fit chooses points of its own, and the dictionary is drawn after it.
         process = self._process(drawn=False)
         if not process.fitted or self.finite is not None:

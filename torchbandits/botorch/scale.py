@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from torch import Tensor
 
 from torchbandits.errors import issue
@@ -50,6 +52,17 @@ def warn_of_scale(watch: ScaleWatch, process: GaussianProcess, noise_variance: f
     texts = watch.found(process, None, share, weight.expand(process.batch_shape), words)
     if texts:
         issue([" Also: ".join(texts)])
+
+
+def advice_on_transform(transform: object, learned: Sequence[str]) -> list[str]:
+    """What a fit leaves as it is: these parameters of an input transform."""
+    if not learned:
+        return []
+    return [
+        f"{' and '.join(learned)} of {type(transform).__name__} stay as they are: fit_gpytorch_mll fits kernel and noise of a "
+        "BanditModel. To fit all of them, call botorch.optim.fit.fit_gpytorch_mll_scipy(mll.train()), O(n³) an iteration; to "
+        "keep the transform as it is, call input_transform.requires_grad_(False)."
+    ]
 
 
 def advice_on_fit(fit: Climb, noise: bool) -> str:

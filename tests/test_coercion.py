@@ -18,7 +18,7 @@ from problems import COMMON, Problem, generator, rbf
 
 import torchbandits as tb
 from torchbandits import errors
-from torchbandits.botorch import BanditModel, optimize_arms
+from torchbandits.botorch import BanditModel, PolicyAcquisition, optimize_arms
 from torchbandits.checks import as_tensor
 from torchbandits.ingredients import ExactRatio, FixedSize, Global, GlobalThenLocal, Local, Product, RandomizedBeliever, Repeat
 
@@ -209,6 +209,13 @@ def test_bandits_and_runs_explain_keywords_that_they_do_not_take():
         (lambda: optimize_arms(None, q=3, choices=ARMS), "choices", "argument arms"),
         (lambda: optimize_arms(None, ARMS, 3, X_avoid=ARMS[:2]), "X_avoid", "available="),
         (lambda: tb.gp_ucb(rbf(), noise_sd=2.0), "noise_sd", "Did you mean 'noise_std'"),
+        (lambda: BanditModel(ARMS[:3], ARMS[:3, :1], likelihood=None), "likelihood", "noise_std="),
+        (lambda: BanditModel(ARMS[:3], ARMS[:3, :1], mean_module=None), "mean_module", "prior_mean="),
+        (lambda: BanditModel(ARMS[:3], ARMS[:3, :1], noise=0.1), "noise", "Did you mean 'noise_std'"),
+        (lambda: PolicyAcquisition(None, policy, beta=4.0), "beta", "width is that of the policy"),
+        (lambda: PolicyAcquisition(None, policy, maximize=False), "maximize", "ScalarizedPosteriorTransform"),
+        (lambda: PolicyAcquisition(None, policy, best_f=0.0), "best_f", "LogExpectedImprovement"),
+        (lambda: PolicyAcquisition(None, policy, objective=None), "objective", "qLogNoisyExpectedImprovement"),
     ):
         with pytest.raises(errors.KeywordError, match=f"takes no argument '{word}': .*{instead}"):
             call()

@@ -17,7 +17,7 @@ from torchbandits.botorch.agreement import check_model, check_policy, check_tran
 from torchbandits.botorch.any_model import AnyModel, known_width
 from torchbandits.botorch.data import check_tensor
 from torchbandits.botorch.model import BanditModel
-from torchbandits.checks import as_tensor, check_flag, check_whole
+from torchbandits.checks import as_tensor, check_flag, check_whole, explains_keywords
 from torchbandits.errors import ArgumentError, NonFiniteError, ShapeError, UnsupportedError, require
 from torchbandits.policies import Composed, Policy
 from torchbandits.posteriors import SamplePaths
@@ -85,6 +85,7 @@ class PolicyAcquisition(AcquisitionFunction):
     width: Tensor
     incumbent: Tensor
 
+    @explains_keywords
     def __init__(
         self,
         model: Model,

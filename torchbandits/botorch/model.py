@@ -44,7 +44,7 @@ from torchbandits.botorch.data import (
 from torchbandits.botorch.parts import as_given, check_transform, kernel_of, likelihood_of, makes_several, mean_of
 from torchbandits.botorch.scale import advice_on_fit, advice_on_transform, warn_of_scale
 from torchbandits.botorch.table import Tabulated
-from torchbandits.checks import at_least_one, check_flag, check_whole, own_copy, positive
+from torchbandits.checks import at_least_one, check_flag, check_whole, explains_keywords, own_copy, positive
 from torchbandits.embeddings import FiniteEmbedding
 from torchbandits.errors import NumericalError, UnsupportedError, issue, require
 from torchbandits.fitting import fit_kernel_
@@ -133,6 +133,7 @@ class BanditModel(GPyTorchModel, gpytorch.models.GP, FantasizeMixin):
     _num_outputs = 1
     _has_transformed_inputs = False  # `train_inputs` are the user's, always
 
+    @explains_keywords
     def __init__(
         self,
         train_X: Tensor,

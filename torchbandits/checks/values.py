@@ -29,7 +29,7 @@ _BATCH = (
     "ask(8) of a campaign selects eight rows."
 )
 _LARGEST_IS_BEST = "rewards are maximised everywhere: tell their negatives to minimise."
-# Keywords of other libraries, and the replacement of each.
+# Keywords of other libraries, of one function where its name comes first, and the replacement of each.
 _ELSEWHERE = {
     **dict.fromkeys(("seed", "random_seed", "random_state", "rng"), _GENERATOR),
     **dict.fromkeys(("batch_size", "q", "n", "num_picks", "n_points"), _BATCH),
@@ -48,6 +48,27 @@ _ELSEWHERE = {
     **dict.fromkeys(("X_avoid", "inequality_constraints"), "a mask takes arms off offer: available=, True for those on offer."),
     "known": "outcomes that are known for all arms are those of tb.OutcomeBandit(policy, arms, known=…).",
     "beta": "give the number that multiplies the posterior standard deviation: width=widths.Constant(math.sqrt(beta)).",
+    # Arguments of BoTorch's models and acquisition functions.
+    "BanditModel.likelihood": "noise is given by noise_std= (a standard deviation) or train_Yvar=, or is fitted without them.",
+    "BanditModel.mean_module": 'the prior mean is a number, prior_mean=, or prior_mean="estimate" for the average outcome.',
+    "BanditModel.inducing_points": 'dictionary= takes points m x d, or "leverage" or "bless", which draw them.',
+    **dict.fromkeys(
+        ("PolicyAcquisition.beta", "PolicyAcquisition.width"),
+        "the width is that of the policy, tb.gp_ucb(model.covar_module, noise_std=model.noise_std, "
+        "width=tb.widths.Constant(2.0)), which is the square root of beta.",
+    ),
+    **dict.fromkeys(
+        ("PolicyAcquisition.maximize", "PolicyAcquisition.minimize"),
+        "posterior_transform=ScalarizedPosteriorTransform(torch.tensor([-1.0])) minimises.",
+    ),
+    "PolicyAcquisition.best_f": (
+        "EI and PI improve on the highest posterior mean at the tabulated arms or observations. BoTorch's "
+        "LogExpectedImprovement(model, best_f) takes another value."
+    ),
+    **dict.fromkeys(
+        ("PolicyAcquisition.objective", "PolicyAcquisition.constraints", "PolicyAcquisition.sampler"),
+        "a policy scores one outcome, without samples. BoTorch's qLogNoisyExpectedImprovement takes it, with the same model.",
+    ),
 }
 
 
@@ -60,13 +81,15 @@ def explains_keywords(function: Callable[_P, _R]) -> Callable[_P, _R]:
     def called(*args: _P.args, **kwargs: _P.kwargs) -> _R:
         for word in kwargs:
             if word not in known:
-                instead = _ELSEWHERE.get(word)
+                instead = _ELSEWHERE.get(f"{name}.{word}", _ELSEWHERE.get(word))
                 # Not where this function takes another word for the same.
                 if instead is None or any(_ELSEWHERE.get(own) == instead for own in known):
                     instead = f"it takes {', '.join(known)}.{nearest(word, known)}".replace("self, ", "")
                 raise KeywordError(f"{name} takes no argument {word!r}: {instead}")
         return function(*args, **kwargs)
 
+    # For inspect.getfullargspec, by which Ax learns the arguments of a model, and which does not look inside of a wrapper.
+    called.__signature__ = inspect.signature(function)  # type: ignore[attr-defined]
     return called
 
 

@@ -25,7 +25,7 @@ from torch import Tensor
 
 import torchbandits as tb
 import torchbandits.botorch.inputs
-from torchbandits.botorch import BanditModel, PolicyAcquisition
+from torchbandits.botorch import BanditModel, PolicyAcquisition, optimize_arms
 from torchbandits.errors import ArgumentError, NonFiniteError, NumericalError, ShapeError, UnsupportedError
 from torchbandits.policies import Composed, registry
 from torchbandits.scores import PosteriorDraw
@@ -595,6 +595,34 @@ def test_a_sequential_batch_of_another_model_spreads():
     picked, _ = optimize_acqf(acquisition, BOX, q=3, num_restarts=4, raw_samples=32, sequential=True)
     assert float(torch.cdist(picked, picked).add(torch.eye(3)).amin()) > 0.02
     assert acquisition.X_pending is None
+
+
+@pytest.mark.filterwarnings("ignore:Sparse invariant checks")
+@pytest.mark.parametrize("column", [0, 1, -1])
+@pytest.mark.parametrize("told", [(0, 1), (1,)], ids=["both tasks", "the other task"])
+def test_one_task_of_several(column: int, told: tuple[int, ...]):
+    """Points are given without their task, as to the posterior; the incumbent is one of the task that is predicted."""
+    X, Y = data(14, repeats=0)
+    task = torch.tensor([told[i % len(told)] for i in range(13)], dtype=torch.float64).unsqueeze(-1)
+    at = column % 3
+    X, Y = torch.cat([X[:-1, :at], task, X[:-1, at:]], dim=-1), Y[:-1] + 5 * task
+    model = botorch.models.MultiTaskGP(X, Y, task_feature=column, output_tasks=[0], all_tasks=[0, 1]).eval()
+    x, pending = points(7), points(2, seed=9)
+
+    def whole(x: Tensor) -> Tensor:
+        return torch.cat([x[:, :at], torch.zeros(len(x), 1, dtype=torch.float64), x[:, at:]], dim=-1)
+
+    acquisition = PolicyAcquisition(model, ucb(), pending)
+    conditioned = model.condition_on_observations(whole(pending), model.posterior(pending).mean.detach())
+    expected = model.posterior(x).mean + Q_WIDTH * conditioned.posterior(x).variance.sqrt()
+    torch.testing.assert_close(acquisition(x.unsqueeze(-2)), expected.squeeze(-1))
+    torch.testing.assert_close(acquisition(whole(x).unsqueeze(-2)), expected.squeeze(-1))
+    own = X[task.squeeze(-1) == 0] if 0 in told else torch.cat([X[:, :at], torch.zeros_like(task), X[:, at + 1 :]], dim=-1)
+    ei = PolicyAcquisition(model, tb.gp_ucb(rbf(), acquisition="ei", **BASE))
+    torch.testing.assert_close(ei.incumbent, model.posterior(own).mean.detach().amax())
+    assert optimize_arms(acquisition, points(30), 3)[2].unique().numel() == 3
+    with pytest.raises(ShapeError, match=r"X_pending must be \.\.\. x p x 3"):
+        acquisition.set_X_pending(points(2, d=4))
 
 
 def test_what_is_missing_of_other_models_is_named():

@@ -188,6 +188,7 @@ def test_randomness_is_an_argument():
 NOT_OURS = {
     "_apply", "_buffers", "_C", "_exit", "_fields", "_get_indices", "_getframe", "_getitem", "_load_from_state_dict", "_matmul",
     "_original_train_inputs", "_replace", "_set_grad_enabled", "_version", "_X_baseline", "_batch_shape", "_is_linear",
+    "_task_feature", "_output_tasks",
 }  # fmt: skip
 
 

@@ -38,6 +38,11 @@ def baseline_without_pending(acq_function: Any) -> Tensor:
     return baseline
 
 
+def predicted_task(model: Any) -> tuple[int, int]:
+    """The column in which a `MultiTaskGP` has the task of each point, and the task that it predicts."""
+    return model._task_feature, model._output_tasks[0]
+
+
 def own_batch_shape(kernel: gpytorch.kernels.Kernel) -> torch.Size:
     """Leading dimensions of the kernel's own parameters; `batch_shape` has those of its parts too."""
     return kernel._batch_shape

@@ -146,13 +146,15 @@ class PolicyAcquisition(AcquisitionFunction):
         stack = self._stack[:1]
         X_pending = None if X_pending is None else as_tensor("X_pending", X_pending)
         if X_pending is not None and X_pending.shape[-2:].numel():
-            known_points, shape = _observations(self._view), tuple(X_pending.shape)
+            view = self._view
+            points = X_pending.detach().double()
+            points = points if isinstance(view, BanditModel) else cast(AnyModel, view).with_task(points)
+            known_points, shape = _observations(view), tuple(points.shape)
             d = shape[-1] if known_points is None else known_points.shape[-1]
             require(len(shape) >= 2 and shape[-1] == d, f"X_pending must be ... x p x {d}, got {shape}.", ShapeError)
-            rows = self._view.batch_shape
+            rows = view.batch_shape
             fits = shape[:-2] in (rows, rows[:0]) or math.prod(shape[:-2]) == 1
             require(fits, f"X_pending must be p x {d}, or {tuple(rows)} x p x {d} as the model; got {shape}.", ShapeError)
-            points = X_pending.detach().double()
             require(bool(torch.isfinite(points).all()), "X_pending has a NaN or infinite feature.", NonFiniteError)
             stack = [entry for entry in self._stack if _begins_with(points, entry[0])]
             known, model = stack[-1]

@@ -6,11 +6,13 @@ from typing import Any, final
 
 import torch
 from botorch.models.model import Model
+from botorch.models.multitask import MultiTaskGP
 from gpytorch.likelihoods import FixedNoiseGaussianLikelihood
 from torch import Tensor
 
 from torchbandits.errors import ArgumentError, UnsupportedError, require
 from torchbandits.types import Marginals, Points, Progress
+from torchbandits.upstream import predicted_task
 
 # Errors of models that cannot be conditioned.
 _REFUSALS = (NotImplementedError, AttributeError, RuntimeError, TypeError, ValueError)
@@ -57,11 +59,29 @@ class AnyModel:
 
     @property
     def observations(self) -> Tensor | None:
-        """Training points as given, `batch_shape x n x d`; None if the model does not keep them."""
+        """Training points as given, `batch_shape x n x d`; None if the model does not keep them.
+
+        Those of a `MultiTaskGP` are the points of the task that it predicts, with their task; where there are none, those of
+        the other tasks, as points of this one.
+        """
         inputs: Any = getattr(self.model, "train_inputs", None)
         if getattr(self.model, "_has_transformed_inputs", False):
             inputs = (self.model._original_train_inputs,)
-        return inputs[0] if inputs else None
+        points: Tensor | None = inputs[0] if inputs else None
+        if points is None or not isinstance(self.model, MultiTaskGP):
+            return points
+        column, task = predicted_task(self.model)
+        own = points[points[:, column] == task]
+        return own if len(own) else self.with_task(torch.cat([points[:, :column], points[:, column + 1 :]], dim=-1))
+
+    def with_task(self, X: Tensor) -> Tensor:
+        """Points of a `MultiTaskGP` with the task that it predicts, where they are given without one, as its posterior takes
+        them; points of other models as they are."""
+        model = self.model
+        if not isinstance(model, MultiTaskGP) or X.shape[-1] != model.num_non_task_features:
+            return X
+        column, task = predicted_task(model)
+        return torch.cat([X[..., :column], X.new_full((*X.shape[:-1], 1), task), X[..., column:]], dim=-1)
 
     def marginals(self, X: Points) -> Marginals:
         """Mean and variance at `batch_shape x n x d` points, `batch_shape x n` each, float64, in the units of the rewards. Each

@@ -8,11 +8,18 @@ from typing import Any
 import botorch
 import pytest
 import torch
-from botorch.acquisition import qKnowledgeGradient, qLogExpectedImprovement, qLogNoisyExpectedImprovement, qUpperConfidenceBound
+from botorch.acquisition import (
+    ProximalAcquisitionFunction,
+    qKnowledgeGradient,
+    qLogExpectedImprovement,
+    qLogNoisyExpectedImprovement,
+    qUpperConfidenceBound,
+)
 from botorch.acquisition.analytic import UpperConfidenceBound
 from botorch.acquisition.fixed_feature import FixedFeatureAcquisitionFunction
 from botorch.acquisition.thompson_sampling import PathwiseThompsonSampling
 from botorch.models import ModelListGP, SingleTaskGP
+from botorch.models.deterministic import GenericDeterministicModel
 from botorch.optim import optimize_acqf_discrete
 from botorch.sampling import SobolQMCNormalSampler
 from problems import NOISE_STD, rbf
@@ -283,6 +290,17 @@ def test_functions_of_several_models():
     total = botorch.acquisition.objective.ScalarizedPosteriorTransform(torch.tensor([1.0, 0.5], dtype=torch.float64))
     acqf = UpperConfidenceBound(models, beta=4.0, posterior_transform=total)
     assert torch.equal(optimize_arms(acqf, ARMS)[0], optimize_acqf_discrete(acqf, 1, ARMS)[0])
+
+
+def test_functions_and_models_without_a_batch_shape():
+    """A known function of the points as a model has the batch shape None, and a function around another one has no model."""
+    known = GenericDeterministicModel(lambda X: X.sum(dim=-1, keepdim=True))
+    best = int(ARMS.sum(dim=-1).argmax())
+    assert optimize_arms(UpperConfidenceBound(known, beta=4.0), ARMS)[2].tolist() == [best]
+    assert optimize_arms(PolicyAcquisition(known, ucb()), ARMS)[2].tolist() == [best]
+    model = fixed_model()
+    near = ProximalAcquisitionFunction(PolicyAcquisition(model, ucb()), torch.ones(2, dtype=torch.float64), beta=1.0)
+    assert torch.equal(optimize_arms(near, ARMS)[0], optimize_acqf_discrete(near, 1, ARMS)[0])
 
 
 def test_a_batch_of_gp_bucb_over_arms_and_in_chunks():

@@ -18,6 +18,14 @@ from torchbandits.upstream import predicted_task
 _REFUSALS = (NotImplementedError, AttributeError, RuntimeError, TypeError, ValueError)
 
 
+def batch_shape_of(model: Any) -> torch.Size:
+    """Batch shape of a BoTorch model; empty for models that do not define one: lists of different models, functions without."""
+    try:
+        return torch.Size(model.batch_shape or ())
+    except NotImplementedError:
+        return torch.Size()
+
+
 @final
 class AnyModel:
     """A BoTorch model of one outcome, of which only the posterior is used.
@@ -52,10 +60,7 @@ class AnyModel:
     @property
     def batch_shape(self) -> torch.Size:
         """Batch shape of the model; empty for models that do not define one."""
-        try:
-            return torch.Size(self.model.batch_shape)
-        except NotImplementedError:
-            return torch.Size()
+        return batch_shape_of(self.model)
 
     @property
     def observations(self) -> Tensor | None:

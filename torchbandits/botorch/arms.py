@@ -6,7 +6,12 @@ import warnings
 from typing import Any
 
 import torch
-from botorch.acquisition import AcquisitionFunction, OneShotAcquisitionFunction, qLogNoisyExpectedImprovement
+from botorch.acquisition import (
+    AcquisitionFunction,
+    OneShotAcquisitionFunction,
+    ProximalAcquisitionFunction,
+    qLogNoisyExpectedImprovement,
+)
 from botorch.acquisition.fixed_feature import FixedFeatureAcquisitionFunction
 from botorch.utils.transforms import is_ensemble
 from linear_operator.utils.warnings import NumericalWarning
@@ -14,6 +19,7 @@ from torch import Tensor
 
 from torchbandits.arms import TIE, best_arm
 from torchbandits.botorch.acquisition import PolicyAcquisition
+from torchbandits.botorch.any_model import batch_shape_of
 from torchbandits.checks import check_arms, check_available, check_flag, check_whole, explains_keywords, is_whole
 from torchbandits.errors import NonFiniteError, ShapeError, UnsupportedError, require
 from torchbandits.upstream import baseline_without_pending
@@ -120,13 +126,11 @@ def _pending(acq_function: AcquisitionFunction) -> Tensor | None:
 
 def _batch_shape(acq_function: AcquisitionFunction) -> torch.Size:
     """Batch shape of the function's values: that of the model; empty if it averages over rows, or is undefined."""
-    if isinstance(acq_function, FixedFeatureAcquisitionFunction):  # it has no model itself
-        return _batch_shape(acq_function.acq_func)
-    try:
-        model = acq_function.model
-        return torch.Size() if is_ensemble(model) else model.batch_shape
-    except NotImplementedError:  # such as lists of different models
-        return torch.Size()
+    # Functions around another one, which have no model themselves.
+    while isinstance(acq_function, FixedFeatureAcquisitionFunction | ProximalAcquisitionFunction):
+        acq_function = acq_function.acq_func
+    model = acq_function.model
+    return torch.Size() if is_ensemble(model) else batch_shape_of(model)
 
 
 def _expanded(arms: Tensor, shape: torch.Size) -> Tensor:

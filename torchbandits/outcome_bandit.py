@@ -450,7 +450,9 @@ class OutcomeBandit(Bandit):
         """The posteriors as one BoTorch model, a `ModelList` of a `BanditModel` per told outcome, tabulated on the arms.
 
         It is an input of BoTorch's acquisition functions for several outcomes, which `botorch.optimize_arms` maximises over the
-        arms. The model does not contain pending picks: pass their points as `X_pending`.
+        arms. The model does not contain pending picks: pass their points as `X_pending`. An outcome with `tb.auto()` as its
+        model is in the units of that model, scores that rise with the rewards, and not in those of the rewards, which
+        `posterior` has: take reference points, limits and incumbents from the posterior means of the BoTorch model.
 
         Raises:
             UnsupportedError: For several batch rows of picks, and for arms that are read from a source.

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 import math
 import pickle
 import re
+import warnings
 from decimal import Decimal
 from typing import Any
 
@@ -254,6 +256,24 @@ def test_the_number_of_a_batch_rule_is_its_own_and_not_a_cap():
         assert rule(3.5, max_batch_size=8).max_batch_size == 8
         with pytest.raises(TypeError):
             rule(3.5, 8)
+
+
+@pytest.mark.parametrize("name", ["noise_std", "regularization", "prior_mean"])
+def test_numbers_of_a_fitted_model_are_taken_as_they_are(name: str):
+    """`gp.likelihood.noise.sqrt()` is a tensor with a gradient, and `gp.mean_module.constant` a parameter."""
+    parameter = torch.nn.Parameter(torch.tensor([0.25], dtype=torch.float64))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        policy = tb.gp_ucb(rbf(), **COMMON | {name: parameter.sqrt()})
+        data = (ARMS[:5], torch.as_tensor(PROBLEM.f)[:5].unsqueeze(-1))
+        model = BanditModel(*data, **{"noise_std": 1.0, name: parameter.sqrt()})
+    for made in (policy, copy.deepcopy(policy), model):
+        assert type(getattr(made, name)) is float
+        assert getattr(made, name) == pytest.approx(0.5)
+    bandit = copy.deepcopy(tb.Bandit(policy, ARMS))
+    assert bandit.ask().index.numel() == 1
+    known = tb.gp_ucb(rbf(), noise_std=parameter.sqrt(), regularization=parameter)
+    assert (known.noise_std, known.regularization) == (0.5, 0.25)
 
 
 @pytest.mark.usefixtures("annotations_not_enforced")

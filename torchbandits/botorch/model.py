@@ -44,7 +44,7 @@ from torchbandits.botorch.data import (
 from torchbandits.botorch.parts import as_given, check_transform, kernel_of, likelihood_of, makes_several, mean_of
 from torchbandits.botorch.scale import advice_on_fit, advice_on_transform, warn_of_scale
 from torchbandits.botorch.table import Tabulated
-from torchbandits.checks import at_least_one, check_flag, check_whole, explains_keywords, own_copy, positive
+from torchbandits.checks import at_least_one, check_flag, check_whole, explains_keywords, number, own_copy, positive
 from torchbandits.embeddings import FiniteEmbedding
 from torchbandits.errors import NumericalError, UnsupportedError, issue, require
 from torchbandits.fitting import fit_kernel_
@@ -152,6 +152,8 @@ class BanditModel(GPyTorchModel, gpytorch.models.GP, FantasizeMixin):
         covar_module: gpytorch.kernels.Kernel | None = None,
     ) -> None:
         super().__init__()
+        # Numbers of a fitted model may be tensors with a gradient.
+        noise_std, regularization, prior_mean = (number(value) for value in (noise_std, regularization, prior_mean))
         check_data(train_X, train_Y, train_Yvar, dictionary, prior_mean)
         at_least_one("oversampling (q̄)", oversampling)
         check_transform("input_transform", input_transform, InputTransform)

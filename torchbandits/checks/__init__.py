@@ -55,6 +55,7 @@ from torchbandits.checks.values import (
     is_finite,
     is_whole,
     non_negative,
+    number,
     numbers_of,
     positive,
 )
@@ -108,6 +109,7 @@ __all__ = [
     "is_finite",
     "is_whole",
     "non_negative",
+    "number",
     "numbers_of",
     "own_copy",
     "picks_on_host",

@@ -93,10 +93,14 @@ def explains_keywords(function: Callable[_P, _R]) -> Callable[_P, _R]:
     return called
 
 
+def number(value: Any) -> Any:
+    """The number in a tensor of one, such as the noise of a fitted model, without its gradient; anything else as it is."""
+    return value.item() if isinstance(value, Tensor) and value.numel() == 1 and value.device.type != "meta" else value
+
+
 def is_finite(value: Any) -> bool:
     """Whether this is one finite real number: not a boolean, a text, or several."""
-    if isinstance(value, Tensor):
-        value = value.item() if value.numel() == 1 and value.device.type != "meta" and not value.is_complex() else None
+    value = number(value)
     if isinstance(value, Integral):
         return not isinstance(value, bool) and abs(int(value)) <= sys.float_info.max
     return isinstance(value, Real) and abs(float(value)) < math.inf

@@ -23,6 +23,7 @@ from torchbandits.checks import (
     check_resolution,
     check_whole,
     non_negative,
+    number,
 )
 from torchbandits.embeddings import FeatureMap, FiniteEmbedding, Spectrum
 from torchbandits.errors import ShapeError, UnsupportedError, require
@@ -86,6 +87,9 @@ class Composed(Policy[TableState | BoxState]):
     from_data: FromData | None = None
 
     def __post_init__(self) -> None:
+        # Numbers of a fitted model may be tensors with a gradient.
+        for name in ("noise_std", "regularization", "prior_mean"):
+            object.__setattr__(self, name, number(getattr(self, name)))
         check_model(self.kernel, self.regularization, self.prior_mean)
         wanted = "a torchbandits.widths.Width, such as widths.Constant(2.0)"
         check_instance("width (confidence of Composed)", self.confidence, Width, wanted)

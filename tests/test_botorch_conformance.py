@@ -33,7 +33,7 @@ from botorch.posteriors import GPyTorchPosterior
 from botorch.sampling import SobolQMCNormalSampler
 from botorch.sampling.get_sampler import get_sampler
 from botorch.utils.datasets import SupervisedDataset
-from botorch_models import DIM, MODELS, NOISE_STD, PRIOR_MEAN, data, inducing, make_kernel, points
+from botorch_models import DIM, MODELS, NOISE_STD, PRIOR_MEAN, data, inducing, make_kernel, points, values
 from torch import Tensor
 
 from torchbandits.botorch import BanditModel
@@ -655,6 +655,26 @@ def test_in_a_list_of_models(make: Make, kind):
     if kind is ModelListGP:
         new = both.fantasize(points(53, 2), sampler(4))
         assert new.posterior(test[0]).mean.shape == (4, 2, 2)
+
+
+@models
+@pytest.mark.parametrize("known", [False, True])
+def test_a_list_conditioned_on_observations(make: Make, known):
+    """BoTorch's list transforms the outcomes itself, and conditions each of its models by GPyTorch's `get_fantasy_model`."""
+    (X, Y), (X_2, Y_2) = data(50), data(51, n=14)
+    one, two = make(X, Y, outcome_transform=Standardize(1)), make(X_2, Y_2, outcome_transform=Standardize(1))
+    both, test, new = ModelListGP(one, two), points(52, 3), points(53, 2)
+    both.posterior(test)
+    outcomes = torch.cat([values(new), -values(new)], dim=-1)
+    options = {"noise": torch.tensor([[0.2, 0.3], [0.1, 0.4]]).double()} if known else {}
+    found = both.condition_on_observations([new, new], outcomes, **options).posterior(test)
+    for j, model in enumerate((one, two)):
+        own = {}
+        if known:
+            own = {"noise": options["noise"][:, j : j + 1] / model.outcome_transform.stdvs**2}
+        expected = model.condition_on_observations(new, outcomes[:, j : j + 1], **own).posterior(test)
+        close(found.mean[..., j].reshape(3), expected.mean.squeeze(-1))
+        close(found.variance[..., j].reshape(3), expected.variance.squeeze(-1))
 
 
 # ------------------------------------------------------------------------- the posterior

@@ -495,6 +495,22 @@ class BanditModel(GPyTorchModel, gpytorch.models.GP, FantasizeMixin):
                 new.likelihood = self.likelihood.get_fantasy_likelihood(noise=noise.double())
         return new
 
+    def get_fantasy_model(self, inputs: Tensor, targets: Tensor, **kwargs: Any) -> BanditModel:
+        """`condition_on_observations` under GPyTorch's name, as BoTorch's `ModelListGP` calls it: with outcomes that are
+        transformed already.
+
+        Args:
+            inputs: `b x p x d`, not transformed.
+            targets: `... x b x p`, transformed.
+            kwargs: `noise`, variances `... x p` in the space of the transformed outcomes.
+        """
+        check_tensor("targets", targets)
+        Y = targets.unsqueeze(-1)
+        if hasattr(self, "outcome_transform"):
+            Y, _ = self.outcome_transform.untransform(Y, X=inputs)
+        noise = kwargs.get("noise")
+        return self.condition_on_observations(inputs, Y, None if noise is None else noise.unsqueeze(-1))
+
     def hallucinate(self, X: Tensor, counts: Tensor | None = None, *, frozen_dictionary: bool = False) -> BanditModel:
         """A model with the same mean, and the variance after observations at points `b x p x d` (not transformed), `counts`
         (`b x p`) of each, one by default. Cost as for `condition_on_observations`.

@@ -573,6 +573,9 @@ def test_metrics_that_are_only_tracked_are_left_out():
         (tb.auto(), {}, "leave the policy out, which is GP-UCB on the fitted model"),
         ("gp_bucb", {"policy_options": {"detla": 0.1}}, "Did you mean 'delta'"),
         ("gp_bucb", {"beta": -1.0}, "beta must be"),
+        ("gp_bucb", {"beta": "4"}, "beta must be a finite number ≥ 0, got '4'"),
+        ("gp_bucb", {"width": 2.0}, "takes no argument 'width': it is an option of the policy: policy_options="),
+        ("gp_bucb", {"kernel": None}, "takes no argument 'kernel': it is an option of the model: model_options="),
         (None, {"model_options": {"dictionairy": "all"}}, "no option 'dictionairy'.*Did you mean 'dictionary'"),
         ("lin_ucb", {"beta": 4.0}, r"the policy's kernel is LinearKernel\(\), and that of the model in Ax RBFKernel\(\)"),
         (
@@ -582,6 +585,7 @@ def test_metrics_that_are_only_tracked_are_left_out():
         ),
     ],
 )
+@pytest.mark.usefixtures("annotations_not_enforced")
 def test_what_cannot_work_says_why_before_any_trial(policy, options, message):
     with pytest.raises((ArgumentError, UnsupportedError), match=message):
         ax_generation_strategy(policy, **options)

@@ -17,7 +17,7 @@ from torchbandits.botorch.acquisition import PolicyAcquisition
 from torchbandits.botorch.inputs import check_named_policy
 from torchbandits.botorch.model import BanditModel
 from torchbandits.botorch.parts import default_kernel
-from torchbandits.checks import check_flag, check_whole, is_whole
+from torchbandits.checks import check_flag, check_whole, explains_keywords, is_whole
 from torchbandits.errors import UnsupportedError, nearest, require
 from torchbandits.policies import Policy
 
@@ -41,6 +41,7 @@ def register_with_ax() -> None:
     registry.register_acquisition(_ax("torchbandits.botorch.ax_arms").ArmAcquisition)
 
 
+@explains_keywords
 def ax_generator_spec(
     policy: Policy | str | None = None,
     *,

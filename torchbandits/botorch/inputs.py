@@ -143,7 +143,7 @@ def _made(
         known = f"known: {', '.join(takes)}.{nearest(option, takes)}"
         require(option in takes and option != "kernel", f"{name} takes no option {option!r} here; {known}")
     if beta is not None:
-        require(is_finite(beta) and beta >= 0, f"beta must be finite and ≥ 0, got {beta}.")
+        require(is_finite(beta) and beta >= 0, f"beta must be a finite number ≥ 0, got {beta!r:.60}.")
         require("width" not in options, "give either beta or policy_options['width'], and not both.")
         require("width" in takes, f"{name} has no width: leave beta out.")
         own = own | {"width": Constant(math.sqrt(beta))}

@@ -61,6 +61,14 @@ _ELSEWHERE = {
         ("PolicyAcquisition.maximize", "PolicyAcquisition.minimize"),
         "posterior_transform=ScalarizedPosteriorTransform(torch.tensor([-1.0])) minimises.",
     ),
+    **dict.fromkeys(
+        ("ax_generator_spec.width", "ax_generator_spec.acquisition"),
+        "it is an option of the policy: policy_options={…}. beta=4.0 is a width of two deviations.",
+    ),
+    **dict.fromkeys(
+        ("ax_generator_spec.kernel", "ax_generator_spec.dictionary", "ax_generator_spec.noise_std"),
+        "it is an option of the model: model_options={…}.",
+    ),
     "PolicyAcquisition.best_f": (
         "EI and PI improve on the highest posterior mean at the tabulated arms or observations. BoTorch's "
         "LogExpectedImprovement(model, best_f) takes another value."

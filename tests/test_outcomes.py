@@ -199,6 +199,27 @@ def test_history_is_learned_for_every_outcome():
     torch.testing.assert_close(other.posterior(PROBLEM.tensor).mean, play.bandit.posterior(PROBLEM.tensor).mean)
 
 
+def test_history_and_noise_variances_by_the_names_of_outcomes():
+    index, n = torch.tensor([2, 5, 9]), torch.tensor([[2.0, 1.0], [1.0, 4.0], [3.0, 1.0]])
+    sums, noise = torch.tensor([[1.0, 2.0], [0.5, -1.0], [0.3, 4.0]]), torch.tensor([[0.1, 0.2], [0.3, 0.1], [0.2, 0.4]])
+
+    def named(columns: Tensor) -> dict[str, Tensor]:
+        return dict(reversed(list(zip(NAMES, columns.unbind(dim=-1), strict=True))))
+
+    plain, by_name = (tb.OutcomeBandit(POLICIES["constrained"](), PROBLEM.tensor) for _ in range(2))
+    plain.observe(index, n, sums, noise_var=noise)
+    by_name.observe(index, named(n), named(sums), noise_var=named(noise))
+    plain.tell(index, sums, noise_var=noise)
+    by_name.tell(index, named(sums), noise_var=named(noise))
+    found, expected = (bandit.posterior(PROBLEM.tensor) for bandit in (by_name, plain))
+    assert torch.equal(found.mean, expected.mean)
+    assert torch.equal(found.variance, expected.variance)
+    with pytest.raises(errors.ArgumentError, match=f"sums lacks '{NAMES[1]}', and must have every outcome: tell"):
+        plain.observe(index, torch.ones(3), {NAMES[0]: sums[:, 0]})
+    with pytest.raises(errors.ShapeError, match=r"noise_var must have \(3,\) numbers for each outcome, got \(2,\), \(2,\)"):
+        plain.tell(index, sums, noise_var=named(noise[:2]))
+
+
 def test_a_fit_is_that_of_each_outcome_alone():
     joint = tb.OutcomeBandit(outcomes.pareto(models()), PROBLEM.tensor)
     alone = [tb.Bandit(model, PROBLEM.tensor) for model in models().values()]

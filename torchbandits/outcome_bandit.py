@@ -150,7 +150,7 @@ class OutcomeBandit(Bandit):
         rewards: ArrayLike | Mapping[str, Any],
         *,
         failures: str = "error",
-        noise_var: ArrayLike | None = None,
+        noise_var: ArrayLike | Mapping[str, Any] | None = None,
         block: ArrayLike | None = None,
     ) -> Report:
         """Learn the outcomes of picks.
@@ -161,7 +161,8 @@ class OutcomeBandit(Bandit):
                 names of outcomes to `... x q`, without the outcomes that were not measured. Masked places are ignored.
             failures: The treatment of a pick without any measured outcome: `"error"` raises an error, `"forget"` forgets the
                 pick.
-            noise_var: As for `Bandit.tell`, one number or `... x q x k`.
+            noise_var: As for `Bandit.tell`, one number, `... x q x k`, or a dictionary from the name of each outcome to
+                `... x q`.
             block: As for `Bandit.tell`, one number or `... x q`. Each outcome has shifts of its own.
 
         Returns:
@@ -176,6 +177,8 @@ class OutcomeBandit(Bandit):
         index, mask = check_picks(self._of_now(selection), self._shape, loop.total, loop.device)
         values = rewards_by_outcome("rewards", self.outcomes, rewards, index, mask, failures)
         if noise_var is not None:
+            if isinstance(noise_var, Mapping):
+                noise_var = self._columns("noise_var", noise_var, index.shape)
             own = as_tensor("noise_var", noise_var, torch.float64, loop.device)
             fits = own.dim() == 0 or own.shape == (*index.shape, len(self.outcomes))
             wanted = (*index.shape, len(self.outcomes))
@@ -191,18 +194,19 @@ class OutcomeBandit(Bandit):
     def observe(
         self,
         points_or_index: ArrayLike,
-        counts: ArrayLike,
-        sums: ArrayLike,
-        squares: ArrayLike | None = None,
+        counts: ArrayLike | Mapping[str, Any],
+        sums: ArrayLike | Mapping[str, Any],
+        squares: ArrayLike | Mapping[str, Any] | None = None,
         *,
-        noise_var: ArrayLike | None = None,
+        noise_var: ArrayLike | Mapping[str, Any] | None = None,
     ) -> Report:
         """Learn from summed history in which every outcome was measured.
 
         Args:
             points_or_index: As for `Bandit.observe`, `... x h` or `... x h x d`.
             counts: `... x h`, or `... x h x k` if the outcomes were measured different numbers of times.
-            sums: `... x h x k`.
+            sums: `... x h x k`, in the order of `outcomes`; or a dictionary from the name of each outcome to `... x h`. So are
+                `squares`, and counts and noise variances that differ by outcome.
             squares: `... x h x k`.
             noise_var: One number, or `... x h x k`.
         """
@@ -218,7 +222,10 @@ class OutcomeBandit(Bandit):
         spread = where.expand(*shape, *tail).unsqueeze(-2 - len(tail)).expand(*self._shape, k, given[-1], *tail)
 
         def column(name: str, value: Any, alone: bool) -> Tensor:
-            own = as_tensor(name, value, torch.float64, self.device)
+            if isinstance(value, Mapping):
+                own = self._columns(name, value, given)
+            else:
+                own = as_tensor(name, value, torch.float64, self.device)
             if alone and own.shape == given:
                 own = own.unsqueeze(-1).expand(*given, k)
             wanted = (*given, k)
@@ -229,10 +236,25 @@ class OutcomeBandit(Bandit):
 
         n, s = column("counts", counts, True), column("sums", sums, False)
         q = None if squares is None else column("squares", squares, False)
-        own = noise_var
+        own: Any = noise_var
         if own is not None and not is_finite(own):
             own = column("noise_var", own, True)
         return super().observe(spread, n, s, q, noise_var=own)
+
+    def _columns(self, name: str, given: Mapping[str, Any], shape: torch.Size) -> Tensor:
+        """Numbers by outcome, `shape` each, one column per outcome."""
+        check_named(name, given, self.outcomes)
+        lacking = [outcome for outcome in self.outcomes if outcome not in given]
+        message = (
+            f"{name} lacks {', '.join(map(repr, lacking))}, and must have every outcome: tell rewards of some outcomes alone "
+            "by the indices of the arms, tell(index, {…})."
+        )
+        require(not lacking, message)
+        columns = [as_tensor(f"{name}[{outcome!r}]", given[outcome], torch.float64, self.device) for outcome in self.outcomes]
+        shapes = ", ".join(str(tuple(own.shape)) for own in columns)
+        message = f"{name} must have {tuple(shape)} numbers for each outcome, got {shapes}."
+        require(all(own.shape == shape for own in columns), message, ShapeError)
+        return torch.stack(columns, dim=-1)
 
     @one_at_a_time
     def forget(self, selection: Selection | ArrayLike) -> None:

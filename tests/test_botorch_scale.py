@@ -283,8 +283,8 @@ def test_known_noise_variances_weigh_the_check():
 
 def test_parameters_of_transforms_that_are_not_fitted_are_named():
     X, Y = data()
-    warp = Warp(d=DIM, indices=[0, 1], eps=1e-7)
-    model = BanditModel(X, Y, input_transform=warp)
+    model = BanditModel(X, Y, input_transform=Warp(d=DIM, indices=[0, 1], eps=1e-7))
+    warp = model.input_transform
     mll = ExactMarginalLogLikelihood(model.likelihood, model)
     with listening() as texts:
         fit_gpytorch_mll(mll)

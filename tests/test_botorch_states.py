@@ -322,3 +322,13 @@ def test_a_fit_draws_no_dictionary_that_it_does_not_read(monkeypatch):
         fit_gpytorch_mll(gpytorch.mlls.ExactMarginalLogLikelihood(model.likelihood, model))
     fit_gpytorch_mll(gpytorch.mlls.ExactMarginalLogLikelihood(twin.likelihood, twin))
     assert torch.equal(model.posterior(X).mean, twin.posterior(X).mean)
+
+
+def test_models_made_with_the_same_transforms_do_not_share_them():
+    X, Y = make(7)
+    transforms = {"outcome_transform": Standardize(m=1), "input_transform": Normalize(D)}
+    first = BanditModel(X, Y, **transforms)
+    before = first.posterior(X).mean
+    second = BanditModel(3 * X, 100 * Y + 5, **transforms)
+    torch.testing.assert_close(first.posterior(X).mean, before)
+    torch.testing.assert_close(second.posterior(3 * X).mean, 100 * before + 5)

@@ -113,8 +113,8 @@ class BanditModel(GPyTorchModel, gpytorch.models.GP, FantasizeMixin):
         oversampling: q̄ ≥ 1, expected points of a drawn dictionary per effective dimension.
         prior_mean: Prior mean of the transformed outcomes; `"estimate"` for their average.
         generator: CPU generator, or one per batch row, of drawn dictionaries; copied, never advanced. Seed 0 by default.
-        input_transform: As for any BoTorch model.
-        outcome_transform: As for any BoTorch model. By default, as in `SingleTaskGP`, `Standardize`; none where `kernel`,
+        input_transform: As for any BoTorch model, and copied: what it learns from the data is in `model.input_transform`.
+        outcome_transform: Likewise. By default, as in `SingleTaskGP`, `Standardize`; none where `kernel`,
             `noise_std`, `regularization` or a number as `prior_mean` is given, whose units are those of the outcomes.
         covar_module: BoTorch's name for `kernel`.
 
@@ -165,14 +165,14 @@ class BanditModel(GPyTorchModel, gpytorch.models.GP, FantasizeMixin):
         check_transform("outcome_transform", outcome_transform, OutcomeTransform)
         self._dtype = train_X.dtype
         if input_transform is not None:
-            self.input_transform = input_transform.to(train_X)
+            self.input_transform = copy.deepcopy(input_transform).to(train_X)
         with torch.no_grad():
             # In training mode, in which transforms learn their bounds.
             x, Yvar = self.transform_inputs(train_X), train_Yvar
             if isinstance(outcome_transform, OutcomeTransform):
-                outcome_transform.train()
-                _, Yvar = outcome_transform(train_Y, train_Yvar, X=x)
-                self.outcome_transform = outcome_transform.eval()
+                self.outcome_transform = copy.deepcopy(outcome_transform).train()
+                _, Yvar = self.outcome_transform(train_Y, train_Yvar, X=x)
+                self.outcome_transform.eval()
         self.fits_noise = noise_std is None and Yvar is None
         if noise_std is None:
             noise_std = _NOISE_STD if Yvar is None or not Yvar.numel() else math.sqrt(float(Yvar.double().mean()))

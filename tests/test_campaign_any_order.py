@@ -247,6 +247,36 @@ class AnyOrder:
             assert rows == found[0][0]
             np.testing.assert_allclose(own, found[0][1], rtol=1e-6, atol=1e-5 * scale)
 
+    def check_renewed(self) -> None:
+        """A campaign that goes on with the rows in another order is one that began with them and was told the same results."""
+        campaign, table = self.campaigns[1], self.table.sample(frac=1, random_state=0).reset_index(drop=True)
+        results, opened, excluded = campaign.results(), campaign.open, campaign.excluded
+        renewed = campaign.renew(table, self.path.with_name("renewed"))
+        self.begun = table
+        fresh = self.made()
+        for _, told in results.groupby("call"):
+            blocks = "block" in told and bool(told["block"].notna().all())
+            fresh.tell(told, block="block" if blocks else None)
+        if excluded:
+            fresh.exclude(excluded)
+        if opened:
+            fresh.plan(opened)
+        assert (renewed.open, sorted(renewed.excluded)) == (opened, sorted(excluded))
+        pd.testing.assert_frame_equal(renewed.results(), fresh.results())
+        assert (renewed.results()["id"].tolist(), renewed.results()["call"].tolist()) == (
+            results["id"].tolist(),
+            results["call"].tolist(),
+        )
+        if bool((fresh.bandit.pulls > 0).any()):
+            pd.testing.assert_frame_equal(renewed.predict(), fresh.predict(), check_exact=True)
+        plates = []
+        for one in (renewed, fresh):
+            try:
+                plates.append(one.ask(3, more=True)["id"].tolist())
+            except ArgumentError as error:
+                plates.append([str(error)])
+        assert plates[0] == plates[1]
+
 
 CALLS = ["ask"] * 6 + ["tell"] * 6 + ["forget", "plan", "exclude", "include", "extend", "resume", "resume", "check_model"]
 
@@ -259,3 +289,4 @@ def test_calls_in_any_order(seed: int, tmp_path: Path):
         getattr(campaigns, call)()
         campaigns.check()
     campaigns.check_model()
+    campaigns.check_renewed()

@@ -523,8 +523,11 @@ def test_the_tutorial_is_a_session_that_works(folder: Path, monkeypatch: pytest.
     table, first, results, more, limits = re.findall(r"^```csv\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
     (folder / "candidates.csv").write_text(table)
     (folder / "more.csv").write_text(more)
+    (folder / "all.csv").write_text(table + more.partition("\n")[2] + "D1,80,0.001,THF,true\n")
     (folder / "results.csv").write_text(results)
-    made, new, plate_csv, tell, best, explained, report, corrected, planned, *excluded, extended = session(text)
+    made, new, plate_csv, tell, best, explained, report, corrected, planned, *excluded, extended, renewed, following = session(
+        text
+    )
     for line in re.search(r"^```text\n(.*?)^```", text, re.DOTALL | re.MULTILINE)[1].splitlines():
         assert any(line.split() == shown.split() for shown in new.splitlines()), line
     assert "92 rows: made.csv" in made
@@ -540,6 +543,9 @@ def test_the_tutorial_is_a_session_that_works(folder: Path, monkeypatch: pytest.
     assert {"A6", "B3"} <= set(plate(planned)["id"])
     assert ["2 rows excluded, 2 in all." in excluded[0], "3 rows excluded, 5 in all." in excluded[1]] == [True, True]
     assert "2 rows added. The campaign has 14 rows now." in extended
+    assert "The campaign in campaign2 goes on with the 15 rows of all.csv, and with 4 results and 2 pending rows." in renewed
+    assert "4 different texts" in renewed
+    assert len(plate(following)) == 4
     (folder / "limits.csv").write_text(limits)
     assert "2 results are limits of detection and are taken as 0.5 and 100." in run("tell", "limits.csv")
     assert run("results").splitlines()[-1].endswith(",>100")

@@ -114,7 +114,7 @@ def test_several_outcomes(tmp_path: Path):
         at_most={"cost": 2.0},
         policy=tb.outcomes.safe(models, maximize="yield", at_most={"cost": 2.0}, start=[0]),
     )
-    with pytest.raises(UnsupportedError, match="bound to the rows it began with: begin another campaign"):
+    with pytest.raises(UnsupportedError, match="bound to the rows it began with: go on with one table of all rows"):
         bound.extend(NEW)
 
 
@@ -242,12 +242,12 @@ def test_what_the_model_does_not_see_is_said():
 
 def test_policies_and_tables_that_keep_to_their_rows_say_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     bound = campaign(policy=tb.bpe(policy().kernel, noise_std=0.1, horizon=50), table=OLD)
-    with pytest.raises(UnsupportedError, match="the policy of this campaign is bound to the rows it began with: begin another"):
+    with pytest.raises(UnsupportedError, match=r"this campaign is bound to the rows it began with: go on .* by renew\(\)"):
         bound.extend(NEW)
     assert bound.bandit.loop.num_arms == 40
     monkeypatch.setattr("torchbandits.tabular.encoding.IN_MEMORY", 100)
     large = campaign(OLD, journal=tmp_path / "lab", policy=tb.batch_bkb(policy().kernel, noise_std=0.1))
-    with pytest.raises(UnsupportedError, match=r"features in a file .*begin another campaign with all rows, and tell"):
+    with pytest.raises(UnsupportedError, match=r"features in a file .*go on with one table of all rows by renew\(\)"):
         large.extend(NEW)
 
 
@@ -419,9 +419,7 @@ def test_all_results_are_told_to_another_campaign_which_has_a_new_category(tmp_p
     # The two results of one file have the same call, and a correction is none.
     assert results["call"].diff().tolist()[-2:] == [0, 1]
     more = NEW.assign(solvent="ethanol")
-    with pytest.raises(
-        ArgumentError, match=r"begin another campaign with all rows, and tell\(\) it the results\(\) of this one"
-    ):
+    with pytest.raises(ArgumentError, match=r"or, to add a category, go on with one table of all rows by renew\(\)"):
         c.extend(more)
     other = campaign(pd.concat([OLD, more], ignore_index=True), journal=tmp_path / "second")
     assert str(other.tell(results)).startswith(f"{len(results) - 1} measurements and 1 failed evaluation told")

@@ -169,7 +169,7 @@ def test_the_command_line_takes_molecules(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 @pytest.mark.exhaustive
-def test_more_molecules_need_another_campaign_which_the_message_tells_how_to_begin(
+def test_a_campaign_goes_on_with_more_molecules_by_the_command_that_the_message_names(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.chdir(tmp_path)
@@ -189,13 +189,18 @@ def test_more_molecules_need_another_campaign_which_the_message_tells_how_to_beg
     run("tell", "plate.csv")
     said = run("extend", "more.csv", code=2)
     assert "…" not in said
-    steps = (
-        "torchbandits campaign results --output results.csv; "
-        "torchbandits campaign new, with one table of all rows and another --folder; "
-        "torchbandits campaign tell results.csv, with that --folder"
-    )
-    assert steps in said
-    run("results", "--output", "results.csv")
-    run("new", "all.csv", "--objective", "value", "--folder", "all")
-    assert "3 measurements" in run("tell", "results.csv", "--folder", "all")
-    assert len(pd.read_csv(io.StringIO(run("best", "--folder", "all")))) == 3
+    assert "torchbandits campaign renew all.csv --to campaign2" in said
+    run("ask", "-n", "2")
+    monkeypatch.setattr(molecules, "KEPT", 10)
+    assert "with 3 results and 2 pending rows" in run("renew", "all.csv", "--to", "campaign2")
+    assert Path("campaign2/journal.features.npy").exists()
+    assert len(pd.read_csv(io.StringIO(run("best", "--folder", "campaign2")))) == 3
+    fresh = tb.Campaign(frame(), objective="value")
+    fresh.tell(plate[["id"]].assign(value=plate["smiles"].map(value)))
+    for k in range(2):
+        renewed = tb.Campaign("campaign2/candidates.parquet", journal="campaign2/journal")
+        pd.testing.assert_frame_equal(renewed.predict(), fresh.predict(), check_exact=True)
+        assert len(renewed.open) == 2
+        renewed.close()
+        if not k:
+            Path("campaign2/journal.checkpoint").unlink()

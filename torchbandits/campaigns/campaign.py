@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import numpy as np
 import torch
@@ -47,6 +47,17 @@ from torchbandits.campaigns.offer import Offer, failing, unless_too_few, unseen
 from torchbandits.campaigns.paths import CampaignPaths
 from torchbandits.campaigns.predicted import predicted
 from torchbandits.campaigns.records import Records
+from torchbandits.campaigns.renewal import (
+    beginning,
+    check_rows,
+    check_same_outcomes,
+    earlier_rows_of,
+    moved,
+    options_of,
+    rows_in,
+    rows_of,
+    told_in,
+)
 from torchbandits.campaigns.results import Results, check_known, check_same_rows, decimal_commas, read_results
 from torchbandits.campaigns.rows_as_arms import RowsAsArms
 from torchbandits.campaigns.settings import Settings, begin
@@ -72,7 +83,7 @@ from torchbandits.sources import ArmSource, Fingerprints
 from torchbandits.stopping import Budget, Decision, Rule, SameArm, check_rules
 from torchbandits.tabular.decisions import Decisions
 from torchbandits.tabular.encoding import Encoder, costs, encode, encode_in_memory
-from torchbandits.tabular.extended import ANOTHER, joined
+from torchbandits.tabular.extended import RENEW, joined
 from torchbandits.tabular.kept import origin_of
 from torchbandits.tabular.molecules import fingerprints, repeated
 from torchbandits.tabular.tables import InMemory, Table, as_table
@@ -87,6 +98,8 @@ else:
     from torchbandits.campaigns.extras import files, page
     from torchbandits.tabular.extras import pandas as pd
     from torchbandits.tabular.extras import parquet
+
+C = TypeVar("C", bound="Campaign")
 
 
 class Campaign(Readable):
@@ -191,7 +204,7 @@ class Campaign(Readable):
         # A checkpoint at every tell, since most campaigns go on in a new process each time.
         if journal is not None and not isinstance(journal, Journal):
             journal = Journal(as_path("journal", journal), every=1)
-        self._journal, self._closed = journal, False
+        self._journal, self._closed, self._given = journal, False, policy
         self._paths = paths = None if journal is None else CampaignPaths(journal.path)
         begun = begin(table, wanted, candidates, paths)
         self._check_kind(begun.settings)
@@ -706,10 +719,13 @@ class Campaign(Readable):
         detection.check_consistent(results)
         rows = np.array([found[text] for text in results.ids], np.int64)
         truth = self._pool.table.take(rows).to_pandas()
+        return results, rows, check_same_rows(results, truth, self._tolerances())
+
+    def _tolerances(self) -> dict[str, float]:
+        """The columns that tell whether rows are those of the candidates, and the tolerance of the numbers of each."""
         compared = [d for d in self._settings.columns if d.features and d.kind != "date"]
         # A hundredth of the spread: a spreadsheet shows 1e-17 among numbers up to 5 as 0.00.
-        columns = {d.column: 0.01 * d.scale if d.kind == "number" else 0.0 for d in compared}
-        return results, rows, check_same_rows(results, truth, columns)
+        return {d.column: 0.01 * d.scale if d.kind == "number" else 0.0 for d in compared}
 
     def _learn(
         self,
@@ -903,7 +919,7 @@ class Campaign(Readable):
                 beginning, such as a category that was not in the table, or a column is missing or unknown: names row and
                 column. Nothing has changed then.
             UnsupportedError: If the rows are molecules, their features are in a file, or the policy is bound to the candidates
-                with which the campaign began: begin another one with all rows, and tell it the results so far.
+                with which the campaign began: `renew` begins another campaign with all rows.
             DataError: If a file cannot be read or written.
 
         Warns (`DiagnosticWarning`): If a column whose cells were all equal, so that it is no feature, has other cells now.
@@ -911,7 +927,7 @@ class Campaign(Readable):
         Cost: that of `Bandit.set_arms_`; the journal then holds the features of all rows.
         """
         self._check_not_closed()
-        message = f"rows can't be added to molecules, or to features in a file (more than 256 MiB): {ANOTHER}."
+        message = f"rows can't be added to molecules, or to features in a file (more than 256 MiB): {RENEW}."
         require(not self._bandit.loop.state.rows.streamed, message, UnsupportedError)
         new, before = extension(table, self._pool, self._settings), self._pool.count
         if new.whole is not None:
@@ -935,7 +951,7 @@ class Campaign(Readable):
             with errors_of_table(pool, arms, priced, cost, settings.known):
                 self._set_arms(arms, priced, pool)
         except UnsupportedError as error:
-            message = f"the policy of this campaign is bound to the rows it began with: {ANOTHER}."
+            message = f"the policy of this campaign is bound to the rows it began with: {RENEW}."
             raise UnsupportedError(message) from error
         finally:
             # An interrupt may come after the rows were added, while a checkpoint is written.
@@ -943,6 +959,132 @@ class Campaign(Readable):
             if loop.num_arms == whole.count:
                 self._pool, self._offer.mask = pool, offer
         self._quiet()
+
+    @explains_keywords
+    @one_at_a_time
+    def renew(
+        self: C,
+        table: Any,
+        journal: str | os.PathLike[str],
+        *,
+        policy: Policy | None = None,
+        columns: Mapping[str, Any] | None = None,
+    ) -> C:
+        """Begin a campaign that goes on with another table: with new categories, molecules or columns, which `extend` refuses.
+
+        The new campaign has the objective, the condition on its candidates, the costs, the noise, the seed, the precision and
+        the declared kinds of columns of this one. How the columns are interpreted is decided anew. All results are taken over
+        in the order told, with failures, blocks, noise variances and corrections, and so are open and excluded rows, as far as
+        they are in the table. The new campaign has learned what one has that begins with this table and is told these results.
+        This campaign is closed, and its journal stays as it is.
+
+        Args:
+            table: All rows, old and new ones, as for `Campaign`. Rows of before are recognised by their ids, and those without
+                ids by their numbers. Rows without results may be left out. Values in a column of results that were not told yet
+                are told, as history, after the results of this campaign.
+            journal: The path of the journal of the new campaign.
+            policy: Another policy than that with which this campaign was opened, as for `Campaign`.
+            columns: Kinds of further columns, or other kinds than before, as for `Campaign`.
+
+        Returns:
+            The new campaign.
+
+        Raises:
+            ArgumentError: If the table cannot be used, lacks rows with results, or its ids name other rows, or if other
+                outcomes would be measured. Nothing has changed then.
+            UnsupportedError: If this campaign has no journal, its bandit was told something else than results of its rows, or
+                its policy is bound to the rows and `policy` is not given.
+            StateError: If there is a campaign at `journal` already.
+            DataError: If a file cannot be read or written.
+
+        Warns (`DiagnosticWarning`): If a row with results has other cells now, or open rows are not in the table.
+
+        Cost: that of beginning a campaign, and of resuming it without a checkpoint.
+        """
+        self._check_not_closed()
+        own, own_paths = self._journal, self._paths
+        if own is None or own_paths is None:
+            raise UnsupportedError(
+                "renew() takes results over from a journal, and this campaign has none: begin another campaign with all rows, "
+                "and tell() it the results() of this one."
+            )
+        paths = CampaignPaths(as_path("journal", journal).absolute())
+        paths.check_unused()
+        if policy is None:
+            policy = self._policy_for_others()
+        lines = told_in(own.records())
+
+        with beginning(paths) as begun:
+            made = self._with_its_settings(table, begun, policy, columns)
+            taken = made._take_over(self, lines)
+            if own_paths.blocks.exists():
+                files.write_atomically(
+                    CampaignPaths(begun).blocks, lambda temporary: shutil.copyfile(own_paths.blocks, temporary)
+                )
+            rewrite(begun, lambda _: taken)
+        self.close()
+        return self._with_its_settings(table, paths.journal, policy, columns)
+
+    def _with_its_settings(self: C, table: Any, path: Path, policy: Policy | None, columns: Mapping[str, Any] | None) -> C:
+        """Begin or resume a campaign with the settings of this one, at another path."""
+        assert self._journal is not None
+        journal = Journal(path, every=self._journal.every, durable=self._journal.durable)
+        # The seed, and not the state: a campaign that is begun with this table has the same random numbers.
+        generator = torch.Generator().manual_seed(self._bandit.generators[0].initial_seed())
+        options = options_of(self._settings, columns) | {"device": self._bandit.device, "generator": generator}
+        return type(self)(table, journal=journal, policy=policy, **options)
+
+    def _policy_for_others(self) -> Policy | None:
+        """The policy for other rows: the one that was given, if any.
+
+        Raises:
+            UnsupportedError: If it is bound to its rows.
+        """
+        if self._given is not None:
+            loop = self._bandit.loop
+            try:
+                self._given.set_arms(loop.state, cast(Tensor, loop.arms))
+            except UnsupportedError as error:
+                raise UnsupportedError(
+                    "the policy of this campaign is bound to the rows it began with: give renew() another one (policy=)."
+                ) from error
+        return self._given
+
+    def _take_over(self, old: Campaign, lines: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Take rows over from another campaign, and close this one. Returns the records of a journal with these `lines` of the
+        other campaign and the open rows."""
+        assert self._journal is not None
+        try:
+            check_same_outcomes(self._settings, old._settings)
+            told, opened = rows_of(lines), old._arms.open
+            rows = np.unique(np.concatenate([earlier_rows_of(lines), opened, old._offer.excluded]))
+            # The last place is that of no row, −1.
+            places = np.full(old._pool.count + 1, -1)
+            places[rows] = rows_in(self._pool, old._pool, rows)
+            lost, needed = told[places[told] < 0], np.union1d(told, opened)
+            require(
+                not len(lost),
+                f"{self._pool.table.name} lacks {count(len(lost), 'row')} with results, {old._pool.named(lost)}: it needs all "
+                "rows, old and new ones. Rows that can't be had any more are taken out of selection by exclude() (torchbandits "
+                "campaign exclude).",
+            )
+            needed = needed[places[needed] >= 0]
+            if len(needed):
+                # Other programs write true and false as 1 and 0.
+                compared = {name: own for name, own in old._tolerances().items() if old.columns[name].kind != "boolean"}
+                check_rows(self._pool, old._pool, needed, places[needed], compared)
+            if len(gone := opened[places[opened] < 0]):
+                issue([f"{self._pool.table.name} lacks {old._pool.named(gone)}, pending so far: given up."])
+            excluded = places[old._offer.excluded]
+            self._offer.exclude(self._pool.table, np.unique(excluded[excluded >= 0]))
+            waiting = places[opened]
+            if (waiting >= 0).any():
+                self._bandit.plan(self._arms.there(torch.from_numpy(waiting[waiting >= 0])))
+            # The only rows that were asked for here are those of this `plan`.
+            planned = [line for line in self._journal.records() if line["kind"] == "fill"]
+            return [*(moved(line, places) for line in lines), *planned]
+        finally:
+            self._journal.close()
 
     # ------------------------------------------------------------------ results
 

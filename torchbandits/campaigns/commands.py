@@ -18,7 +18,7 @@ import typer
 
 from torchbandits.campaigns.candidates import OPTIMAL
 from torchbandits.campaigns.combining import combinations, parameter
-from torchbandits.campaigns.folder import CANDIDATES, JOURNAL, SETTINGS, copy_to, form_in, opened, resumed
+from torchbandits.campaigns.folder import CANDIDATES, JOURNAL, SETTINGS, copy_to, form_in, opened, renewed, resumed
 from torchbandits.campaigns.options import parse_aims, parse_kind, parse_limit, parse_result, parse_total, parse_variances
 from torchbandits.campaigns.outcome_campaign import OutcomeCampaign
 from torchbandits.campaigns.output import (
@@ -433,6 +433,30 @@ def extend(
         history = f", and {count(told, 'value')} told" if told else ""
         rows = count(campaign.bandit.loop.num_arms, "row")
         say(f"{candidates}: {count(added, 'row')} added{history}. The campaign has {rows} now.")
+
+
+@campaign_app.command()
+def renew(
+    candidates: Annotated[Path, typer.Argument(help="CSV, Excel, Parquet or Arrow file with all rows, old and new ones.")],
+    to: Annotated[Path, typer.Option("--to", help="Folder of the new campaign.")],
+    column: Annotated[
+        list[str] | None,
+        typer.Option(help="Type of a column, as for `new`; types that were given before are kept. Repeatable."),
+    ] = None,
+    folder: Folder = HERE,
+    device: Device = "cpu",
+) -> None:
+    """Go on with another table in another folder: with new categories, molecules or columns, which `extend` refuses. Results
+    and pending rows are taken over, and the campaign so far stays as it is."""
+    made = renewed(folder, candidates, to, dict(parse_kind(text) for text in column or ()), device)
+    print_table(made.columns.to_pandas().reset_index())
+    told, rows = len(made.results()), count(made.bandit.loop.num_arms, "row")
+    taken = f"{count(told, 'result')} and {count(len(made.open), 'pending row')}"
+    say(
+        f"The campaign in {to} goes on with the {rows} of {candidates.name}, and with {taken}. That in {folder} stays as it is."
+    )
+    say(f"Next: torchbandits campaign ask --folder {to}")
+    made.close()
 
 
 @campaign_app.command(context_settings=_DASHES)

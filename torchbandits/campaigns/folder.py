@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,6 +20,7 @@ from torchbandits.campaigns.settings import read_settings
 from torchbandits.errors import DataError, StateError, require
 from torchbandits.files import prepare_folder, write_atomically
 from torchbandits.journal import InUse
+from torchbandits.tabular.ids import open_table
 from torchbandits.tabular.spreadsheets import Form, form_of
 from torchbandits.tabular.tables import SOURCE, TEXT, InMemory, Table
 
@@ -99,6 +101,32 @@ def resumed(
     return campaign, replaced
 
 
+def renewed(folder: Path, candidates: Path, to: Path, columns: dict[str, Any], device: str) -> Campaign:
+    """Begin the campaign in another folder that goes on with another table; see `Campaign.renew`.
+
+    Args:
+        folder: That of the campaign so far.
+        candidates: The file of all rows.
+        to: The other folder.
+        columns: Kinds of columns, as for `Campaign.renew`.
+        device: Where rows are scored.
+    """
+    CampaignPaths(to / JOURNAL).check_unused()
+    source = candidates.absolute()
+    with opened(folder) as campaign:
+        table = open_table(str(candidates), read_settings(folder / SETTINGS).id)
+        if isinstance(table, InMemory):
+            # Errors must name the user's file, and be raised before anything is written.
+            with tempfile.TemporaryDirectory() as trial:
+                campaign.renew(candidates, Path(trial) / JOURNAL, columns=columns).close()
+    prepare_folder(to)
+    if isinstance(table, InMemory):
+        source = to.absolute() / CANDIDATES
+        copy_to(table, source)
+    with opened(folder, device) as campaign:
+        return campaign.renew(source, to / JOURNAL, columns=columns)
+
+
 def copy_to(table: InMemory, path: Path) -> None:
     """Copy a table to the folder, since users go on to edit their files."""
     about = {**(table.arrow.schema.metadata or {}), SOURCE: ("" if table.path is None else table.path.name).encode()}
@@ -115,7 +143,10 @@ def _check_copy(table: InMemory, path: Path) -> None:
     parquet.write_table(table.arrow, copied)
     copied.seek(0)
     same = path.exists() and _equal(parquet.read_table(copied), parquet.read_table(path))
-    message = f"{path.parent} holds a campaign of another table: choose another --folder, or delete that one."
+    message = (
+        f"{path.parent} holds a campaign of another table: choose another --folder, or delete that one. To go on with this "
+        "table, see torchbandits campaign extend, renew."
+    )
     require(same, message, StateError)
 
 

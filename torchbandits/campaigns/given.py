@@ -29,10 +29,10 @@ def given_settings(
     check_text("id", id, optional=True)
     check_text("cost", cost, optional=True)
     precision = None if dtype is None else str(check_dtype("dtype", dtype)).removeprefix("torch.")
-    return {**aims, "id": id, "cost": cost, "dtype": precision, "noise_std": noise_std, "overruled": _overruled_by(columns)}
+    return {**aims, "id": id, "cost": cost, "dtype": precision, "noise_std": noise_std, "overruled": overruled_by(columns)}
 
 
-def _overruled_by(columns: Any) -> dict[str, Any] | None:
+def overruled_by(columns: Any) -> dict[str, Any] | None:
     """The kinds of columns as given by `columns=`: a name of a kind, or a list of categories in order."""
     if columns is None:
         return None

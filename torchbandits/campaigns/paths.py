@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from torchbandits.errors import StateError, require
+from torchbandits.tabular.kept import origin_of
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,17 @@ class CampaignPaths:
         """The features of all rows, where they are many."""
         return self._beside(".features.npy")
 
+    @property
+    def renewal(self) -> Path:
+        """A folder that exists while `Campaign.renew` begins the campaign. A journal is not begun while it exists."""
+        return self._beside(".renewal")
+
+    @property
+    def before_journal(self) -> list[Path]:
+        """The files that a new campaign may have, without its journal."""
+        features = (self.features, origin_of(self.features))
+        return [*features, self.excluded, self.blocks, self.added, self.settings]
+
     def _beside(self, suffix: str) -> Path:
         return self.journal.with_name(self.journal.name + suffix)
 
@@ -55,3 +67,19 @@ class CampaignPaths:
             "copy, or choose another journal.",
             StateError,
         )
+        interrupted = self.renewal.exists() and not self.journal.exists()
+        require(
+            not interrupted,
+            f"{self.journal} was being begun by renew() (torchbandits campaign renew), which was interrupted: repeat that, or "
+            f"delete {self.renewal} and {self.settings}.",
+            StateError,
+        )
+
+    def check_unused(self) -> None:
+        """Raise `StateError` if there is a campaign, or a part of one, unless it is what an interrupted `renew` has left."""
+        checkpoint = self._beside(".checkpoint")
+        parts = (self.journal, checkpoint, *(() if self.renewal.exists() else (self.settings,)))
+        found = [path for path in parts if path.exists()]
+        if found:
+            advice = "go on with that one, or choose another journal (another folder, --to)."
+            raise StateError(f"{found[0]} belongs to a campaign: {advice}")

@@ -351,7 +351,12 @@ def _resumed(given: Any, wanted: dict[str, Any], candidates: str | None, paths: 
     added = paths.added.exists()
     kept = f" (rows that were added are in {paths.added.name}, and belong to no other table)" if added else ""
     more = not gone and table.count > settings.rows
-    extended = " New rows are added by extend() (torchbandits campaign extend)." if more else ""
+    extended = ""
+    if more:
+        extended = (
+            " New rows are added by extend() (torchbandits campaign extend) or, with new categories or molecules, by renew() "
+            "(torchbandits campaign renew)."
+        )
     require(
         not lacks,
         f"{table.path or table.name} is not the table that the campaign of {path} began with: {lacks}. Put that table "

@@ -22,10 +22,9 @@ else:
     from torchbandits.tabular.extras import compute as pc
     from torchbandits.tabular.extras import pyarrow as pa
 
-ANOTHER = (
-    "begin another campaign with all rows, and tell() it the results() of this one (torchbandits campaign results --output "
-    "results.csv; torchbandits campaign new, with one table of all rows and another --folder; torchbandits campaign tell "
-    "results.csv, with that --folder)"
+RENEW = (
+    "go on with one table of all rows by renew() (torchbandits campaign renew all.csv --to campaign2), which takes over all "
+    "results"
 )
 """The way to add rows that cannot be added."""
 
@@ -111,7 +110,7 @@ def check_rows(new: Table, table: Table, ids: Ids, decisions: Sequence[Decision]
             (same,) = as_texts(table.take(np.zeros(1, np.int64)).column(decision.column).combine_chunks()).to_pylist()
             if columns[decision.column].categories not in ((), (same,)):
                 cells = f"other cells than {same!r} in column {decision.column!r}, which is no feature because all were equal"
-                issue([f"{new.name} has {cells}: the model sees no difference. To learn from the column, {ANOTHER}."])
+                issue([f"{new.name} has {cells}: the model sees no difference. To learn from the column, {RENEW}."])
 
 
 def known_rows(new: Table, both: InMemory, ids: Ids, outcomes: Collection[str]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -158,7 +157,7 @@ def _check_cells(s: Survey, new: Table, decision: Decision) -> None:
             known = ", ".join(map(repr, decision.categories[:8])) + more
             raise ArgumentError(
                 f"{new.name}, {new.where(texts.index(unknown))}, column {s.column!r}: {unknown!r} is not one of the categories "
-                f"of the beginning, {known}. Correct it; or, to add a category, {ANOTHER}."
+                f"of the beginning, {known}. Correct it; or, to add a category, {RENEW}."
             )
         return
     if not s.numeric:
@@ -170,7 +169,7 @@ def _check_cells(s: Survey, new: Table, decision: Decision) -> None:
     positive = s.low >= 0 if decision.unit else s.low > 0
     possible = {"log": positive, "count": s.low >= 0, "boolean": 0 <= s.low <= s.high <= 1}.get(decision.kind, True)
     span = f"column {s.column!r}, which is taken as {decision.kind!r}, has numbers from {s.low:g} to {s.high:g}"
-    require(possible or s.missing == new.count, f"{new.name}, {span}: correct it; or {ANOTHER}.")
+    require(possible or s.missing == new.count, f"{new.name}, {span}: correct it; or {RENEW}.")
 
 
 def _texts(table: Table, column: str) -> list[str | None]:

@@ -1681,3 +1681,56 @@ def test_a_dictionary_beside_auto_changes_only_as_probabilities_change():
         kept += [len(before & now) / len(before)] if before else []
     assert len(kept) == 8
     assert np.median(kept) > 0.8
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_an_arm_that_was_clearly_measured_to_be_better_is_recommended(seed: int):
+    """One reward is far above all others, whose ranks are noise. The model takes all ranks for noise, and with seed 0 it
+    expects more of another arm."""
+    draw = generator(seed)
+    arms, f = torch.rand(80, 4, generator=draw, dtype=torch.float64), torch.zeros(80, dtype=torch.float64)
+    f[7] = 30.0
+    index = torch.cat([torch.arange(30), torch.tensor([1, 1, 2, 3, 3])])
+    bandit = tb.Bandit(tb.auto(batch_size=4), arms, generator=generator(seed))
+    bandit.tell(index, f[index] + torch.randn(len(index), generator=draw, dtype=torch.float64))
+    best, state = bandit.best(4), bandit.loop.state
+    assert int(best.index[0]) == int(bandit.best_arm()) == int(bandit.explain().best.index[0]) == 7
+    assert len({*best.index.tolist()}) == 4
+    assert (best.mean[1:].diff() <= 0).all()
+    expected = int(state.rows.arm_of_row[state.row_marginals()[0].argmax()])
+    assert (expected != 7) == (seed == 0)
+
+
+def test_which_measured_differences_are_clear():
+    """Averages of 5 and 4 with three repeats around them: 5 standard errors are the limit."""
+    pulls = {0: [4.0], 1: [5.0], 2: [3.0 - 0.1, 3.0 + 0.1], 3: [2.0 - 0.1, 2.0, 2.0 + 0.1], 4: [1.0]}
+    rows = torch.tensor([row for row, told in pulls.items() for _ in told])
+    rewards = torch.tensor([r for told in pulls.values() for r in told], dtype=torch.float64)
+    noise = (0.02 + 0.02) / 3
+
+    def recommended(rewards: Tensor, mean: Tensor, sign: Tensor | None = None, *, last: int = len(rows)) -> int:
+        units, statistics = Units(torch.ones(2)), tb.posteriors.Statistics(2, torch.Size([]))
+        statistics.append_(torch.rand(5, 2, generator=generator(0), dtype=torch.float64), torch.ones(5, dtype=torch.bool))
+        own, r = rows[:last], rewards[:last]
+        statistics.add_(own, torch.ones_like(r), r, r**2)
+        deviations = units.deviations_with(own, torch.ones_like(r), r, r**2, statistics)
+        units.add_(own, r, r**2, statistics.size, deviations)
+        units.refit_(statistics, torch.ones([], dtype=torch.bool))
+        return int(units.recommended(statistics, mean, sign))
+
+    mean = torch.tensor([1.0, 0.9, 0.2, 0.1, 0.0], dtype=torch.float64)
+    # Arm 1 is better by 1 with a standard error of 0.16.
+    assert (2 * noise) ** 0.5 < 1 / 5
+    assert recommended(rewards, mean) == 1
+    assert recommended(rewards, mean.masked_fill(mean == 0.9, -torch.inf)) == 0
+    # By 0.7 it is not clear.
+    assert recommended(rewards.where(rewards != 5.0, 4.7), mean) == 0
+    # Two repeats tell too little, and equal ones nothing.
+    assert recommended(rewards, mean, last=6) == 0
+    centre = torch.tensor([4.0, 5.0, 3.0, 3.0, 2.0, 2.0, 2.0, 1.0], dtype=torch.float64)
+    assert recommended(centre, mean) == 0
+    # Where small rewards are good.
+    assert recommended(rewards, mean, -torch.ones([], dtype=torch.float64)) == 4
+    # Rewards of two values are noisier in the middle.
+    pair = torch.tensor([0.0, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 1.0], dtype=torch.float64)
+    assert recommended(pair, mean) == 0

@@ -422,7 +422,8 @@ class Bandit(Readable):
     @one_at_a_time
     def best(self, k: int = 1) -> Recommendation:
         """The k arms with the highest posterior mean among the pulled arms, best first. A batch row with fewer than k pulled
-        arms is padded with index −1 and mean NaN.
+        arms is padded with index −1 and mean NaN. Under `auto` an arm comes first that was measured to be better than the one
+        with the highest mean by five standard errors of the noise of repeated pulls.
 
         Arms that were removed by `set_arms_`, and observed points that are none of the arms, are not recommended, although
         their rewards stay in the posterior. In a box such points are recommended, too, with index −1. `available=` of `ask`

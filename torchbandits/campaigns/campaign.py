@@ -1152,8 +1152,8 @@ class Campaign(Readable):
 
     @one_at_a_time
     def best(self, k: int = 5, *, where: Any = None) -> pd.DataFrame:
-        """The measured rows with the best posterior means, best first; at most k. If noise leaves open which is best, `doubt`
-        says so.
+        """The measured rows with the best posterior means, best first; at most k. As in `Bandit.best`, a row that was measured
+        to be clearly better comes first. If noise leaves open which is best, `doubt` says so.
 
         Args:
             k: Largest number of rows.

@@ -194,13 +194,19 @@ class State(Buffered, ABC):
             pulled = pulled & (arm >= 0)
         mean, variance = self.row_marginals()
         k_here = min(k, mean.shape[-1])
-        signed = mean if self.directions is None else self.directions * mean
-        ranked = signed.masked_fill(~pulled, -torch.inf).sort(dim=-1, descending=True, stable=True)
+        signed = (mean if self.directions is None else self.directions * mean).masked_fill(~pulled, -torch.inf)
+        signed = signed.scatter(-1, self.first_of(signed), torch.inf)
+        ranked = signed.sort(dim=-1, descending=True, stable=True)
         top = ranked.indices[..., :k_here]
         valid = pulled.gather(-1, top)
         told = self.in_reward_units(mean.gather(-1, top), variance.gather(-1, top))
         best = Recommendation(statistics.at(top).to(arms.dtype), arm.gather(-1, top), told.mean, told.variance)
         return with_blanks(best, valid, k)
+
+    def first_of(self, mean: Tensor) -> Tensor:
+        """The place of the point that is recommended, `batch_shape x 1`, given posterior means of the distinct points: larger
+        is better, −∞ where they are not recommended (`batch_shape x u`). It is that of the highest mean."""
+        return mean.argmax(dim=-1, keepdim=True)
 
     def best_arm(self) -> Tensor:
         """The arm that `best(1)` recommends, `batch_shape`; −1 before the first pull."""
@@ -368,7 +374,7 @@ class PosteriorState(State):
         arm = self.rows.arm_of_row.masked_fill(self.statistics.weights <= 0, -1)
         mean = self.mean_at(arm)
         mean = (mean if self.directions is None else self.directions * mean).masked_fill(arm < 0, -torch.inf)
-        return arm.gather(-1, mean.argmax(dim=-1, keepdim=True)).squeeze(-1)
+        return arm.gather(-1, self.first_of(mean)).squeeze(-1)
 
     def _snapshots(self) -> list[Callable[[], None]]:
         return [self.records.snapshot()]
@@ -497,6 +503,11 @@ class GaussianState(PosteriorState):
     def model_mean(self, points: Tensor) -> Tensor:
         """Posterior mean of any points, `batch_shape x n x d` to `batch_shape x n`, in the units of `mean_at`."""
         return self.posterior.marginals(points, None).mean
+
+    def first_of(self, mean: Tensor) -> Tensor:
+        """The place of the point that is recommended, by `Units.recommended` where units are learned."""
+        units = self.posterior.units
+        return super().first_of(mean) if units is None else units.recommended(self.statistics, mean, self.directions)
 
     def in_reward_units(self, mean: Tensor, variance: Tensor) -> Marginals:
         """Mean and variance of arms, `batch_shape x p`, in reward units."""

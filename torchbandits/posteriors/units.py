@@ -30,6 +30,9 @@ _EQUAL = 64
 _FAR = 50.0
 # Smallest distance on both sides of a mean over which the slope of the map is taken, in units of the scores.
 _SLOPE = 1.5
+# Number of repeated pulls from which averages are compared by their noise, and the standard errors by which one is clearly
+# better: many, because few repeats tell the noise roughly, and larger values may be noisier.
+_FEW_REPEATS, _CLEARLY = 3, 5.0
 # Number of pulls of an arm that count in the ranks.
 _MOST_COUNTED = 64
 # The scores of a single value at three knots. Those of three values have unit variance, and never are these.
@@ -250,6 +253,35 @@ class Units(Buffered):
         middle = torch.where(told, average, 0.0).sum(dim=-1) / distinct.clamp_min(1)
         apart = torch.where(told, (average - middle.unsqueeze(-1)).square(), 0.0).sum(dim=-1) / (distinct - 1).clamp_min(1)
         return more, scatter / more.clamp_min(1) / apart.clamp_min(torch.finfo(n.dtype).tiny)
+
+    def recommended(self, statistics: Statistics, mean: Tensor, signs: Tensor | None) -> Tensor:
+        """The point to recommend: the one with the highest mean, unless others were clearly measured to be better than it.
+
+        A model that takes differences between points for noise expects too little of a point whose rewards are far above all
+        others. Repeated pulls tell how large the noise is: averages that differ by more than `_CLEARLY` standard errors differ
+        in truth. Of the points that are better than the first by so much, the one with the highest average is recommended. Not
+        with rewards of two values, whose noise depends on the point, and not with blocks, whose shifts are estimates.
+
+        Args:
+            statistics: Pulls of the points.
+            mean: `batch_shape x u`, posterior means, larger is better; −∞ for points that are not recommended.
+            signs: −1 where small rewards are good, that multiplies averages; None if large ones always are.
+
+        Returns:
+            Its place, `batch_shape x 1`.
+        """
+        first = mean.argmax(dim=-1, keepdim=True)
+        if self.blocked or not statistics.size:
+            return first
+        (degrees, scatter), n = self.scatter(statistics), statistics.weights.clamp_min(1e-300)
+        average = self.averages(statistics) if signs is None else signs * self.averages(statistics)
+        repeats, noise = degrees.sum(dim=-1, keepdim=True), scatter.sum(dim=-1, keepdim=True)
+        error = (noise / repeats.clamp_min(1) * (1 / n + 1 / n.gather(-1, first))).sqrt()
+        better = (average - average.gather(-1, first) > _CLEARLY * error) & (mean > -torch.inf)
+        varied = self.knots.isfinite().sum(dim=-1, keepdim=True) > len(_ONE_VALUE)
+        better = better & (repeats >= _FEW_REPEATS) & (noise > 0) & varied
+        found = average.masked_fill(~better, -torch.inf).argmax(dim=-1, keepdim=True)
+        return torch.where(better.any(dim=-1, keepdim=True), found, first)
 
     def two_values(self, statistics: Statistics, place: tuple[int, ...]) -> tuple[float, float] | None:
         """The lower and the higher value of the rewards of the batch row at `place`, if they have two; otherwise None."""

@@ -282,6 +282,10 @@ BY_FUNCTION: dict[str, dict[str, Make]] = {  # includes optional arguments that 
     "Campaign.exclude": {"ids": given([2])},
     "Campaign.forget": {},
     "Campaign.plan": {"ids": given([2])},
+    "Campaign.renew": {
+        "table": given({"id": range(31), "a": [*ARMS[:, 0].tolist(), 0.5], "b": [*ARMS[:, 1].tolist(), 0.25]}),
+        "journal": lambda folder: folder / "renewed",
+    },
     "Campaign.report": {"path": lambda folder: folder / "page.html"},
     "Campaign.tell": {"measured": given({"id": [5], "yield": [1.0]})},
     "OutcomeCampaign": {
@@ -296,7 +300,12 @@ BY_FUNCTION: dict[str, dict[str, Make]] = {  # includes optional arguments that 
     "OutcomeCampaign.exclude": {"ids": given([2])},
     "OutcomeCampaign.forget": {},
     "OutcomeCampaign.plan": {"ids": given([2])},
+    "OutcomeCampaign.renew": {
+        "table": given({"id": range(31), "a": [*ARMS[:, 0].tolist(), 0.5], "b": [*ARMS[:, 1].tolist(), 0.25]}),
+        "journal": lambda folder: folder / "renewed",
+    },
     "OutcomeCampaign.report": {"path": lambda folder: folder / "page.html"},
+    "botorch.BanditModel.get_fantasy_model": {"inputs": given(ARMS[:3]), "targets": given(REWARDS[:3])},
     "OutcomeCampaign.tell": {"measured": given({"id": [5], "yield": [1.0]})},
     "ContextualBandit.forget": {"selection": lambda _: contextual().ask(context=ARMS[0])},
     "ContextualBandit.load_state_dict": {"state_dict": lambda _: contextual().state_dict()},

@@ -504,6 +504,7 @@ class BanditModel(GPyTorchModel, gpytorch.models.GP, FantasizeMixin):
             targets: `... x b x p`, transformed.
             kwargs: `noise`, variances `... x p` in the space of the transformed outcomes.
         """
+        check_tensor("inputs", inputs)
         check_tensor("targets", targets)
         Y = targets.unsqueeze(-1)
         if hasattr(self, "outcome_transform"):

@@ -426,7 +426,7 @@ class Directions(Buffered):
     def __getstate__(self) -> dict[str, Any]:
         """For copies and pickles: without spare rows, and with a copy of T, because tensors that are sent to another process
         share their memory with it."""
-        return {**self.__dict__, "_made": None, "_buffers": {**self._buffers, "block": self.rows_used.clone()}}
+        return {**self.__dict__, "_made": None, "_old": None, "_buffers": {**self._buffers, "block": self.rows_used.clone()}}
 
     def snapshot(self) -> Callable[[], None]:
         """Function that restores the current rows. The buffers must be restored by the caller. Rows that a sweep has

@@ -1699,6 +1699,10 @@ def test_an_arm_that_was_clearly_measured_to_be_better_is_recommended(seed: int)
     assert (best.mean[1:].diff() <= 0).all()
     expected = int(state.rows.arm_of_row[state.row_marginals()[0].argmax()])
     assert (expected != 7) == (seed == 0)
+    found = bandit.explain()
+    assert found.overruled == (seed == 0)
+    assert ("The model expects more of another arm, but this one was measured to be better" in str(found)) == (seed == 0)
+    assert not (found.overruled and (found.noise_alone or found.doubt()))
 
 
 def test_which_measured_differences_are_clear():

@@ -110,6 +110,7 @@ def _explained(
         forecast_r2=learned.forecast_r2,
         shifts=learned.shifts,
         constant=learned.constant,
+        overruled=learned.overruled and not here,
     )
 
 

@@ -98,6 +98,8 @@ class Explanation:
         together: Standard deviation of the shifts that measurements which were told by one call of a campaign seem to share,
             units of the objective; 0 where this is not clear, and always for a `Bandit`.
         limited: Sentences on rows of a campaign that are only known to be beyond a limit of detection; empty for a `Bandit`.
+        overruled: Whether the model expects more of another arm than of the best one, which was measured to be clearly better
+            (`Bandit.best`).
         constant: Whether all rewards are equal, and the policy is `auto`, which learns their scale: deviations, noise and upper
             bounds are then not known, and the text leaves them out.
         words: Words of the text.
@@ -133,6 +135,7 @@ class Explanation:
     shifts: tuple[float, ...] = ()
     together: float = 0.0
     limited: str = ""
+    overruled: bool = False
     constant: bool = False
     words: Words = field(default_factory=Words)
 
@@ -149,7 +152,11 @@ class Explanation:
             f"Best so far: {said.called(int(self.best.index[0]))}, with {said.reward} expected at {at}, after "
             f"{count(round(self.pulls), said.given)} of {pulled}."
         )
-        found = " ".join(part for part in (found, self.failures()) if part)
+        measured = (
+            f"The model expects more of another {said.arm}, but this one was measured to be better by far more than repeated "
+            f"{said.given}s differ."
+        )
+        found = " ".join(part for part in (found, measured if self.overruled else "", self.failures()) if part)
         if self.constant:
             sure = f"How sure: any other {said.arm} may be better, and by how much is not known."
             sure = " ".join(part for part in (sure, self.limited) if part)
@@ -172,7 +179,7 @@ class Explanation:
         """A warning if noise leaves open which of the arms pulled is best, with the number of repeats that would tell;
         otherwise an empty text."""
         said = self.words
-        if self.constant:
+        if self.constant or self.overruled:
             return ""
         if self.noise_alone:
             return f"So far the {said.given}s look like noise alone: no {said.arm} is known to be better than the others."
@@ -220,7 +227,7 @@ class Explanation:
     @property
     def noise_alone(self) -> bool:
         """Whether noise is most of the variance, and the best arm is not clearly better than the average."""
-        return self.noise_share > NOISE_ALONE and not self.lead >= CLEAR
+        return self.noise_share > NOISE_ALONE and not (self.lead >= CLEAR or self.overruled)
 
     @property
     def tells_features(self) -> bool:

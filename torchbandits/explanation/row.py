@@ -66,6 +66,15 @@ class Row:
         return () if units is None else tuple(units.shifts(self.place).tolist())
 
     @property
+    def overruled(self) -> bool:
+        """See `Explanation.overruled`."""
+        mean, state = self.state.row_marginals()[0], self.state
+        signed = (mean if state.directions is None else state.directions * mean).masked_fill(
+            ~state.statistics.pulled, -torch.inf
+        )
+        return bool((state.first_of(signed) != signed.argmax(dim=-1, keepdim=True))[self.place])
+
+    @property
     def constant(self) -> bool:
         """See `Explanation.constant`."""
         units = self.posterior.units

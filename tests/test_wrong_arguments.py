@@ -34,7 +34,8 @@ class Wrong:
 
 REASONS: dict[str, tuple[str, ...]] = {
     "a record that this package makes: it holds what it is given": (
-        *("Evidence", "Explanation", "FitReport", "Lease", "Marginals", "Progress", "Recommendation", "Report", "Selection"),
+        *("Evidence", "Explanation", "FitReport", "Lease", "Marginals", "Progress", "Recommendation", "Rehearsal", "Report"),
+        "Selection",
         *("environments.Archive", "environments.DataSet", "experiments.Record", "experiments.Reproduced"),
         *("OutcomeExplanation", "stopping.Decision", "LevelSet", "TopK", "Front", "ParetoSet"),
         *(f"diagnostics.{kind}" for kind in ("Calibration", "Diagnosis", "DictionaryQuality", "EffectiveDimension")),

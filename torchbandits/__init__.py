@@ -25,7 +25,7 @@ from torchbandits import (
 )
 from torchbandits.arms import Shard
 from torchbandits.bandit import Bandit
-from torchbandits.campaigns import Campaign, OutcomeCampaign, combinations
+from torchbandits.campaigns import Campaign, OutcomeCampaign, Rehearsal, combinations, rehearse
 from torchbandits.contextual import ContextualBandit
 from torchbandits.explanation import Explanation, OutcomeExplanation
 from torchbandits.fitting import GroupNoise
@@ -99,6 +99,7 @@ __all__ = [
     "ParetoSet",
     "Progress",
     "Recommendation",
+    "Rehearsal",
     "Report",
     "Selection",
     "Shard",
@@ -140,6 +141,7 @@ __all__ = [
     "qpo",
     "reds",
     "regularized_evolution",
+    "rehearse",
     "rff_ucb",
     "robust",
     "run",

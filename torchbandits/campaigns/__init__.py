@@ -9,5 +9,6 @@ from torchbandits.campaigns.combining import combinations
 from torchbandits.campaigns.corrections import Corrected
 from torchbandits.campaigns.notes import Told
 from torchbandits.campaigns.outcome_campaign import OutcomeCampaign
+from torchbandits.campaigns.rehearsal import Rehearsal, rehearse
 
-__all__ = ["Campaign", "Corrected", "OutcomeCampaign", "Told", "combinations"]
+__all__ = ["Campaign", "Corrected", "OutcomeCampaign", "Rehearsal", "Told", "combinations", "rehearse"]

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import torch
 import typer
+from rich.console import Console
+from rich.progress import Progress
 
 from torchbandits.campaigns.candidates import OPTIMAL
 from torchbandits.campaigns.combining import combinations, parameter
@@ -32,6 +34,7 @@ from torchbandits.campaigns.output import (
     write_plate,
     write_results,
 )
+from torchbandits.campaigns.rehearsal import rehearse
 from torchbandits.campaigns.rows_as_arms import RowsAsArms
 from torchbandits.constraints import AtMost, Constraint, Distinct, Same, Total
 from torchbandits.display import count
@@ -102,6 +105,44 @@ def combine(
         say(f"{len(found):,} rows; write them with --output candidates.csv.")
     else:
         write(found, output, Form())
+
+
+@campaign_app.command("rehearse")
+def rehearsal(
+    results: Annotated[Path, typer.Argument(help="CSV, Excel, Parquet or Arrow file of rows whose results are known.")],
+    objective: Annotated[str, typer.Option(help="Column of the results; cost:min minimises it.")],
+    minimize: Annotated[bool, typer.Option("--minimize", help="Small results are good.")] = False,
+    n: Annotated[int, typer.Option("-n", min=1, help="Number of rows of a plate.")] = 8,
+    evaluations: Annotated[int, typer.Option(min=1, help="Number of evaluations of a campaign.")] = 48,
+    trials: Annotated[int, typer.Option(min=1, help="Number of campaigns.")] = 10,
+    noise_std: Annotated[
+        float,
+        typer.Option(min=0, help="Standard deviation of noise that is added to each result. With noise rows are repeated."),
+    ] = 0.0,
+    id: Annotated[str | None, typer.Option(help="Column of the ids; by default 'id', or else the row number.")] = None,
+    column: Annotated[list[str] | None, typer.Option(help="Type of a column, as for `new`. Repeatable.")] = None,
+    seed: Annotated[int, typer.Option(min=0, max=2**63 - 1, help="Seed of the random numbers.")] = 0,
+    figure: Annotated[Path | None, typer.Option(help="A picture to write, .png or .svg.")] = None,
+    output: Annotated[
+        Path | None, typer.Option(help="A CSV file, or an Excel workbook (.xlsx), of all recommended rows.")
+    ] = None,
+) -> None:
+    """Play campaigns on a table whose results are known, such as that of an earlier project, beside random rows: would they
+    have found good rows, with how many evaluations? Nothing is kept."""
+    _, options = parse_aims([objective], minimize, [], None, [])
+    options |= {"id": id, "columns": dict(parse_kind(text) for text in column or ())}
+    del options["cost"], options["noise_std"]
+    console = Console(stderr=True)
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task("campaigns", total=trials * evaluations)
+        options |= {"n": n, "evaluations": evaluations, "trials": trials, "noise_std": noise_std, "seed": seed}
+        found = rehearse(results, **options, progress=lambda rows: bar.advance(task, rows))
+    for line in str(found).splitlines():
+        say(line)
+    if output is not None:
+        write(found.curves, output, Form())
+    if figure is not None:
+        say(f"Picture: {found.plot(figure)}")
 
 
 @campaign_app.command()

@@ -1,0 +1,209 @@
+"""Rehearsals: campaigns on tables whose results are known, beside random rows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from typer.testing import CliRunner
+
+import torchbandits as tb
+from torchbandits.campaigns import rehearsal
+from torchbandits.cli import app
+from torchbandits.errors import ArgumentError
+
+
+def table(rows: int = 60, seed: int = 0) -> pd.DataFrame:
+    """Rows whose yield follows the temperature, and a column that tells nothing."""
+    rng = np.random.default_rng(seed)
+    found = pd.DataFrame({"id": [f"r{row}" for row in range(rows)], "temperature": rng.uniform(20, 100, rows)})
+    return found.assign(other=rng.random(rows), **{"yield": 90 - (found["temperature"] - 70) ** 2 / 30})
+
+
+def expected_best(values: np.ndarray, count: int) -> float:
+    """Mean of the largest of `count` values drawn without replacement."""
+    values, kept = np.sort(values), 1.0
+    total = 0.0
+    # The largest of all is drawn with probability count / A, and else the largest of the others is looked at.
+    for left in range(len(values), count - 1, -1):
+        total += kept * count / left * values[left - 1]
+        kept *= 1 - count / left
+    return total
+
+
+@pytest.fixture(scope="module")
+def found() -> tb.Rehearsal:
+    return tb.rehearse(table(), "yield", n=4, evaluations=10, trials=3)
+
+
+def test_curves_hold_the_values_of_the_table_and_the_share_of_better_rows(found: tb.Rehearsal) -> None:
+    values = table().set_index("id")["yield"]
+    assert found.curves["evaluations"].tolist() == [4, 8, 10] * 3
+    assert found.curves["trial"].tolist() == [0] * 3 + [1] * 3 + [2] * 3
+    assert found.curves["value"].to_numpy() == pytest.approx(values[found.curves["id"]].to_numpy())
+    for trial, own in found.curves.groupby("trial"):
+        rng = np.random.default_rng([0, trial])
+        offered = values.to_numpy()[np.sort(rng.choice(60, 48, replace=False))]
+        assert own["better"].to_numpy() == pytest.approx([(offered > value).mean() for value in own["value"]])
+
+
+def test_random_rows_are_the_best_of_random_rows(found: tb.Rehearsal) -> None:
+    values = table()["yield"].to_numpy()
+    for (trial, made), own in found.random.groupby(["trial", "evaluations"]):
+        offered = values[np.sort(np.random.default_rng([0, trial]).choice(60, 48, replace=False))]
+        error = own["value"].std() / len(own) ** 0.5
+        assert abs(own["value"].mean() - expected_best(offered, made)) < 4 * error
+        assert len(own) == 134
+
+
+def test_the_number_of_random_rows_that_are_as_good(found: tb.Rehearsal) -> None:
+    values, level = table()["yield"].to_numpy(), found.curves.query("evaluations == 10")["value"].mean()
+    offered = [values[np.sort(np.random.default_rng([0, trial]).choice(60, 48, replace=False))] for trial in range(3)]
+    means = [np.mean([expected_best(own, made) for own in offered]) for made in range(1, 49)]
+    exact = int(np.argmax(np.array(means) >= level - 1e-9)) + 1
+    assert found.as_good is not None
+    assert abs(found.as_good - exact) <= max(4, 0.25 * exact)
+    assert found.compared == 48
+
+
+def test_campaigns_find_what_the_columns_tell() -> None:
+    features = np.random.default_rng(1).random((150, 3))
+    known = pd.DataFrame(features, columns=list("abc")).assign(goal=np.exp(-4 * ((features - 0.8) ** 2).sum(axis=1)))
+    found = tb.rehearse(known, "goal", n=4, evaluations=24, trials=3)
+    last = found.summary().iloc[-1]
+    assert last["better"] < 0.01 < 0.02 < last["random better"]
+    assert found.as_good is not None
+    assert found.as_good > 48
+    assert f"About {found.as_good:,} random rows are as good" in found.conclusion()
+
+
+def test_small_values_may_be_good() -> None:
+    large = tb.rehearse(table(), "yield", n=4, evaluations=8, trials=2)
+    small = tb.rehearse(table().assign(**{"yield": -table()["yield"]}), "yield", n=4, evaluations=8, trials=2, minimize=True)
+    assert small.curves["id"].tolist() == large.curves["id"].tolist()
+    assert small.curves["better"].tolist() == large.curves["better"].tolist()
+    assert (small.summary()["value"] == -large.summary()["value"]).all()
+    assert small.as_good == large.as_good
+
+
+def test_a_seed_gives_the_same_trials_and_more_trials_begin_with_them(found: tb.Rehearsal) -> None:
+    again, one = (tb.rehearse(table(), "yield", n=4, evaluations=10, trials=trials) for trials in (3, 1))
+    pd.testing.assert_frame_equal(again.curves, found.curves)
+    pd.testing.assert_frame_equal(again.random, found.random)
+    pd.testing.assert_frame_equal(one.curves, found.curves[:3])
+    other = tb.rehearse(table(), "yield", n=4, evaluations=10, trials=1, seed=1)
+    assert other.curves["id"].tolist() != one.curves["id"].tolist()
+
+
+@pytest.mark.parametrize("noise_std", [0.0, 5.0])
+def test_rows_are_repeated_only_with_noise(noise_std: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[str] = []
+    tell = tb.Campaign.tell
+
+    def recorded(self: tb.Campaign, measured: pd.DataFrame) -> object:
+        told.extend(measured["id"])
+        true = table().set_index("id")["yield"][measured["id"]].to_numpy()
+        apart = np.abs(measured["yield"].to_numpy() - true)
+        assert (apart.max() > 0.5) if noise_std else (apart.max() == 0)
+        return tell(self, measured)
+
+    monkeypatch.setattr(tb.Campaign, "tell", recorded)
+    tb.rehearse(table(), "yield", n=4, evaluations=24, trials=1, noise_std=noise_std)
+    assert len(told) == 24
+    assert (len(set(told)) == 24) == (noise_std == 0)
+
+
+def test_rows_without_a_value_are_left_out_and_rows_keep_their_numbers() -> None:
+    whole = table().drop(columns="id")
+    whole.loc[whole.index % 3 == 0, "yield"] = np.nan
+    found = tb.rehearse(whole.reset_index(drop=True), "yield", n=4, evaluations=8, trials=2)
+    rows = found.curves["id"].astype(int).to_numpy() - 1
+    assert found.curves["value"].to_numpy() == pytest.approx(whole["yield"].to_numpy()[rows])
+    assert found.compared == 32
+
+
+def test_the_index_of_a_table_is_its_id_and_a_policy_may_be_given() -> None:
+    found = tb.rehearse(table().set_index("id"), "yield", n=5, evaluations=10, trials=1, policy=tb.uniform(batch_size=5))
+    assert set(found.curves["id"]) <= set(table()["id"])
+    rounded = tb.rehearse(table(), "yield", columns={"other": "ignore"}, n=4, evaluations=8, trials=1)
+    assert len(rounded.curves) == 2
+
+
+def test_progress_is_told() -> None:
+    made: list[int] = []
+    tb.rehearse(table(), "yield", n=4, evaluations=10, trials=2, progress=made.append)
+    assert made == [4, 4, 2, 4, 4, 2]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"objective": "yeild"}, "no column 'yeild', and a rehearsal needs results. Did you mean 'yield'?"),
+        ({"objective": "yield", "evaluations": 49}, "48 rows of the table would be on offer"),
+        ({"objective": "flat", "evaluations": 8}, "all values of 'flat' are equal"),
+        ({"objective": "none", "evaluations": 8}, "0 rows of the table would be on offer"),
+    ],
+)
+def test_what_cannot_be_rehearsed(options: dict[str, object], message: str) -> None:
+    with pytest.raises(ArgumentError, match=message.replace("?", r"\?")):
+        tb.rehearse(table().assign(flat=1.0, none=np.nan), **options)  # type: ignore[arg-type]
+
+
+def made(values: list[float], others: list[float], *, minimize: bool = False) -> tb.Rehearsal:
+    """A rehearsal of one plate of 8 by its final values."""
+    frames = [
+        pd.DataFrame({"trial": range(len(own)), "evaluations": 8, "id": "a", "value": own, "better": 0.25})
+        for own in (values, others)
+    ]
+    return tb.Rehearsal("yield", minimize, *frames, None, 256)
+
+
+@pytest.mark.parametrize(
+    ("rehearsal", "words"),
+    [
+        (made([5.0, 5.1, 5.2], [1.0, 1.1, 1.3]), "More than 256 random rows are as good"),
+        (made([5.0, 5.1, 5.2], [1.0, 1.1, 1.3], minimize=True), "Random rows are better here"),
+        (made([5.0, 1.0, 5.2], [4.0, 4.1, 1.3]), "Neither is shown to be better"),
+        (made([5.0], [1.0]), "More than 256 random rows are as good"),
+    ],
+)
+def test_conclusions(rehearsal: tb.Rehearsal, words: str) -> None:
+    assert words in rehearsal.conclusion()
+    assert rehearsal.conclusion().startswith("After 8 evaluations 25 % of the rows are better")
+    assert words in repr(rehearsal)
+    assert words in rehearsal._repr_html_()
+
+
+def test_long_rehearsals_are_printed_in_ten_lines() -> None:
+    found = tb.rehearse(table(), "yield", n=1, evaluations=13, trials=1)
+    lines = repr(found).splitlines()
+    assert len(lines) == 2 + rehearsal._SHOWN
+    assert lines[-1].split()[0] == "13"
+    assert len(found.summary()) == 13
+
+
+@pytest.mark.parametrize(("name", "begins"), [("a.png", b"\x89PNG"), ("a.svg", b"<?xml")])
+def test_the_picture(found: tb.Rehearsal, tmp_path: Path, name: str, begins: bytes) -> None:
+    assert found.plot(tmp_path / name).read_bytes().startswith(begins)
+    axes = found.figure().axes[0]
+    campaign, others = axes.lines
+    assert campaign.get_ydata() == pytest.approx(found.summary()["value"].to_numpy())
+    assert others.get_ydata() == pytest.approx(found.summary()["random value"].to_numpy())
+    assert axes.get_ylabel() == "yield of the recommended row"
+
+
+def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    table().to_csv("known.csv", index=False)
+    options = ["-n", "4", "--evaluations", "10", "--trials", "3"]
+    written = ["--figure", "r.png", "--output", "rows.csv"]
+    result = CliRunner().invoke(app, ["campaign", "rehearse", "known.csv", "--objective", "yield", *options, *written])
+    assert result.exit_code == 0, result.output
+    said = result.stdout
+    found = tb.rehearse("known.csv", "yield", n=4, evaluations=10, trials=3)
+    assert [line.rstrip() for line in said.splitlines()[: len(repr(found).splitlines())]] == repr(found).splitlines()
+    assert (tmp_path / "r.png").exists()
+    assert pd.read_csv("rows.csv")["id"].tolist() == found.curves["id"].tolist()
+    assert {path.name for path in tmp_path.iterdir()} == {"known.csv", "r.png", "rows.csv"}

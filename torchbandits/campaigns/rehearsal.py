@@ -1,0 +1,287 @@
+"""Rehearsals: campaigns on a table whose results are known, to see what they would have found with how many evaluations."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from torchbandits.campaigns.campaign import Campaign
+from torchbandits.campaigns.history import history
+from torchbandits.checks import as_path, check_flag, check_function, check_text, check_whole, explains_keywords, non_negative
+from torchbandits.display import Readable, Shown, count, number
+from torchbandits.errors import nearest, require
+from torchbandits.extras import Later
+from torchbandits.figures import COLORS, tidy
+from torchbandits.policies import Policy
+from torchbandits.tabular.ids import Ids, id_column, open_table
+from torchbandits.tabular.tables import SOURCE, InMemory
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import pyarrow as pa
+    from matplotlib.figure import Figure
+
+    from torchbandits import files
+else:
+    from torchbandits.campaigns.extras import files
+    from torchbandits.tabular.extras import pandas as pd
+
+# Share of the rows on offer in a trial. Without noise all campaigns of one table would select the same rows.
+_SHARE = 0.8
+# Number of random orders of the rows in all trials together, and how many times more random rows than evaluations are compared.
+_DRAWS, _TIMES = 400, 32
+# Largest number of lines when a rehearsal is printed.
+_SHOWN = 10
+
+_agg, _figures = Later("matplotlib.backends.backend_agg", "figures"), Later("matplotlib.figure", "figures")
+
+
+@dataclass(frozen=True, repr=False)
+class Rehearsal(Readable):
+    """What campaigns found on a table whose results are known, beside random rows. Printed, it is a table with its conclusion.
+
+    Attributes:
+        objective: The column of the results, and whether it was minimised.
+        minimize: Whether small values are good.
+        curves: For each trial and each number of evaluations made: `trial`, `evaluations`, the `id` of the row that the
+            campaign recommends, its `value` in the table, and `better`, the share of the rows on offer that are better.
+        random: The same of as many random rows, of which the one with the best result is recommended; `trial` is the trial
+            whose rows were on offer.
+        as_good: Number of random rows that are as good as a campaign, by the mean of the recommended values; None if more than
+            were compared would be needed.
+        compared: The largest number of random rows that were compared.
+    """
+
+    objective: str
+    minimize: bool
+    curves: pd.DataFrame
+    random: pd.DataFrame
+    as_good: int | None
+    compared: int
+
+    def summary(self) -> pd.DataFrame:
+        """For each number of evaluations the mean `value` of the recommended rows, the tenth and ninetieth percentile of these
+        values, and the mean share of `better` rows, of campaigns and of random rows (`random value`, …)."""
+        parts = {"": self.curves, "random ": self.random}
+        found = {}
+        for name, frame in parts.items():
+            groups = frame.groupby("evaluations")
+            found[f"{name}value"] = groups["value"].mean()
+            found[f"{name}10 %"] = groups["value"].quantile(0.1)
+            found[f"{name}90 %"] = groups["value"].quantile(0.9)
+            found[f"{name}better"] = groups["better"].mean()
+        return pd.DataFrame(found).reset_index()
+
+    def conclusion(self) -> str:
+        """What was found, in two sentences."""
+        last, trials = int(self.curves["evaluations"].max()), int(self.curves["trial"].nunique())
+        own, other = (frame[frame["evaluations"] == last] for frame in (self.curves, self.random))
+        found = (
+            f"After {count(last, 'evaluation')} {_share(own['better'].mean())} of the rows are better than the recommended one "
+            f"(random rows: {_share(other['better'].mean())}), which was the best of all in "
+            f"{int((own['better'] == 0).sum())} of {count(trials, 'trial')} (random rows: in "
+            f"{_share((other['better'] == 0).mean())})."
+        )
+        more = own.set_index("trial")["value"] - other.groupby("trial")["value"].mean()
+        more, doubt = -more if self.minimize else more, 2 * more.std(ddof=1) / trials**0.5 if trials > 1 else 0.0
+        if abs(more.mean()) <= doubt:
+            return f"{found} Neither is shown to be better: make more trials, or give campaigns more columns or evaluations."
+        if more.mean() < 0:
+            return f"{found} Random rows are better here: the columns do not tell {self.objective!r}."
+        as_good = f"more than {self.compared:,}" if self.as_good is None else f"about {self.as_good:,}"
+        return f"{found} {as_good.capitalize()} random rows are as good on average."
+
+    def figure(self) -> Figure:
+        """The values of the recommended rows against the number of evaluations: means, and the middle 80 %."""
+        found, figure = self.summary(), _figures.Figure(figsize=(6.4, 4), layout="constrained")
+        _agg.FigureCanvasAgg(figure)
+        axes = figure.subplots()
+        for name, label, color, style in (("", "campaign", COLORS[5], "-"), ("random ", "random rows", COLORS[4], "--")):
+            axes.fill_between(found["evaluations"], found[f"{name}10 %"], found[f"{name}90 %"], color=color, alpha=0.15, lw=0)
+            axes.plot(found["evaluations"], found[f"{name}value"], style, color=color, label=label)
+        axes.set_xlabel("evaluations")
+        axes.set_ylabel(f"{self.objective} of the recommended row".replace("$", r"\$"))
+        axes.legend(frameon=False)
+        tidy(axes)
+        return figure
+
+    def plot(self, path: str | os.PathLike[str]) -> Path:
+        """Write the figure to a file, such as a PNG or an SVG, and return its path."""
+        to = as_path("path", path)
+        kind = to.suffix.lower().removeprefix(".") or "png"
+        files.write_atomically(to, partial(self.figure().savefig, format=kind, dpi=150))
+        return to
+
+    def _shown(self) -> Shown:
+        header = ("evaluations", "campaign: value", "rows better", "random rows: value", "rows better")
+        found = self.summary()
+        places = np.unique(np.linspace(0, len(found) - 1, min(len(found), _SHOWN)).round().astype(int))
+        rows = []
+        for line in found.iloc[places].to_dict("records"):
+            own, other = ((number(line[f"{name}value"]), _share(line[f"{name}better"])) for name in ("", "random "))
+            rows.append((f"{line['evaluations']:,.0f}", *own, *other))
+        return Shown(self.conclusion(), header, tuple(rows))
+
+
+@explains_keywords
+def rehearse(
+    table: Any,
+    objective: str,
+    *,
+    n: int = 8,
+    evaluations: int = 48,
+    trials: int = 10,
+    minimize: bool = False,
+    noise_std: float = 0.0,
+    id: str | None = None,
+    columns: Mapping[str, Any] | None = None,
+    policy: Policy | None = None,
+    seed: int = 0,
+    progress: Callable[[int], Any] | None = None,
+) -> Rehearsal:
+    """Play campaigns on a table whose results are known, such as that of an earlier project, beside random rows: would they
+    have found good rows, with how many evaluations, in plates of which size?
+
+    In each trial four fifths of the rows, drawn at random, are on offer. A campaign that knows none of their results selects
+    rows, and is told the values in the table. They are taken for the truth: where they are noisy, the best of them are partly
+    luck, which neither campaigns nor random rows can find again.
+
+    Args:
+        table: The rows, as for `Campaign`. Rows without a value are left out; limits of detection count as their number.
+        objective: The column of the results.
+        n: Number of rows of a plate.
+        evaluations: Number of evaluations of a campaign.
+        trials: Number of trials.
+        minimize: Whether small values are good.
+        noise_std: Standard deviation of noise that is added to each value told, in units of the objective. By default there is
+            none, and no row is evaluated twice; with noise, campaigns repeat rows as they would in the laboratory.
+        id: As for `Campaign`.
+        columns: As for `Campaign`.
+        policy: The policy of the campaigns; `tb.auto()` by default.
+        seed: Seed of all random numbers.
+        progress: Called after each plate with its number of rows.
+
+    Returns:
+        The rows that were recommended, beside those of random rows.
+
+    Raises:
+        ArgumentError: As for `Campaign`; if fewer rows than evaluations are on offer, or all values are equal.
+
+    Cost: that of the campaigns; about a second per trial of 48 evaluations of a thousand rows.
+    """
+    check_text("objective", objective)
+    for name, value in (("n", n), ("evaluations", evaluations), ("trials", trials)):
+        check_whole(name, value)
+    check_whole("seed", seed, 0)
+    check_flag("minimize", minimize)
+    if progress is not None:
+        check_function("progress", progress)
+    noise_std = float(non_negative("noise_std", noise_std))
+    held = open_table(table, id)
+    names = held.schema.names
+    message = f"{held.name} has no column {objective!r}, and a rehearsal needs results.{nearest(objective, names)}"
+    require(objective in names, message)
+    rows, values, _ = history(held, objective)
+    offered = int(_SHARE * len(rows))
+    require(
+        evaluations <= offered,
+        f"evaluations: {count(offered, 'row')} of {held.name} would be on offer in a trial, four fifths of those with a value "
+        f"of {objective!r}, and {evaluations:,} are to be evaluated: choose fewer.",
+    )
+    require(values.min() < values.max(), f"all values of {objective!r} are equal: there is nothing to find.")
+    column = id_column(names, id, held.index)
+    sign, options = -1.0 if minimize else 1.0, {"minimize": minimize, "id": column, "columns": columns, "policy": policy}
+    curves, random, truths = [], [], []
+    for trial in range(trials):
+        rng = np.random.default_rng([seed, trial])
+        chosen = np.sort(rng.choice(len(rows), offered, replace=False))
+        own = values[chosen]
+        part = held.take(rows[chosen]).drop_columns([objective]).replace_schema_metadata({SOURCE: held.name.encode()})
+        game = _Game(part, objective, own, noise_std, rng)
+        played: list[tuple[int, int]] = []
+        for made, place in game.played(n, evaluations, options):
+            if progress is not None:
+                progress(made - (played[-1][0] if played else 0))
+            played.append((made, place))
+        marks, found = np.array(played).T
+        curves.append(_curve(trial, marks, own, found, sign).assign(id=Ids(held, column).of(rows[chosen[found]])))
+        for _ in range(-(-_DRAWS // trials)):
+            best = game.at_random(min(offered, _TIMES * evaluations), sign)
+            random.append(_curve(trial, marks, own, best[marks - 1], sign))
+            truths.append(sign * own[best])
+    reached = np.mean(truths, axis=0) >= np.mean([sign * frame["value"].iloc[-1] for frame in curves])
+    return Rehearsal(
+        objective,
+        minimize,
+        pd.concat(curves, ignore_index=True)[["trial", "evaluations", "id", "value", "better"]],
+        pd.concat(random, ignore_index=True),
+        int(reached.argmax()) + 1 if reached.any() else None,
+        len(reached),
+    )
+
+
+@dataclass(frozen=True)
+class _Game:
+    """Some rows of a table, whose values are told when they are evaluated.
+
+    Attributes:
+        table, objective: The rows without their values, and the column of these.
+        values: The values.
+        noise_std: As for `rehearse`.
+        rng: Random numbers.
+    """
+
+    table: pa.Table
+    objective: str
+    values: NDArray[np.float64]
+    noise_std: float
+    rng: np.random.Generator
+
+    def played(self, n: int, evaluations: int, options: dict[str, Any]) -> Iterator[tuple[int, int]]:
+        """Play a campaign, and yield after each plate the number of evaluations made and the place of the recommended row."""
+        generator = torch.Generator().manual_seed(int(self.rng.integers(2**62)))
+        campaign = Campaign(self.table, self.objective, generator=generator, **options)
+        ids, made = Ids(InMemory(self.table), options["id"]), 0
+
+        def places(rows: pd.DataFrame) -> list[int]:
+            texts = ids.texts(rows.iloc[:, 0])
+            found = ids.find(texts)
+            return [found[text] for text in texts]
+
+        while made < evaluations:
+            plate = campaign.ask(min(n, evaluations - made), repeats=None if self.noise_std else False)
+            results = self._measured(np.array(places(plate)))
+            campaign.tell(pd.DataFrame({plate.columns[0]: plate.iloc[:, 0], self.objective: results}))
+            made += len(plate)
+            yield made, places(campaign.best(1))[0]
+
+    def at_random(self, most: int, sign: float) -> NDArray[np.int64]:
+        """The place of the best result of the first 1, 2, …, `most` of the rows in random order."""
+        order = self.rng.choice(len(self.values), most, replace=False)
+        results = sign * self._measured(order)
+        best = np.maximum.accumulate(results)
+        return order[np.maximum.accumulate(np.where(results == best, np.arange(most), 0))]
+
+    def _measured(self, places: NDArray[np.int64]) -> NDArray[np.float64]:
+        return self.values[places] + self.noise_std * self.rng.standard_normal(len(places))
+
+
+def _curve(
+    trial: int, marks: NDArray[np.int64], values: NDArray[np.float64], found: NDArray[np.int64], sign: float
+) -> pd.DataFrame:
+    """One trial of `Rehearsal.curves` without the ids, given the places of the recommended rows."""
+    own = values[found]
+    better = [float((sign * values > sign * value).mean()) for value in own]
+    return pd.DataFrame({"trial": trial, "evaluations": marks, "value": own, "better": better})
+
+
+def _share(part: float) -> str:
+    return f"{100 * part:.3g} %"

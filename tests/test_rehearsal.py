@@ -131,6 +131,34 @@ def test_the_index_of_a_table_is_its_id_and_a_policy_may_be_given() -> None:
     assert len(rounded.curves) == 2
 
 
+def test_replicates_are_one_row_with_random_results(monkeypatch: pytest.MonkeyPatch) -> None:
+    once = table(40)
+    apart = np.random.default_rng(3).normal(size=40)
+    high, low = (
+        once.assign(id=once["id"] + name, **{"yield": once["yield"] + shift}) for name, shift in (("h", apart), ("l", -apart))
+    )
+    told: list[float] = []
+    tell = tb.Campaign.tell
+
+    def recorded(self: tb.Campaign, measured: pd.DataFrame) -> object:
+        assert measured["id"].str.endswith("h").all()
+        true = once.set_index("id")["yield"][measured["id"].str[:-1]].to_numpy()
+        own = apart[measured["id"].str[1:-1].astype(int)]
+        sides = (measured["yield"].to_numpy() - true) / own
+        assert np.abs(sides) == pytest.approx(1.0)
+        told.extend(sides.round().tolist())
+        return tell(self, measured)
+
+    monkeypatch.setattr(tb.Campaign, "tell", recorded)
+    found = tb.rehearse(pd.concat([high, low]), "yield", n=4, evaluations=24, trials=2)
+    assert 0.2 < np.mean(np.array(told) > 0) < 0.8
+    assert found.compared == 32
+    true = once.set_index("id")["yield"][found.curves["id"].str[:-1]].to_numpy()
+    assert found.curves["value"].to_numpy() == pytest.approx(true)
+    with pytest.raises(ArgumentError, match="32 rows of the table would be on offer"):
+        tb.rehearse(pd.concat([high, low]), "yield", evaluations=33)
+
+
 def test_progress_is_told() -> None:
     made: list[int] = []
     tb.rehearse(table(), "yield", n=4, evaluations=10, trials=2, progress=made.append)
@@ -143,7 +171,7 @@ def test_progress_is_told() -> None:
         ({"objective": "yeild"}, "no column 'yeild', and a rehearsal needs results. Did you mean 'yield'?"),
         ({"objective": "yield", "evaluations": 49}, "48 rows of the table would be on offer"),
         ({"objective": "flat", "evaluations": 8}, "all values of 'flat' are equal"),
-        ({"objective": "none", "evaluations": 8}, "0 rows of the table would be on offer"),
+        ({"objective": "none", "evaluations": 8}, "the table has no values of 'none', and a rehearsal needs results"),
     ],
 )
 def test_what_cannot_be_rehearsed(options: dict[str, object], message: str) -> None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from torchbandits.campaigns.campaign import Campaign
 from torchbandits.campaigns.history import history
+from torchbandits.campaigns.rows_as_arms import RowsAsArms
 from torchbandits.checks import as_path, check_flag, check_function, check_text, check_whole, explains_keywords, non_negative
 from torchbandits.display import Readable, Shown, count, number
 from torchbandits.errors import nearest, require
@@ -22,7 +23,7 @@ from torchbandits.extras import Later
 from torchbandits.figures import COLORS, tidy
 from torchbandits.policies import Policy
 from torchbandits.tabular.ids import Ids, id_column, open_table
-from torchbandits.tabular.tables import SOURCE, InMemory
+from torchbandits.tabular.tables import SOURCE, InMemory, Table
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -152,7 +153,8 @@ def rehearse(
 
     In each trial four fifths of the rows, drawn at random, are on offer. A campaign that knows none of their results selects
     rows, and is told the values in the table. They are taken for the truth: where they are noisy, the best of them are partly
-    luck, which neither campaigns nor random rows can find again.
+    luck, which neither campaigns nor random rows can find again. Of rows that differ in no feature, such as replicates, only
+    the first is on offer: whenever it is evaluated, one of their values is drawn at random, and their average is the truth.
 
     Args:
         table: The rows, as for `Campaign`. Rows without a value are left out; limits of detection count as their number.
@@ -189,30 +191,27 @@ def rehearse(
     names = held.schema.names
     message = f"{held.name} has no column {objective!r}, and a rehearsal needs results.{nearest(objective, names)}"
     require(objective in names, message)
-    rows, values, _ = history(held, objective)
-    offered = int(_SHARE * len(rows))
-    require(
-        evaluations <= offered,
-        f"evaluations: {count(offered, 'row')} of {held.name} would be on offer in a trial, four fifths of those with a value "
-        f"of {objective!r}, and {evaluations:,} are to be evaluated: choose fewer.",
-    )
-    require(values.min() < values.max(), f"all values of {objective!r} are equal: there is nothing to find.")
     column = id_column(names, id, held.index)
     sign, options = -1.0 if minimize else 1.0, {"minimize": minimize, "id": column, "columns": columns, "policy": policy}
+    known = _Known.of(held, objective, options)
+    offered = int(_SHARE * len(known.rows))
+    require(
+        evaluations <= offered,
+        f"evaluations: {count(offered, 'row')} of {held.name} would be on offer in a trial, four fifths of the different ones "
+        f"with a value of {objective!r}, and {evaluations:,} are to be evaluated: choose fewer.",
+    )
     curves, random, truths = [], [], []
     for trial in range(trials):
         rng = np.random.default_rng([seed, trial])
-        chosen = np.sort(rng.choice(len(rows), offered, replace=False))
-        own = values[chosen]
-        part = held.take(rows[chosen]).drop_columns([objective]).replace_schema_metadata({SOURCE: held.name.encode()})
-        game = _Game(part, objective, own, noise_std, rng)
+        game = _Game(known.some(np.sort(rng.choice(len(known.rows), offered, replace=False))), noise_std, rng)
         played: list[tuple[int, int]] = []
         for made, place in game.played(n, evaluations, options):
             if progress is not None:
                 progress(made - (played[-1][0] if played else 0))
             played.append((made, place))
         marks, found = np.array(played).T
-        curves.append(_curve(trial, marks, own, found, sign).assign(id=Ids(held, column).of(rows[chosen[found]])))
+        own, ids = game.known.truth, Ids(held, column).of(game.known.rows[found])
+        curves.append(_curve(trial, marks, own, found, sign).assign(id=ids))
         for _ in range(-(-_DRAWS // trials)):
             best = game.at_random(min(offered, _TIMES * evaluations), sign)
             random.append(_curve(trial, marks, own, best[marks - 1], sign))
@@ -229,27 +228,70 @@ def rehearse(
 
 
 @dataclass(frozen=True)
-class _Game:
-    """Some rows of a table, whose values are told when they are evaluated.
+class _Known:
+    """Rows that differ in their features, and their results.
 
     Attributes:
-        table, objective: The rows without their values, and the column of these.
-        values: The values.
+        table, objective: The table, and the column of the results.
+        rows: The first row of each group of rows with equal features, `A`.
+        results: The results of each group.
+        truth: Their average, `A`.
+    """
+
+    table: Table
+    objective: str
+    rows: NDArray[np.int64]
+    results: Sequence[NDArray[np.float64]]
+    truth: NDArray[np.float64]
+
+    @staticmethod
+    def of(table: Table, objective: str, options: dict[str, Any]) -> _Known:
+        """All rows of a table that have a result."""
+        rows, values, _ = history(table, objective)
+        require(len(rows) > 0, f"{table.name} has no values of {objective!r}, and a rehearsal needs results.")
+        whole = _Known(table, objective, rows, [], values)
+        entries = RowsAsArms(whole.campaign(options, None).bandit).entries(range(len(rows))).numpy()
+        order = np.argsort(entries, kind="stable")
+        first, starts = np.unique(entries[order], return_index=True)
+        results = np.split(values[order], starts[1:])
+        truth = np.array([own.mean() for own in results])
+        require(bool(truth.min() < truth.max()), f"all values of {objective!r} are equal: there is nothing to find.")
+        return _Known(table, objective, rows[first], results, truth)
+
+    def some(self, places: NDArray[np.int64]) -> _Known:
+        """Some of the rows."""
+        results = [self.results[place] for place in places]
+        return _Known(self.table, self.objective, self.rows[places], results, self.truth[places])
+
+    @cached_property
+    def candidates(self) -> pa.Table:
+        """The rows without their results."""
+        own = self.table.take(self.rows).drop_columns([self.objective])
+        return own.replace_schema_metadata({SOURCE: self.table.name.encode()})
+
+    def campaign(self, options: dict[str, Any], generator: torch.Generator | None) -> Campaign:
+        """A campaign that knows no result."""
+        return Campaign(self.candidates, self.objective, generator=generator, **options)
+
+
+@dataclass(frozen=True)
+class _Game:
+    """Rows whose results are told when they are evaluated.
+
+    Attributes:
+        known: The rows on offer.
         noise_std: As for `rehearse`.
         rng: Random numbers.
     """
 
-    table: pa.Table
-    objective: str
-    values: NDArray[np.float64]
+    known: _Known
     noise_std: float
     rng: np.random.Generator
 
     def played(self, n: int, evaluations: int, options: dict[str, Any]) -> Iterator[tuple[int, int]]:
         """Play a campaign, and yield after each plate the number of evaluations made and the place of the recommended row."""
-        generator = torch.Generator().manual_seed(int(self.rng.integers(2**62)))
-        campaign = Campaign(self.table, self.objective, generator=generator, **options)
-        ids, made = Ids(InMemory(self.table), options["id"]), 0
+        campaign = self.known.campaign(options, torch.Generator().manual_seed(int(self.rng.integers(2**62))))
+        ids, made = Ids(InMemory(self.known.candidates), options["id"]), 0
 
         def places(rows: pd.DataFrame) -> list[int]:
             texts = ids.texts(rows.iloc[:, 0])
@@ -259,19 +301,23 @@ class _Game:
         while made < evaluations:
             plate = campaign.ask(min(n, evaluations - made), repeats=None if self.noise_std else False)
             results = self._measured(np.array(places(plate)))
-            campaign.tell(pd.DataFrame({plate.columns[0]: plate.iloc[:, 0], self.objective: results}))
+            campaign.tell(pd.DataFrame({plate.columns[0]: plate.iloc[:, 0], self.known.objective: results}))
             made += len(plate)
             yield made, places(campaign.best(1))[0]
 
     def at_random(self, most: int, sign: float) -> NDArray[np.int64]:
         """The place of the best result of the first 1, 2, …, `most` of the rows in random order."""
-        order = self.rng.choice(len(self.values), most, replace=False)
+        order = self.rng.choice(len(self.known.rows), most, replace=False)
         results = sign * self._measured(order)
         best = np.maximum.accumulate(results)
         return order[np.maximum.accumulate(np.where(results == best, np.arange(most), 0))]
 
     def _measured(self, places: NDArray[np.int64]) -> NDArray[np.float64]:
-        return self.values[places] + self.noise_std * self.rng.standard_normal(len(places))
+        """One result of each row, drawn at random, with noise."""
+        sizes = np.array([len(self.known.results[place]) for place in places])
+        which = (self.rng.random(len(places)) * sizes).astype(int)
+        results = np.array([self.known.results[place][j] for place, j in zip(places, which, strict=True)])
+        return results + self.noise_std * self.rng.standard_normal(len(places))
 
 
 def _curve(

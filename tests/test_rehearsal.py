@@ -204,6 +204,10 @@ def test_conclusions(rehearsal: tb.Rehearsal, words: str) -> None:
     assert words in rehearsal._repr_html_()
 
 
+def test_large_values_are_printed_in_full() -> None:
+    assert " 401,123 " in repr(made([401_123.4], [1.5]))
+
+
 def test_long_rehearsals_are_printed_in_ten_lines() -> None:
     found = tb.rehearse(table(), "yield", n=1, evaluations=13, trials=1)
     lines = repr(found).splitlines()

@@ -127,7 +127,7 @@ class Rehearsal(Readable):
         places = np.unique(np.linspace(0, len(found) - 1, min(len(found), _SHOWN)).round().astype(int))
         rows = []
         for line in found.iloc[places].to_dict("records"):
-            own, other = ((number(line[f"{name}value"]), _share(line[f"{name}better"])) for name in ("", "random "))
+            own, other = ((_value(line[f"{name}value"]), _share(line[f"{name}better"])) for name in ("", "random "))
             rows.append((f"{line['evaluations']:,.0f}", *own, *other))
         return Shown(self.conclusion(), header, tuple(rows))
 
@@ -327,6 +327,11 @@ def _curve(
     own = values[found]
     better = [float((sign * values > sign * value).mean()) for value in own]
     return pd.DataFrame({"trial": trial, "evaluations": marks, "value": own, "better": better})
+
+
+def _value(value: float) -> str:
+    """A value of the objective: at least four digits, and whole thousands in full."""
+    return f"{value:,.0f}" if abs(value) >= 1000 else number(value)
 
 
 def _share(part: float) -> str:

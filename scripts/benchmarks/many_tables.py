@@ -9,9 +9,9 @@ at most 3,000 rows and 20 columns. The objective is one of its columns of many d
 table, and larger or, in three of ten, smaller is better. Columns that order the rows almost as the objective does are left out.
 One half of the tables is for trying changes and the other for judging them.
 
-48 rows, noise in standard deviations of the objective. Regret is 0 at the best row and 1 at the average one; mean regret is
-clipped at 1.5, which few rows far below the average exceed. Of random rows the one with the highest result is recommended.
-Other methods are those of `peers.py`, by default its forest by expected improvement.
+48 rows by default, noise in standard deviations of the objective. Regret is 0 at the best row and 1 at the average one; mean
+regret is clipped at 1.5, which few rows far below the average exceed. Of random rows the one with the highest result is
+recommended. Other methods are those of `peers.py`, by default its forest by expected improvement.
 Differences are paired by table and seed, with two standard errors. One thread.
 """
 
@@ -115,7 +115,9 @@ def tables(half: Half) -> Iterator[tuple[str, pd.DataFrame, np.ndarray]]:
                 yield f"{package}/{name}", *made
 
 
-def of_peer(method: str, table: pd.DataFrame, values: np.ndarray, noise: float, seed: int, size: int) -> tuple[float, float]:
+def of_peer(
+    method: str, table: pd.DataFrame, values: np.ndarray, noise: float, seed: int, size: int, pulls: int
+) -> tuple[float, float]:
     """Simple and mean regret of a method of `peers.py`."""
     features = table.drop(columns="id")
     points = pd.get_dummies(features)
@@ -125,8 +127,8 @@ def of_peer(method: str, table: pd.DataFrame, values: np.ndarray, noise: float, 
     scaled = points.to_numpy(float)
     scaled = (scaled - scaled.mean(axis=0)) / scaled.std(axis=0)
     listed = Table("", scaled, values, tuple(block for block in blocks if block))
-    peer, rng, picks = METHODS[method].build(listed, Budget(PULLS, size), seed), np.random.default_rng(seed), []
-    while len(picks) < PULLS:
+    peer, rng, picks = METHODS[method].build(listed, Budget(pulls, size), seed), np.random.default_rng(seed), []
+    while len(picks) < pulls:
         rows = peer.ask(size)
         peer.tell(rows, values[rows] + noise * rng.standard_normal(size))
         picks += rows.tolist()
@@ -138,6 +140,7 @@ def main(
     rival: str = "forest_ei",
     noise: float = 0.1,
     size: int = 8,
+    pulls: int = PULLS,
     first: int = 0,
     seeds: int = 1,
     every: int = 1,
@@ -148,22 +151,22 @@ def main(
     print(f"table: campaign, {rival}, random rows (simple / mean regret)")
     for name, table, values in islice(tables(half), 0, None, every):
         for seed in range(first, first + seeds):
-            finished, own = played(table, values, noise, seed, size)
+            finished, own = played(table, values, noise, seed, size, pulls)
             explained = finished.explain()
             little = bool(explained.weakness())
             said.append((little, little or bool(explained.doubt())))
             if rival in METHODS:
-                other = of_peer(rival, table, values, noise, seed, size)
+                other = of_peer(rival, table, values, noise, seed, size, pulls)
             else:
                 with VARIANTS[rival]():
-                    other = campaign(table, values, noise, seed, size)
-            drawn = np.mean([at_random(values, noise, 1_000 * seed + draw) for draw in range(20)], axis=0)
+                    other = campaign(table, values, noise, seed, size, pulls)
+            drawn = np.mean([at_random(values, noise, 1_000 * seed + draw, pulls) for draw in range(20)], axis=0)
             regrets = np.array([own, other, drawn])
             regrets[:, 1] = regrets[:, 1].clip(max=1.5)
             found.append(regrets)
             print(f"{name}: {', '.join('{:.3f} / {:.3f}'.format(*at) for at in regrets)}", flush=True)
     runs = np.array(found)
-    print(f"{len(runs)} runs, {noise=}, {PULLS} rows by {size}; means: {runs.mean(axis=0).round(3).tolist()}")
+    print(f"{len(runs)} runs, {noise=}, {pulls} rows by {size}; means: {runs.mean(axis=0).round(3).tolist()}")
     for name, place in ((rival, 1), ("random rows", 2)):
         print(f"the campaign less {name}: {shown(runs[:, 0] - runs[:, place])}")
     less, (little, warned) = runs[:, 0] - runs[:, 2], np.array(said).T

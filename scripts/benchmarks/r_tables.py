@@ -49,19 +49,21 @@ def read(package: str, name: str) -> tuple[pd.DataFrame, np.ndarray]:
     return table, values / values.std()
 
 
-def campaign(table: pd.DataFrame, values: np.ndarray, noise: float, seed: int, size: int = SIZE) -> tuple[float, float]:
+def campaign(
+    table: pd.DataFrame, values: np.ndarray, noise: float, seed: int, size: int = SIZE, pulls: int = PULLS
+) -> tuple[float, float]:
     """Simple and mean regret of a campaign in plates of a size."""
-    return played(table, values, noise, seed, size)[1]
+    return played(table, values, noise, seed, size, pulls)[1]
 
 
 def played(
-    table: pd.DataFrame, values: np.ndarray, noise: float, seed: int, size: int
+    table: pd.DataFrame, values: np.ndarray, noise: float, seed: int, size: int, pulls: int = PULLS
 ) -> tuple[tb.Campaign, tuple[float, float]]:
     """The campaign itself as well."""
     regret, rng = (values.max() - values) / (values.max() - values.mean()), np.random.default_rng(seed)
     row_of = {name: row for row, name in enumerate(table["id"])}
     own, picks = tb.Campaign(table, objective="value", generator=torch.Generator().manual_seed(seed)), []
-    while len(picks) < PULLS:
+    while len(picks) < pulls:
         plate = own.ask(size)
         rows = [row_of[name] for name in plate["id"]]
         own.tell(plate.assign(value=values[rows] + noise * rng.standard_normal(size)))
@@ -69,10 +71,10 @@ def played(
     return own, (float(regret[row_of[own.best(1)["id"][0]]]), float(regret[picks].mean()))
 
 
-def at_random(values: np.ndarray, noise: float, seed: int) -> tuple[float, float]:
+def at_random(values: np.ndarray, noise: float, seed: int, pulls: int = PULLS) -> tuple[float, float]:
     """Simple and mean regret of random rows."""
     regret, rng = (values.max() - values) / (values.max() - values.mean()), np.random.default_rng([seed, 1])
-    rows = rng.choice(len(values), PULLS, replace=False)
+    rows = rng.choice(len(values), pulls, replace=False)
     best = rows[(values[rows] + noise * rng.standard_normal(len(rows))).argmax()]
     return float(regret[best]), float(regret[rows].mean())
 

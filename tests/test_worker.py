@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import signal
 import sqlite3
 import subprocess
@@ -237,7 +238,7 @@ def test_bad_calls_cost_nothing(tmp_path: Path):
 
 
 @pytest.mark.parametrize("content", [b"hello, this is no database, but a text of some length\n" * 30, b"\x00" * 4096, "other"])
-def test_other_files_are_refused(tmp_path: Path, content: bytes | str):
+def test_other_files_are_refused(tmp_path: Path, content: bytes | str, monkeypatch: pytest.MonkeyPatch):
     path = tmp_path / "precious"
     if isinstance(content, str):
         db = sqlite3.connect(path)
@@ -246,10 +247,16 @@ def test_other_files_are_refused(tmp_path: Path, content: bytes | str):
         db.close()
     else:
         path.write_bytes(content)
-    before = path.read_bytes()
+    before, opened, connect = path.read_bytes(), [], sqlite3.connect
+    monkeypatch.setattr(sqlite3, "connect", lambda *args, **options: opened.append(connect(*args, **options)) or opened[-1])
     with pytest.raises(errors.DataError):
         worker(path)
+    gc.collect()
     assert path.read_bytes() == before
+    assert opened
+    for db in opened:
+        with pytest.raises(sqlite3.ProgrammingError, match="closed"):
+            db.execute("SELECT 1")
     with pytest.raises(errors.DataError):
         worker(tmp_path / "none" / "run.db")
 

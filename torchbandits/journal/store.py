@@ -192,10 +192,14 @@ class SharedStore:
         else:
             self._check_file()
             db = sqlite3.connect(f"file:{quote(str(self.path))}?mode=rw", uri=True, **options)
-        self._run("PRAGMA synchronous=FULL", db=db)
-        if not self._run("SELECT count(*) FROM sqlite_master", db=db).fetchone()[0]:
-            self._run("PRAGMA journal_mode=WAL", db=db).fetchone()
-            self._run("SELECT count(*) FROM sqlite_master", db=db).fetchone()
+        try:
+            self._run("PRAGMA synchronous=FULL", db=db)
+            if not self._run("SELECT count(*) FROM sqlite_master", db=db).fetchone()[0]:
+                self._run("PRAGMA journal_mode=WAL", db=db).fetchone()
+                self._run("SELECT count(*) FROM sqlite_master", db=db).fetchone()
+        except BaseException:
+            db.close()
+            raise
         self._file = self._file or _identity(str(self.path))
         # SQLite removes the files beside it with the last connection only, and this one is open.
         self._beside = tuple(_identity(f"{self.path}{suffix}") for suffix in _BESIDE)

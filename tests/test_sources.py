@@ -454,6 +454,25 @@ def test_a_file_that_changes_under_a_run_is_noticed_and_nothing_is_lost(make: Ma
     play(again, 2)
 
 
+def test_what_was_learned_can_be_saved_after_a_file_has_changed(tmp_path: Path):
+    """Picks are open, which a posterior has as pending: their points are not read from the file for the saved state."""
+    bandit, plain = (
+        tb.Bandit(tb.gp_ucb(rbf(), **COMMON), arms, generator=generator(1))
+        for arms in (_npy(PROBLEM.tensor, tmp_path), PROBLEM.tensor)
+    )
+    assert play(bandit, 3, 1) == play(plain, 3, 1)
+    bandit.ask(limit=1)
+    plain.ask(limit=1)
+    os.utime(tmp_path / "arms.npy", ns=(0, 0))
+    with pytest.raises(errors.DataError, match=r"open it again and load the saved state into a new Bandit"):
+        bandit.tell(bandit.ask(), torch.zeros(1))
+    saved = bandit.state_dict()
+    again = tb.Bandit(bandit.policy, sources.npy(tmp_path / "arms.npy")).load_state_dict(saved)
+    points = PROBLEM.tensor[:9]
+    assert torch.equal(again.posterior(points).variance, plain.posterior(points).variance)
+    assert [again.ask(more=1).index.tolist()] == [plain.ask(more=1).index.tolist()]
+
+
 def test_what_a_source_can_not_do_is_refused():
     bandit = tb.Bandit(tb.batch_bkb(rbf(), **BOUNDED), _chunks(PROBLEM.tensor, Path()))
     play(bandit, 2)

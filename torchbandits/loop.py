@@ -539,8 +539,9 @@ class Loop:
             brief: Whether to leave out the directions of an exact posterior if they take more than 256 MiB. `load_` then
                 computes them anew by a sweep, up to rounding.
         """
-        # On several ranks the state is saved without syncing the open picks, because a rank may have been lost.
-        if not self.state.rows.sharded:
+        # Arms that are not in memory are not read, so that what was learned can be saved after a file has changed or a rank was
+        # lost. The open picks are synced once the state is loaded.
+        if not self.state.rows.streamed:
             self.sync_()
         with saved_briefly(self.state, brief):
             saved: dict[str, Any] = {"state": self.state.state_dict(), "open": None}
@@ -596,7 +597,7 @@ class Loop:
             self.open = Selection(state.rows.points(index), index, opened["mask"].to(self.device))
         if state.rows.sharded and isinstance(state, TableState):
             state.table.sweep_()
-        self._synced = not state.rows.sharded
+        self._synced = not state.rows.streamed
         self.moved = self.moved or "moved" in state_dict
 
     def to_(self, device: torch.device) -> None:

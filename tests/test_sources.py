@@ -473,6 +473,24 @@ def test_what_was_learned_can_be_saved_after_a_file_has_changed(tmp_path: Path):
     assert [again.ask(more=1).index.tolist()] == [plain.ask(more=1).index.tolist()]
 
 
+def test_a_stream_may_fill_one_buffer_again_and_again():
+    arms = PROBLEM.tensor
+
+    def filled():
+        buffer = torch.empty(31, 2, dtype=torch.float64)
+        for piece in arms.split(31):
+            buffer[: len(piece)] = piece
+            yield buffer[: len(piece)]
+
+    source = sources.chunks(filled, 120, 2)
+    for step in (7, 31, 50, 120, 500):
+        assert torch.equal(torch.cat([piece.clone() for _, piece in source.chunks(step)]), arms)
+        parts = list(source.chunks(step, 40, 101))
+        assert [part.stop - part.start for part, _ in parts] == [len(piece) for _, piece in parts]
+    assert torch.equal(source.chunk(slice(5, 118)), arms[5:118])
+    assert torch.equal(source.points(torch.arange(119, -1, -1)), arms.flip(0))
+
+
 def test_what_a_source_can_not_do_is_refused():
     bandit = tb.Bandit(tb.batch_bkb(rbf(), **BOUNDED), _chunks(PROBLEM.tensor, Path()))
     play(bandit, 2)
@@ -680,6 +698,12 @@ def test_copies_are_not_written_through_a_map_which_a_full_disk_would_turn_into_
         sources.Fingerprints(packed).save(tmp_path / "bits.npy").words(slice(0, 3)),
         sources.Fingerprints(packed).words(slice(0, 3)),
     )
+
+
+@pytest.mark.usefixtures("annotations_not_enforced")
+def test_a_stream_that_returns_nothing_is_named():
+    with pytest.raises(errors.ArgumentError, match=r"stream must return an iterable of tensors, got NoneType: return a list"):
+        tb.Bandit(tb.batch_bkb(rbf(), **BOUNDED), sources.chunks(lambda: None, 120, 2))
 
 
 def test_arms_that_are_promised_to_differ_must_be_finite():

@@ -85,24 +85,35 @@ def parts(start: int, stop: int, step: int) -> Iterator[slice]:
 def recut(pieces: Iterable[Tensor], start: int, stop: int, step: int) -> Iterator[tuple[slice, Tensor]]:
     """Cut consecutive pieces of any sizes, the first of which begins at `start`, into pieces of `step` arms up to `stop`.
 
+    A piece is read before the next one is requested, and may be a view of memory that is then written again.
+
     Raises:
         DataError: If the pieces end before `stop`.
     """
-    cuts, count = parts(start, stop, step), 0
-    held: list[Tensor] = []
+    cuts, filled = parts(start, stop, step), 0
+    buffer: Tensor | None = None
     part = next(cuts, None)
     for piece in pieces:
-        held = [*held, piece] if count else [piece]
-        count += len(piece)
-        while part is not None and count >= part.stop - part.start:
-            whole = held[0] if len(held) == 1 else torch.cat(held)
+        rest = piece
+        while part is not None and len(rest):
             size = part.stop - part.start
-            yield part, whole[:size]
-            held, count, part = [whole[size:]], count - size, next(cuts, None)
+            if not filled and len(rest) >= size:
+                whole, rest = rest[:size], rest[size:]
+            else:
+                # Copied before the next piece is requested, which may be written to the same memory.
+                buffer = rest.new_empty(size, *rest.shape[1:]) if buffer is None else buffer
+                more = rest[: size - filled]
+                buffer[filled : filled + len(more)] = more
+                filled, rest = filled + len(more), rest[len(more) :]
+                if filled < size:
+                    break
+                whole, buffer, filled = buffer, None, 0
+            yield part, whole
+            part = next(cuts, None)
         if part is None:
             return
     if part is not None:
-        ends = f"the source ends after {part.start + count} arms, and {stop} were announced"
+        ends = f"the source ends after {part.start + filled} arms, and {stop} were announced"
         raise DataError(f"{ends}: give their true number, and begin anew at every pass.")
 
 

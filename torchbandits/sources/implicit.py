@@ -138,8 +138,12 @@ class Chunks(ArmSource):
         stop = self.num_arms if stop is None else stop
 
         def from_start() -> Iterator[Tensor]:
-            seen = 0
-            for piece in self._stream():
+            seen, given = 0, self._stream()
+            good = isinstance(given, Iterable)
+            require(
+                good, f"stream must return an iterable of tensors, got {type(given).__name__}: return a list, or yield them."
+            )
+            for piece in given:
                 arms = self._checked(piece, "the stream of arms")
                 seen += len(arms)
                 if seen > self.num_arms:
@@ -213,7 +217,8 @@ def chunks(
     """Arms that a user function yields, for arms that fit neither memory nor a file.
 
     Args:
-        stream: Called once per sweep; yields tensors `n x dim` of any n, the same arms in the same order each time.
+        stream: Called once per sweep; yields tensors `n x dim` of any n, the same arms in the same order each time. They are
+            read before the next one is requested, so that one buffer may be filled again and again.
         num_arms: A.
         dim: d.
         at: Function from indices (`p` integers) to their arms, `p x dim`, used for picks and leaders. Without it, arms are

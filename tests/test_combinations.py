@@ -53,6 +53,28 @@ def test_parts_add_up():
     assert (parts[["a", "b", "c"]].sum(axis=1) == 100).all()
 
 
+@pytest.mark.parametrize("parts", [10, 20, 40])
+def test_fractions_add_up_to_one_as_percentages_do_to_a_hundred(parts: int):
+    """In binary fractions 0.1 + 0.2 + 0.7 is not 1: rows were left out."""
+    whole = tb.combinations({name: range(parts + 1) for name in "abc"}, where=f"a + b + c == {parts}")
+    fractions = {name: [i / parts for i in range(parts + 1)] for name in "abc"}
+    assert tb.combinations(fractions, where="a + b + c == 1")["id"].tolist() == whole["id"].tolist()
+    assert tb.combinations(fractions, where="1 - a - b - c == 0")["id"].tolist() == whole["id"].tolist()
+    assert tb.combinations(fractions, where="a >= 0 and 1 <= a + b + c <= 1")["id"].tolist() == whole["id"].tolist()
+    for op, other in (("<=", ">"), (">=", "<"), ("!=", "==")):
+        mine = tb.combinations(fractions, where=f"a + b {op} 2 * c")["id"].tolist()
+        assert mine == tb.combinations(dict.fromkeys("abc", range(parts + 1)), where=f"a + b {op} 2 * c")["id"].tolist()
+        assert len(mine) + len(tb.combinations(fractions, where=f"a + b {other} 2 * c")) == (parts + 1) ** 3
+
+
+def test_only_computed_fractions_are_compared_up_to_rounding():
+    large = {"a": [10**15, 10**15 + 1], "b": [0, 1]}
+    assert tb.combinations(large, where="a + b == 1000000000000001")["id"].tolist() == [2, 3]
+    assert tb.combinations({"a": [0.3, 0.1 + 0.2]}, where="a == 0.3")["id"].tolist() == [1]
+    assert tb.combinations({"a": [1.0, -1.0], "b": [0.0, 2.0]}, where="a / b <= 5")["id"].tolist() == [2, 3, 4]
+    assert tb.combinations({"a": [1.0, 2.0], "b": ["x", "y"]}, where="a * 2 > 2 and b == 'x'")["id"].tolist() == [3]
+
+
 @pytest.mark.parametrize("where", [None, "temperature > 20"])
 def test_drawn_rows_are_rows_of_the_whole(where: str | None):
     whole = tb.combinations(PARAMETERS, where=where)

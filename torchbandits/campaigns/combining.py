@@ -48,7 +48,8 @@ def combinations(
     Args:
         parameters: The possible values of each parameter, such as `{"solvent": ["water", "DMF"], "temperature": [20, 40, 60]}`.
         where: A condition on the combinations, as for `Campaign.ask`: `"temperature < 60 or solvent != 'water'"`, or
-            `"a + b + c == 100"` for parts in percent.
+            `"a + b + c == 100"` for parts in percent. Computed numbers are compared up to rounding, so that parts of 0.1, 0.2 …
+            may add up to 1.
         count: Number of rows, drawn at random with equal probabilities; None for all combinations.
         seed: Seed of the draws.
 

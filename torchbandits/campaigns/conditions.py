@@ -8,6 +8,7 @@ import datetime
 import io
 import keyword
 import re
+import sys
 import tokenize
 import unicodedata
 from collections.abc import Collection, Mapping, Sequence
@@ -43,6 +44,8 @@ _ALLOWED = (
 )
 _EQUALITIES = (ast.Eq, ast.NotEq, ast.In, ast.NotIn)
 _IN_QUOTES = {"number": "numbers", "boolean": "True and False"}
+_ROUNDING = 1e-12
+"""Difference of two computed numbers, as a fraction of their terms, that counts as rounding."""
 _TRUTHS = {"true": True, "false": False}
 _DAY_FIRST = re.compile(r"\s*\d{1,2}[-./]\s*\d{1,2}[-./]\s*\d{2,4}\b")
 """A date whose day and month may be exchanged."""
@@ -213,7 +216,9 @@ def _compared(name: str, table: Table, text: str, *, strict: bool) -> Any:
         _check_kinds(name, table, tree, columns, kinds)
     # Names of columns need not be names of Python.
     zones = {own: _zone(table, column) for own, column in columns.items()}
-    own_text = ast.unparse(ast.fix_missing_locations(_Dates(kinds, zones).visit(tree)))
+    whole = {own for own, column in columns.items() if pa.types.is_integer(table.schema.field(column).type)}
+    written = _Rounded(kinds, whole).visit(_Dates(kinds, zones).visit(tree))
+    own_text = ast.unparse(ast.fix_missing_locations(written))
     cells = []
     try:
         for batch in table.batches(list(columns.values())):
@@ -420,6 +425,83 @@ class _Dates(ast.NodeTransformer):
         ]
         met = on[0] if len(on) == 1 else ast.BoolOp(ast.Or(), on)
         return met if isinstance(op, ast.Eq | ast.In) else ast.UnaryOp(ast.Not(), met)
+
+
+class _Rounded(ast.NodeTransformer):
+    """Write that two sides, one of which is computed, are equal as that they differ by rounding at most: in binary fractions
+    0.1 + 0.2 is not 0.3. Numbers of equal sides are neither smaller nor larger. Whole numbers are compared as they are.
+
+    Args:
+        kinds: The kind of the cells of each name.
+        whole: The names of columns of whole numbers.
+    """
+
+    def __init__(self, kinds: Mapping[str, str], whole: Collection[str]) -> None:
+        self._kinds, self._whole = kinds, whole
+
+    def visit_Compare(self, node: ast.Compare) -> ast.expr:
+        """Write the pairs of a comparison anew, if it has such a pair."""
+        if not any(self._computed(left, op, right) for left, op, right in _sides(node)):
+            return node
+        pairs = [self._pair(*sides) if self._computed(*sides) else _compare(*sides) for sides in _sides(node)]
+        return pairs[0] if len(pairs) == 1 else ast.BoolOp(ast.And(), pairs)
+
+    def _computed(self, left: ast.expr, op: ast.cmpop, right: ast.expr) -> bool:
+        """Whether the sides are numbers, and rounding can decide how they compare."""
+        parts = [*ast.walk(left), *ast.walk(right)]
+        values = [part.value for part in parts if isinstance(part, ast.Constant)]
+        names = [part.id for part in parts if isinstance(part, ast.Name)]
+        numeric = (
+            not isinstance(op, ast.In | ast.NotIn)
+            and not any(
+                isinstance(part, ast.Compare | ast.BoolOp | ast.BitAnd | ast.BitOr | ast.Not | ast.Invert) for part in parts
+            )
+            and all(self._kinds[name] == "number" for name in names)
+            and all(isinstance(value, int | float) for value in values)
+        )
+        exact = all(isinstance(value, int) for value in values) and all(name in self._whole for name in names)
+        exact = exact and not any(isinstance(part, ast.Div | ast.Pow) for part in parts)
+        return numeric and not exact and any(isinstance(part, ast.BinOp) for part in parts)
+
+    def _pair(self, left: ast.expr, op: ast.cmpop, right: ast.expr) -> ast.expr:
+        """The comparison of two sides up to rounding."""
+        difference = ast.BinOp(left, ast.Sub(), right)
+        most = ast.BinOp(ast.Constant(_ROUNDING), ast.Mult(), ast.BinOp(_size(left), ast.Add(), _size(right)))
+        # Infinite sides are compared as they are.
+        near = _all(
+            _compare(difference, ast.LtE(), most),
+            _compare(ast.UnaryOp(ast.USub(), difference), ast.LtE(), most),
+            _compare(most, ast.Lt(), ast.Constant(sys.float_info.max)),
+        )
+        own = _compare(left, op, right)
+        if isinstance(op, ast.Eq | ast.LtE | ast.GtE):
+            return ast.BoolOp(ast.Or(), [own, near])
+        return _all(own, ast.UnaryOp(ast.Not(), near))
+
+
+def _size(node: ast.expr) -> ast.expr:
+    """An upper bound on the size of the terms of a computed number, to which its rounding error is proportional."""
+    if isinstance(node, ast.UnaryOp):
+        return _size(node.operand)
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add | ast.Sub):
+        return ast.BinOp(_size(node.left), ast.Add(), _size(node.right))
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult):
+        return ast.BinOp(_size(node.left), ast.Mult(), _size(node.right))
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div):
+        return ast.BinOp(_size(node.left), ast.Div(), _absolute(node.right))
+    return _absolute(node)
+
+
+def _absolute(node: ast.expr) -> ast.expr:
+    return ast.Call(ast.Name("abs", ast.Load()), [node], [])
+
+
+def _compare(left: ast.expr, op: ast.cmpop, right: ast.expr) -> ast.expr:
+    return ast.Compare(left, [op], [right])
+
+
+def _all(*conditions: ast.expr) -> ast.expr:
+    return ast.BoolOp(ast.And(), list(conditions))
 
 
 def _localize_(side: ast.expr, zone: datetime.tzinfo | None) -> None:

@@ -190,3 +190,21 @@ def test_many_draws_are_made_some_at_a_time_and_are_the_same_ones(case, monkeypa
     for row, size in enumerate([39, 21]):
         torch.testing.assert_close(parts[row, :size], together[row, :size], rtol=1e-12, atol=1e-12)
     assert all(torch.equal(*pair) for pair in zip(states, after, strict=True))
+
+
+@pytest.mark.parametrize("make", [rbf, lambda: kernel_pair("linear")[0]], ids=["rbf", "linear"])
+def test_batch_rows_with_history_at_different_numbers_of_points_draw_as_single_runs(make):
+    """Points that are not arms are drawn jointly with the arms. A batch row with fewer of them was padded with an arm, whose
+    copy made its covariance singular: the row had another root, and other draws, than a single run."""
+    problem = Problem(seed=2, a=A)
+    policy = tb.thompson_sampling(make(), noise_std=NOISE_STD, width=tb.widths.Constant(1.0))
+    points = torch.rand(2, 3, 2, generator=generator(0), dtype=torch.float64)
+    points[0, :2] = problem.tensor[[3, 7]]
+    sums = torch.linspace(-1, 1, 6, dtype=torch.float64).reshape(2, 3)
+    rows = tb.Bandit(policy, problem.tensor, generator=[generator(0), generator(1)])
+    rows.observe(points, torch.ones(2, 3), sums)
+    picks = rows.ask(more=6).index
+    for row in range(2):
+        single = tb.Bandit(policy, problem.tensor, generator=generator(row))
+        single.observe(points[row], torch.ones(3), sums[row])
+        assert picks[row].tolist() == single.ask(more=6).index.tolist()

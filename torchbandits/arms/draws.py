@@ -133,7 +133,15 @@ class PosteriorDraws:
             points = rows.source.chunk(slice(0, A)).double()
             if extra:
                 points = torch.cat([points.expand(*order.shape[:-1], *points.shape[-2:]), strangers], dim=-2)
-            self._root = known = (kernel, strangers, covariance_root(kernel_matrix(kernel, points, points)))
+            covariance = kernel_matrix(kernel, points, points)
+            if used is not None and bool((used < A + extra).any()):
+                # Batch rows with fewer such points are padded with independent values, which leave the root of the others as it
+                # is; a point twice would make the covariance singular.
+                real = torch.arange(A + extra, device=used.device) < used.unsqueeze(-1)
+                largest = covariance.diagonal(dim1=-2, dim2=-1).masked_fill(~real, 0.0).amax(dim=-1, keepdim=True)
+                apart = torch.diag_embed(largest.expand(real.shape))
+                covariance = torch.where(real.unsqueeze(-1) & real.unsqueeze(-2), covariance, apart)
+            self._root = known = (kernel, strangers, covariance_root(covariance))
         f0 = known[2] @ standard_normals(posterior, sizes, A + extra, generators, used)
         at_points = f0.gather(-2, place.unsqueeze(-1).expand(*place.shape, f0.shape[-1]))
         return self._less_mean(lambda part: f0[..., :A, part].mT, at_points, sizes, generators)

@@ -1260,3 +1260,14 @@ def test_picks_at_a_context_that_is_not_kept_are_not_pending_and_it_is_not_enter
     with pytest.raises(errors.StateError, match="not pending"):
         bandit.forget(told)
     assert torch.equal(bandit.contexts, CONTEXTS[1:2])
+
+
+@pytest.mark.usefixtures("annotations_not_enforced")
+def test_a_source_of_arms_is_refused_with_the_tensor_to_pass():
+    arms, contexts = torch.rand(9, 2, generator=generator(0), dtype=torch.float64), torch.zeros(1, 1, dtype=torch.float64)
+    source = tb.sources.chunks(lambda: [arms], 9, 2)
+    with pytest.raises(errors.UnsupportedError, match=r"pass arms\.chunk\(slice\(0, arms\.num_arms\)\), a tensor"):
+        tb.ContextualBandit(tb.gp_ucb(rbf(), **COMMON), source, contexts)
+    bandit = tb.ContextualBandit(tb.gp_ucb(rbf(), **COMMON), source.chunk(slice(0, source.num_arms)), contexts)
+    with pytest.raises(errors.UnsupportedError, match="contexts are combined with arms in memory"):
+        bandit.set_arms_(source)

@@ -70,6 +70,7 @@ from torchbandits.selections import duplicate, joined, renumbered
 from torchbandits.selections import within as picks_within
 from torchbandits.sets import LevelSet, TopK, level_set, top_k
 from torchbandits.shapes import broadcast_shapes
+from torchbandits.sources import ArmSource
 from torchbandits.stopping import Decision, Rule, check_rules, decide
 from torchbandits.types import (
     Arms,
@@ -267,6 +268,15 @@ def _extremes(contexts: Tensor) -> Tensor:
     return torch.stack([contexts.amin(dim=-2), contexts.amax(dim=-2)], dim=-2)
 
 
+def _in_memory(arms: Any) -> Arms:
+    """Arms that were handed in, as a tensor. Raises `UnsupportedError` for a source."""
+    message = (
+        "contexts are combined with arms in memory, not with a source: pass arms.chunk(slice(0, arms.num_arms)), a tensor."
+    )
+    require(not isinstance(arms, ArmSource), message, UnsupportedError)
+    return check_arms(arms)
+
+
 def check_contexts(contexts: Any, arms: Arms, batch_shape: torch.Size) -> Tensor:
     """Finite contexts, expanded to `batch_shape x C x c`, in the arms' dtype and on their device."""
     known = as_tensor("contexts", contexts, arms.dtype, arms.device)
@@ -331,6 +341,7 @@ class ContextualBandit(Readable):
     Raises:
         StateError, DataError: If the journal is in use, belongs to another run, is damaged, or can't be written.
         ShapeError, NonFiniteError: If arms or contexts are not as described.
+        UnsupportedError: For arms that are a source.
     """
 
     @explains_keywords
@@ -349,7 +360,7 @@ class ContextualBandit(Readable):
         check_instance("policy", policy, Policy, "a torchbandits policy")
         message = "policy has several outcomes, and contexts are for one: make a torchbandits.OutcomeBandit on given arms."
         require(not policy.outcomes, message, UnsupportedError)
-        arms = check_arms(arms)
+        arms = _in_memory(arms)
         generators, batch_shape = check_generators(generator, arms, getattr(policy, "kernel", None))
         self._contexts = Contexts(own_copy(arms), contexts, max_contexts, batch_shape)
         self._costs = self._checked_costs(costs, arms, batch_shape)
@@ -548,7 +559,7 @@ class ContextualBandit(Readable):
         Cost: a sweep over the new arms at every kept context.
         """
         self.loop.recover_()
-        checked = check_arms(arms)
+        checked = _in_memory(arms)
         check_replacement(checked, self.arms, self.batch_shape)
         self._replace(own_copy(checked), self._checked_costs(costs, checked, self.batch_shape))
         return self

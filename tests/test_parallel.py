@@ -629,6 +629,38 @@ def test_a_run_without_repeats_resumes_and_still_decides_on_failures(tmp_path: P
     same(expected, play(tmp_path / "run.journal"))
 
 
+@pytest.mark.parametrize("kind", ["without repeats", "budget"])
+def test_a_batch_of_which_one_of_two_equal_picks_was_forgotten_has_the_same_noise_when_the_run_resumes(
+    kind: str, tmp_path: Path
+):
+    """Of equal picks a journal forgets the first, and so the rest of the batch was evaluated in another order."""
+
+    class Interrupted(Table):
+        def __init__(self, at: int) -> None:
+            super().__init__(ARMS[:8], torch.sin(5 * ARMS[:8, 0]), 0.5, costs=torch.full((8,), 3.0))
+            self.left = at
+
+        def sample(self, index: Tensor, generators: Any) -> Tensor:
+            self.left -= 1
+            if self.left == 0:
+                raise KeyboardInterrupt
+            return super().sample(index, generators)
+
+    options: dict[str, Any] = {"repeats": False} if kind == "without repeats" else {"budget": 50.0}
+
+    def play(path: Path | None, seed: int, at: int = 0) -> tb.History:
+        generators = [generator(seed), generator(90 + seed)]
+        return tb.run(tb.uniform(batch_size=6), Interrupted(at), 30, generator=generators, journal=path, **options)
+
+    for seed in range(3):
+        expected = play(None, seed)
+        for at in range(1, int(expected.batches["batch"].max()) + 1):
+            path = tmp_path / f"{seed}-{at}.journal"
+            with pytest.raises(KeyboardInterrupt):
+                play(path, seed, at)
+            same(expected, play(path, seed))
+
+
 @pytest.mark.parametrize("how", ["raise", "nan", "none"])
 @pytest.mark.parametrize("kind", ["plain", "threads", "asynchronous"])
 def test_by_default_a_failure_ends_the_run_and_keeps_what_came(how: str, kind: str):

@@ -581,11 +581,13 @@ class Rounds:
 
 
 def _only(bandit: Bandit, selection: Selection, kept: Tensor) -> Selection:
-    """The marked picks of a selection; the others are forgotten."""
+    """The marked picks of a selection, which are all that is open; the others are forgotten."""
     if torch.equal(kept, selection.mask):
         return selection
     Bandit.forget(bandit, marked(selection, ~kept))
-    return marked(selection, kept)
+    # As they are open now: of equal picks the first is forgotten, and the noise must be that of the order which a journal
+    # restores.
+    return marked(selection, kept) if bandit.loop.open is None else bandit.loop.open
 
 
 class Budget:

@@ -444,6 +444,46 @@ def test_a_broken_environment_fails(law: str):
     check_fails(coins(**BROKEN_ENVIRONMENTS[law]), law)
 
 
+def of_other_arms(rewards: Tensor, index: Tensor, generators: Sequence[torch.Generator]) -> Tensor:
+    """The first and the last arm are right, those between them are taken for each other."""
+    other = torch.where((index > 0) & (index < 5), 5 - index, index)
+    return Coins().sample(other, [generator(g.initial_seed()) for g in generators])
+
+
+def in_the_order_of_the_arms(rewards: Tensor, index: Tensor, generators: Sequence[torch.Generator]) -> Tensor:
+    """The rewards are told to other picks of the row."""
+    sorted_, places = torch.where(index < 0, 9, index).sort(dim=-1)
+    found = Coins().sample(sorted_.masked_fill(sorted_ == 9, -1), [generator(g.initial_seed()) for g in generators])
+    return found.gather(-1, places)
+
+
+def anew_at_each_call(rewards: Tensor, index: Tensor, generators: Sequence[torch.Generator]) -> Tensor:
+    return Coins().sample(index, [generator(g.initial_seed()) for g in generators])
+
+
+def the_last_task_first(environment: Coins, index: Tensor, generators: Sequence[torch.Generator]) -> list[Any]:
+    return Coins.tasks(environment, index, generators)[::-1]
+
+
+def without_noise(environment: Coins, index: Tensor, generators: Sequence[torch.Generator]) -> list[Any]:
+    return [lambda arm=arm: float(Coins.means[arm]) for arm in index[index >= 0].tolist()]
+
+
+@pytest.mark.usefixtures("annotations_not_enforced")
+@pytest.mark.parametrize(
+    ("law", "members"),
+    [
+        ("test_rewards_average_to_their_means", sampled(of_other_arms)),
+        ("test_rewards_average_to_their_means", sampled(in_the_order_of_the_arms)),
+        ("test_rewards_average_to_their_means", sampled(anew_at_each_call)),
+        ("test_tasks_are_rewards_of_their_arms", {"tasks": the_last_task_first}),
+        ("test_tasks_are_rewards_of_their_arms", {"tasks": without_noise}),
+    ],
+)
+def test_an_environment_whose_rewards_are_wrong_by_less_than_their_noise_fails(law: str, members: dict[str, Any]):
+    check_fails(coins(**members), law)
+
+
 def bayes(**members: Any) -> PosteriorContract:
     broken = type("Broken", (Bayes,), members)
 

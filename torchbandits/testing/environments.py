@@ -180,20 +180,36 @@ class EnvironmentContract(ABC):
         assert same, "pulling nothing in any row must draw nothing"
 
     def test_rewards_average_to_their_means(self) -> None:
-        """Averages are within six standard errors of known means, and rewards are no noisier than `noise_std`."""
+        """Averages are within six standard errors of known means, rewards are no noisier than `noise_std`, rewards of many arms
+        rise with their means, and the noise of one call is not that of the next."""
         environment = self.environment()
         means, noise = environment.means, environment.noise_std
         if self.samples and not math.isnan(noise) and not means.isnan().any():
-            shape = environment.arms.shape[:-2]
-            for arm in (0, environment.arms.shape[-2] - 1):
+            shape, A = environment.arms.shape[:-2], environment.arms.shape[-2]
+            for arm in (0, A - 1):
                 index = torch.full((*shape, self.samples), arm, device=environment.arms.device)
-                rewards = self._sample(environment, index).double()
+                used = self._generators(index)
+                rewards, later = (environment.sample(index, used).double() for _ in range(2))
                 off = (rewards.mean(dim=-1) - means[..., arm].double()).abs()
                 scale = max(1.0, float(means.abs().max()))
                 most = 6 * noise / math.sqrt(self.samples) + 1e-6 * scale
                 assert (off <= most).all(), f"rewards of arm {arm} must average to its mean within {most}, they are {off} off"
                 spread, largest = rewards.std(dim=-1), noise * (1 + 6 / math.sqrt(self.samples)) + 1e-6 * scale
                 assert (spread <= largest).all(), f"rewards of arm {arm} have a standard deviation of {spread}, > {largest}"
+                again = (rewards == later).all(dim=-1) & (rewards != rewards[..., :1]).any(dim=-1)
+                assert not again.any(), "a further call with the same generators must draw further noise: advance them"
+            index = torch.randint(A, (*shape, self.samples), generator=generator(1)).to(environment.arms.device)
+            self._check_follow(self._sample(environment, index), environment.expected(index), noise, "rewards of many arms")
+
+    def _check_follow(self, rewards: Tensor, expected: Tensor, noise: float, what: str) -> None:
+        """The differences of rewards from their means, `... x n`, have neither a mean nor a slope on these means."""
+        above, q = (rewards - expected).double(), expected.shape[-1]
+        scale = 1e-6 * max(1.0, float(expected.abs().max()))
+        centred = (expected - expected.mean(dim=-1, keepdim=True)).double()
+        for weights, fault in ((torch.ones_like(centred), "average to"), (centred, "rise with")):
+            off, norm = (above * weights).sum(dim=-1).abs(), weights.norm(dim=-1)
+            most = norm * (6 * noise + scale * math.sqrt(q))
+            assert (off <= most).all(), f"{what} must {fault} their means, arm by arm and in the order of the index"
 
     # ------------------------------------------------------------------ workers, and runs
 
@@ -221,7 +237,8 @@ class EnvironmentContract(ABC):
         assert runs[0] == runs[1] == runs[2], "tasks must give the same rewards in whatever order they are evaluated"
 
     def test_tasks_are_rewards_of_their_arms(self) -> None:
-        """Tasks are in row-major order, each as near to the known mean of its arm as known noise allows."""
+        """Tasks are in row-major order, each as near to the known mean of its arm as known noise allows, and as noisy as
+        `sample`."""
         environment = self.environment()
         index, noise = self._index(environment), environment.noise_std
         expected = environment.expected(index)[index >= 0].tolist()
@@ -231,6 +248,20 @@ class EnvironmentContract(ABC):
             for place, (reward, mean) in enumerate(zip(rewards, expected, strict=True)):
                 far = abs(reward - mean) > 10 * noise + 1e-6 * scale
                 assert not far, f"task {place} must draw a reward of mean {mean} ± {noise}, got {reward}: rows come in order"
+            if self.samples:
+                self._check_many_tasks(environment)
+
+    def _check_many_tasks(self, environment: Environment) -> None:
+        """A tenth of `samples` tasks in each of two rows, or those of the arms."""
+        shape, A = environment.arms.shape[:-2] or torch.Size([2]), environment.arms.shape[-2]
+        index = torch.randint(A, (*shape, max(self.samples // 10, 1)), generator=generator(2)).to(environment.arms.device)
+        tasks = environment.tasks(index, self._generators(index))
+        rewards, expected = torch.tensor([float(task()) for task in tasks]).double(), environment.expected(index).double()
+        drawn = self._sample(environment, index) - expected
+        self._check_follow(rewards, expected.reshape(-1).cpu(), environment.noise_std, "rewards of many tasks")
+        most = 1e-6 * max(1.0, float(expected.abs().max()))
+        silent = bool((rewards - expected.reshape(-1).cpu()).abs().max() <= most)
+        assert not silent or bool(drawn.abs().max() <= most), "tasks must have noise as sample() has"
 
     def test_a_run_is_reproducible(self) -> None:
         """`run` with a policy that draws arms records the same rewards each time."""

@@ -317,6 +317,22 @@ def test_a_score_of_one_arm_that_depends_on_the_others_fails():
     check_fails(Mine(), "test_a_score_reads_one_arm_at_a_time_and_never_falls_with_its_deviation")
 
 
+@pytest.mark.usefixtures("annotations_not_enforced")
+def test_a_width_that_reads_the_pulls_of_other_batch_rows_fails():
+    """With one pick at a time all rows had the same number of pulls, and passed."""
+
+    @dataclass(frozen=True)
+    class Together(tb.widths.Width):
+        def __call__(self, progress: tb.Progress) -> Tensor:
+            return torch.log(2 + progress.pulls.amax()).expand_as(progress.pulls)
+
+    class Mine(PolicyContract):
+        def policy(self, kernel: gpytorch.kernels.Kernel) -> Policy:
+            return Composed(kernel, 0.1, Together(), 0.01)
+
+    check_fails(Mine(), "test_batch_rows_with_generators_of_their_own_pick_what_single_runs_pick")
+
+
 def test_a_policy_that_drops_pulls_fails():
     class Dropping(PolicyContract):
         def policy(self, kernel: gpytorch.kernels.Kernel) -> Policy:

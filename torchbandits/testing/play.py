@@ -73,10 +73,11 @@ def proceed(bandit: Bandit, problem: Rewards, pulls: int, most: int = 4, **ask: 
 
 
 def proceed_rows(bandit: Bandit, problems: Sequence[Rewards], limits: Tensor, rounds: int) -> list[list[int]]:
-    """`proceed` for batch rows, each capped by its limit. Masked places are told NaN. Returns the picks of each row."""
+    """`proceed` for batch rows, each capped by its limit, `rows` or `rounds x rows`. Masked places are told NaN. Returns the
+    picks of each row."""
     picks: list[list[int]] = [[] for _ in problems]
-    for _ in range(rounds):
-        selection = bandit.ask(limit=limits)
+    for limit in limits.expand(rounds, -1):
+        selection = bandit.ask(limit=limit)
         rewards = torch.full(selection.index.shape, torch.nan, dtype=torch.float64)
         assert torch.equal(selection.mask, selection.index >= 0), "places that are masked must have index −1, and no others"
         for row, problem in enumerate(problems):

@@ -382,14 +382,17 @@ class PolicyContract(ABC):
         own_arms = any(problem is not problems[0] for problem in problems)
         arms = torch.stack([p.arms for p in problems]) if own_arms else problems[0].arms
         kernel = rbf() if len(set(lengthscales)) == 1 else rbf(lengthscales)
-        limits = torch.tensor([1, 3, 2])
+        # In some rounds rows rest, so that a policy of one pick at a time has told different numbers of pulls in each.
+        limits = torch.tensor([[1, 3, 2], [1, 0, 2], [1, 3, 0], [1, 0, 2], [1, 3, 2], [1, 3, 2]])
         batch = Bandit(self.policy(kernel), arms, generator=[generator(20 + r) for r in range(3)])
         together = proceed_rows(batch, problems, limits, rounds=6)
         for row, problem in enumerate(problems):
             single = Bandit(self.policy(rbf(lengthscales[row])), problem.arms, generator=generator(20 + row))
             told = 0
-            for _ in range(6):
-                selection = single.ask(limit=int(limits[row]))
+            for limit in limits[:, row].tolist():
+                if not limit:
+                    continue
+                selection = single.ask(limit=limit)
                 picks, expected = together[row][told : told + len(selection)], selection.index.tolist()
                 assert picks == expected, f"batch row {row} must make the picks of a single run, {expected}, got {picks}"
                 single.tell(selection, problem.rewards(told, selection.index))
@@ -397,6 +400,8 @@ class PolicyContract(ABC):
             assert told == len(together[row]), f"batch row {row} must pick {told} arms like a single run"
             assert torch.equal(batch.counts[row], single.counts), f"counts of batch row {row} must be those of a single run"
             assert int(batch.best_arm()[row]) == int(single.best_arm()), f"batch row {row} must recommend like a single run"
+            same_width = torch.allclose(batch.width[row], single.width, rtol=1e-6, equal_nan=True)
+            assert same_width, f"batch row {row} must have the width of a single run, {single.width}, got {batch.width[row]}"
 
     # ------------------------------------------------------------------ saved states
 

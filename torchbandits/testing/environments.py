@@ -23,8 +23,8 @@ class EnvironmentContract(ABC):
     rewards are known, or NaN for every arm.
 
     Attributes:
-        samples: Draws of one arm in `test_rewards_average_to_their_means`; 0 leaves that law out, for environments where a
-            pull takes long.
+        samples: Draws of one arm, and of many arms, in `test_rewards_average_to_their_means`, and ten times the tasks of a row
+            in `test_tasks_are_rewards_of_their_arms`; 0 leaves these averages out, for environments where a pull takes long.
     """
 
     samples: int = 2000

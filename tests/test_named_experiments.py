@@ -208,6 +208,23 @@ def test_a_simulation_that_raises_ends_the_run_with_its_own_error_and_line(lab: 
     assert "error.history" not in result.stderr
 
 
+def test_a_simulation_that_raises_in_the_history_ends_the_run_in_a_line(lab: Path):
+    result = run(lab, environment={"name": "my_laboratory:failing"}, policies=[{"name": "uniform"}], history=5)
+    assert result.exit_code == 2
+    said = "uniform, seed 0: an evaluation failed in the pulls that are observed first (history): RuntimeError: no licence ("
+    assert said in result.stderr
+
+
+def test_a_run_without_a_pull_is_refused_by_its_label(tmp_path: Path):
+    table = Table(X, X.sum(dim=-1), 0.1, costs=torch.full((6,), 2.0))
+    history = tb.run(tb.uniform(), table, 5, budget=1.0)
+    config = ExperimentConfig(environment="mine", policies=["uniform"], horizon=5)
+    records = [experiments.Record(0, "uniform", 7, history)]
+    for call in (lambda: experiments.aggregate(config, records), lambda: experiments.draw_figures(config, records, tmp_path)):
+        with pytest.raises(ArgumentError, match="the run of uniform, seed 7, has no pull: leave it out"):
+            call()
+
+
 @pytest.mark.exhaustive
 def test_worker_processes_read_the_table_and_import_the_function(lab: Path):
     """The console script starts with a different sys.path than pytest; its workers find the modules of the parent."""
@@ -508,6 +525,15 @@ def test_a_policy_that_is_refused_in_a_line(lab: Path, policies: list[dict[str, 
     refused = run(lab, policies=policies)
     assert refused.exit_code == 2
     assert said in refused.stderr
+
+
+def test_a_policy_that_does_not_fit_the_arms_is_refused_by_its_label_before_the_first_run(lab: Path):
+    table = {"name": "csv:candidates.csv", "options": {"objective": "yield", "columns": {"second": "ignore"}}}
+    evolution = {"name": "regularized_evolution", "label": "evolution"}
+    refused = run(lab, environment=table, policies=[{"name": "uniform"}, evolution])
+    assert refused.exit_code == 2
+    assert "policies[1] (evolution): population=100 is larger than the set of 12 arms" in refused.stderr
+    assert not (lab / "out").exists()
 
 
 @pytest.mark.exhaustive

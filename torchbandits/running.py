@@ -124,7 +124,7 @@ def run(
     check_function("clock", clock)
     check_flag("repeats", repeats)
     check_parallel(executor, workers, retries, timeout, failures, asynchronous)
-    bandit = _bandit(policy, environment, generator, journal)
+    bandit = bandit_of(policy, environment, generator, journal)
     rules = () if isinstance(stop, tuple) and not stop else tuple(rule.fresh() for rule in check_rules(stop, "stop"))
     with _closed_where_it_fails(bandit):
         single = not asynchronous or bandit.batch_shape.numel() == 1
@@ -221,11 +221,11 @@ def _evaluator(
     return InTurn(own) if executor is None and asynchronous else own
 
 
-def _bandit(
+def bandit_of(
     policy: Policy,
     environment: Environment,
-    generator: torch.Generator | Sequence[torch.Generator] | None,
-    journal: Journal | str | os.PathLike[str] | None,
+    generator: torch.Generator | Sequence[torch.Generator] | None = None,
+    journal: Journal | str | os.PathLike[str] | None = None,
 ) -> Bandit:
     """The bandit of a run, whose journal names the environment."""
     if (journal := as_journal(journal)) is not None:

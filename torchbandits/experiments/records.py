@@ -33,9 +33,13 @@ def check_config(config: object) -> None:
 
 
 def check_records(records: object) -> None:
-    """Refuse anything but a non-empty list of records."""
+    """Refuse anything but a non-empty list of records, and runs without a pull."""
     good = isinstance(records, Sequence) and len(records) > 0 and all(isinstance(record, Record) for record in records)
     require(good, f"records must be a list of Record, as load_records() returns, got {type(records).__name__}.")
+    assert isinstance(records, Sequence)
+    for record in records:
+        message = f"records: the run of {record.label}, seed {record.seed}, has no pull: leave it out."
+        require(len(record.history) > 0, message)
 
 
 def record_folder(output: Path, slug: str, seed: int) -> Path:

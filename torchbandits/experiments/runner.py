@@ -39,7 +39,16 @@ from torchbandits.arms import warm_up
 from torchbandits.checks import as_path, check_flag, is_whole
 from torchbandits.display import count
 from torchbandits.environments import Environment, Function, Table
-from torchbandits.errors import ConfigError, DataError, DiagnosticWarning, EvaluationError, StateError, require
+from torchbandits.errors import (
+    ConfigError,
+    DataError,
+    DiagnosticWarning,
+    EvaluationError,
+    NonFiniteError,
+    StateError,
+    TorchBanditsError,
+    require,
+)
 from torchbandits.experiments.config import (
     ExperimentConfig,
     PolicyConfig,
@@ -55,7 +64,7 @@ from torchbandits.experiments.records import CONFIG, RECORDS, Record, check_conf
 from torchbandits.experiments.results import Result, write_results
 from torchbandits.files import folder_held, prepare_folder, write_text
 from torchbandits.policies.repeats import RECENT
-from torchbandits.running import run
+from torchbandits.running import bandit_of, run
 from torchbandits.types import Report
 
 HISTORY_SEED_OFFSET = 2_000_000_000
@@ -112,15 +121,21 @@ def run_experiment(
 
 
 def checked_environments(config: ExperimentConfig) -> Environments:
-    """The environments of an experiment, after that of the first repetition and each policy were made once.
+    """The environments of an experiment, after that of the first repetition was made, and each policy was begun on its arms.
 
     Raises:
-        ConfigError: If a name or an option is unknown or out of its range.
+        ConfigError: If a name or an option is unknown or out of its range, or does not fit the arms.
         DataError: If data can't be found.
     """
     environments = Environments(config)
-    for place in range(len(config.policies)):
-        build_policy(config, [place], environments[0])
+    for place, section in enumerate(config.policies):
+        policy = build_policy(config, [place], environments[0])
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", DiagnosticWarning)  # the run issues them
+                bandit_of(policy, environments[0])
+        except TorchBanditsError as error:
+            raise ConfigError(f"policies[{place}] ({section.label}): {error}") from error
     return environments
 
 
@@ -230,6 +245,7 @@ def play(
     """Run a job in this process and write its records; each run is charged an equal share of the job's seconds."""
     generators = [torch.Generator().manual_seed(config.seed + r.repetition) for r in runs]
     environment = environments.rows([r.repetition for r in runs]) if len(runs) > 1 else environments[runs[0].repetition]
+    observed = _observed(config, runs, environment, folder) if config.history else None
     with warnings.catch_warnings():
         # A run of a fixed horizon has no better use for its pulls once the best arm is known.
         warnings.filterwarnings("ignore", rf".* of the last {RECENT} pulls", DiagnosticWarning)
@@ -240,13 +256,15 @@ def play(
                 num_rounds=config.horizon,
                 generator=generators if len(runs) > 1 else generators[0],
                 callbacks=[callback],
-                observed=_observed(config, runs, environment) if config.history else None,
+                observed=observed,
                 clock=time.perf_counter if config.clock == "wall" else time.process_time,
                 workers=config.asynchronous,
                 asynchronous=config.asynchronous is not None,
             )
         except EvaluationError as error:
-            raise EvaluationError(_failed(config, runs, error, folder), error.history, error.bandit) from error.__cause__
+            when = f"after {count(int(error.bandit.pulls.sum()), 'pull')}"
+            said = _failed(config, runs, error.__cause__, when, folder)
+            raise EvaluationError(said, error.history, error.bandit) from error.__cause__
     records = []
     for row, r in enumerate(runs):
         own, num_arms = history.row(row, seconds_share=1 / len(runs)), environments[r.repetition].arms.shape[-2]
@@ -254,28 +272,36 @@ def play(
     return records
 
 
-def _failed(config: ExperimentConfig, runs: Sequence[Run], error: EvaluationError, folder: Path) -> str:
+def _failed(config: ExperimentConfig, runs: Sequence[Run], cause: BaseException | None, when: str, folder: Path) -> str:
     """The error message of a run whose environment raised, with the line of the user's code that did."""
-    cause = error.__cause__
     frames = traceback.extract_tb(cause.__traceback__) if cause is not None else []
     where = f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""
     labels = ", ".join(dict.fromkeys(config.policies[run.place].label for run in runs))
     seeds = ", ".join(str(seed) for seed in sorted({config.seed + run.repetition for run in runs}))
     return (
-        f"{labels}, seed {seeds}: an evaluation failed after {count(int(error.bandit.pulls.sum()), 'pull')}: "
+        f"{labels}, seed {seeds}: an evaluation failed {when}: "
         f"{type(cause).__name__}: {cause}{where}. A run that did not end leaves no record. Those of the runs that had ended "
         f"are in {folder / RECORDS}; with --resume (resume=True) only the missing ones are run. To keep the rewards of costly "
         "evaluations, run the policy with a journal (torchbandits.run) or as a campaign."
     )
 
 
-def _observed(config: ExperimentConfig, runs: Sequence[Run], environment: Environment) -> tuple[Tensor, Tensor, Tensor]:
+def _observed(
+    config: ExperimentConfig, runs: Sequence[Run], environment: Environment, folder: Path
+) -> tuple[Tensor, Tensor, Tensor]:
     """Uniform pulls, the same for all policies of a repetition: indices, ones, rewards."""
     generators = [torch.Generator().manual_seed(config.seed + r.repetition + HISTORY_SEED_OFFSET) for r in runs]
     num_arms = environment.arms.shape[-2]
     index = torch.stack([torch.randint(num_arms, (config.history,), generator=generator) for generator in generators])
     index = index if len(runs) > 1 else index[0]
-    rewards = environment.sample(index, generators)
+    when = "in the pulls that are observed first (history)"
+    try:
+        rewards = environment.sample(index, generators)
+    except Exception as error:
+        raise EvaluationError(_failed(config, runs, error, when, folder)) from error
+    if not bool(rewards.isfinite().all()):
+        fault = NonFiniteError("a reward is not a finite number")
+        raise EvaluationError(_failed(config, runs, fault, when, folder)) from fault
     return index, torch.ones_like(rewards), rewards
 
 

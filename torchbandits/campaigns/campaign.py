@@ -46,7 +46,7 @@ from torchbandits.campaigns.notes import Told
 from torchbandits.campaigns.offer import Offer, failing, unless_too_few, unseen
 from torchbandits.campaigns.paths import CampaignPaths
 from torchbandits.campaigns.predicted import predicted
-from torchbandits.campaigns.records import Records
+from torchbandits.campaigns.records import Evaluations, Records
 from torchbandits.campaigns.renewal import (
     beginning,
     check_rows,
@@ -289,19 +289,19 @@ class Campaign(Readable):
         """
         found = [history(table, name) for name in self._settings.outcomes]
         filled = np.unique(np.concatenate([places for places, _, _ in found]))
-        rows, values = rows[filled], np.full((len(filled), len(found)), np.nan)
+        values = np.full((len(filled), len(found)), np.nan)
         signs = np.zeros(values.shape, np.int8)
-        for j, (places, told, sides) in enumerate(found):
+        for j, (places, own, sides) in enumerate(found):
             at = np.searchsorted(filled, places)
-            values[at, j], signs[at, j] = told, sides
-        new = self._records.new(rows.tolist(), values)
-        new, said = self._telling(rows, values, signs, new)
+            values[at, j], signs[at, j] = own, sides
+        told = Evaluations(rows[filled], values, signs)
+        new, said = self._informative(told, self._records.new(told))
         some = np.any(new, axis=1)
         if said and not self._records.rows:
             issue(said)
         if some.any():
-            issue(notes.changed(self._records, rows, values, new, self._pool.ids.of(rows)))
-            self._learn(rows[some], np.where(new, values, np.nan)[some], signs=np.where(new, signs, 0)[some])
+            issue(notes.changed(self._records, told, new, self._pool.ids.of(told.rows)))
+            self._learn(told.masked(new)[some])
 
     def _default(self, priced: bool) -> Policy:
         """The default policy."""
@@ -617,70 +617,59 @@ class Campaign(Readable):
             check_takes_blocks(self._bandit.policy, block, self._pool.ids.name, self._settings.outcomes)
         usual = self._usual_noise() if noise_var else None
         results, rows, said = self._read(measured, noise_var, block)
-        values, lost = results.values, np.all(np.isnan(results.values), axis=1)
+        noise = None if usual is None else np.where(np.isnan(results.noise_var), usual, results.noise_var)
+        told = Evaluations(rows, results.values, results.signs, noise, results.block)
         count, opened = not results.file if again is None else again, self._arms.awaited(rows)
         if count and again is None:
-            said += notes.repeated(self._records.new(rows.tolist(), values, opened)[~lost])
-        new = ~np.isnan(values) | lost[:, None] if count else self._records.new(rows.tolist(), values, opened)
+            said += notes.repeated(self._records.new(told, opened)[~told.failed])
+        new = ~np.isnan(told.values) | told.failed[:, None] if count else self._records.new(told, opened)
         known = len(rows) - int(np.any(new, axis=1).sum())
-        new, left_open = self._telling(rows, values, results.signs, new)
+        new, left_open = self._informative(told, new)
         some, ids = np.any(new, axis=1), self._pool.ids.of(rows)
-        beyond, replaced = detection.replaced(self._records, rows, np.where(new, values, np.nan), results.signs, ids)
+        beyond, replaced = detection.replaced(self._records, told.masked(new), ids)
         said += left_open + replaced
         if not count:
-            said += notes.copied(rows, values, some, opened)
+            said += notes.copied(told, some, opened)
             if results.block is None:
                 # The same row in another block, such as a control on each plate, has another value.
                 other = new & ~np.isin(rows, opened)[:, None] & ~beyond
-                said += notes.changed(self._records, rows, values, other, ids)
+                said += notes.changed(self._records, told, other, ids)
         if not some.any():
             return Told(0, 0, known, notes=tuple(said))
         # A single empty row is an evaluation that failed, as among workers that tell one result each.
         require(
-            int(some.sum()) == 1 or not lost.all(),
+            int(some.sum()) == 1 or not told.failed.all(),
             f"no row of {results.name} has a value in column {', '.join(map(repr, self.outcomes))}: nothing was told. Fill in "
             "what was measured; or, if all evaluations failed, tell them one by one, or forget() their ids (torchbandits "
             "campaign forget).",
         )
-        noise = None if usual is None else np.where(np.isnan(results.noise_var), usual, results.noise_var)[some]
-        blocks = None if results.block is None else results.block[some]
         # Before the journal has their numbers.
         self._block_labels.keep(results.labels)
-        rows, values, lost = rows[some], np.where(new, values, np.nan)[some], lost[some]
-        signs = np.where(new, results.signs, 0)[some]
-        unasked = self._unasked(rows[~lost])
-        said = detection.taken(values, signs) + said + self._learn_and_compare(rows, values, noise, blocks, signs)
-        return Told(int((~np.isnan(values)).sum()), int(lost.sum()), known, unasked, tuple(said))
+        told = told.masked(new)[some]
+        unasked = self._unasked(told.rows[~told.failed])
+        said = detection.taken(told) + said + self._learn_and_compare(told)
+        return Told(int((~np.isnan(told.values)).sum()), int(told.failed.sum()), known, unasked, tuple(said))
 
-    def _telling(
-        self, rows: NDArray[np.int64], values: NDArray[np.float64], signs: NDArray[np.int8], new: NDArray[np.bool_]
-    ) -> tuple[NDArray[np.bool_], list[str]]:
+    def _informative(self, told: Evaluations, new: NDArray[np.bool_]) -> tuple[NDArray[np.bool_], list[str]]:
         """The mask of the new results, `n x k`, less those whose limit of detection tells nothing, and sentences on these."""
-        own, counted = self._settings, (np.where(new, values, np.nan), np.where(new, signs, 0))
-        if not counted[1].any():
+        own, counted = self._settings, told.masked(new)
+        if not counted.signs.any():
             return new, []
-        apart, said = detection.left_open(self._records, *counted, self._pool.ids.of(rows), own.at_least, own.at_most)
+        apart, said = detection.left_open(self._records, counted, self._pool.ids.of(told.rows), own.at_least, own.at_most)
         return new & ~apart, said
 
-    def _learn_and_compare(
-        self,
-        rows: NDArray[np.int64],
-        values: NDArray[np.float64],
-        noise_var: NDArray[np.float64] | None,
-        block: NDArray[np.int64] | None,
-        signs: NDArray[np.int8],
-    ) -> list[str]:
-        """Learn results, as `_learn`, and return sentences on them beside earlier ones."""
-        records, lost = self._records, np.all(np.isnan(values), axis=1)
+    def _learn_and_compare(self, told: Evaluations) -> list[str]:
+        """Learn results, and return sentences on them beside earlier ones."""
+        records, lost = self._records, told.failed
         repeated = most_repeated(records.rows)
         earlier = [records.measured(j) for j in range(len(self.outcomes))]
-        said = in_part(block is not None, blocked(self._bandit)) if any(earlier) and not lost.all() else []
-        said += notes.succeeded(records, rows[~lost], self._pool)
-        self._learn(rows, values, noise_var, block, signs)
-        for name, before, told in zip(self._settings.names, earlier, values.T, strict=True):
-            said += notes.far_off(before, told, self._pool.ids.of(rows), name)
+        said = in_part(told.block is not None, blocked(self._bandit)) if any(earlier) and not lost.all() else []
+        said += notes.succeeded(records, told.rows[~lost], self._pool)
+        self._learn(told)
+        for name, before, values in zip(self._settings.names, earlier, told.values.T, strict=True):
+            said += notes.far_off(before, values, self._pool.ids.of(told.rows), name)
         learned = self._bandit.loop.learns_failures
-        said += notes.failed_again(records, rows[lost], self._pool, self._arms, learned=learned)
+        said += notes.failed_again(records, told.rows[lost], self._pool, self._arms, learned=learned)
         if repeated is None and most_repeated(records.rows) is not None:
             said += self._repetition()
         return said + notes.constant(records, self.outcomes)
@@ -727,30 +716,20 @@ class Campaign(Readable):
         # A hundredth of the spread: a spreadsheet shows 1e-17 among numbers up to 5 as 0.00.
         return {d.column: 0.01 * d.scale if d.kind == "number" else 0.0 for d in compared}
 
-    def _learn(
-        self,
-        rows: NDArray[np.int64],
-        values: NDArray[np.float64],
-        noise_var: NDArray[np.float64] | None = None,
-        block: NDArray[np.int64] | None = None,
-        signs: NDArray[np.int8] | None = None,
-    ) -> None:
-        """Tell the bandit values `n x k`, NaN where not measured, and add them to the records. `block` is `n`, and `signs` are
-        those of limits of detection, `n x k`."""
+    def _learn(self, told: Evaluations) -> None:
+        """Tell the bandit results, and add them to the records."""
         # A bandit of one outcome has rewards without a dimension of outcomes.
-        shape = (len(rows), *self._bandit.loop.batch_shape)
-        kept = {}
-        if signs is not None and signs.any():
-            kept[BEYOND] = pack(torch.from_numpy(signs.T.astype(np.int64)))
+        shape = (len(told.rows), *self._bandit.loop.batch_shape)
+        kept = {BEYOND: pack(torch.from_numpy(told.signs.T.astype(np.int64)))} if told.signs.any() else {}
         with self._remembered(), nullcontext() if self._journal is None else self._journal.beside(**kept):
             self._bandit.tell(
-                self._arms.there(torch.from_numpy(rows)),
-                self._arms.there(torch.from_numpy(self._settings.sign * values).reshape(shape)),
+                self._arms.there(torch.from_numpy(told.rows)),
+                self._arms.there(torch.from_numpy(self._settings.sign * told.values).reshape(shape)),
                 failures="forget",
-                noise_var=self._arms.there(None if noise_var is None else torch.from_numpy(noise_var).reshape(shape)),
-                block=self._arms.there(None if block is None else torch.from_numpy(block)),
+                noise_var=self._arms.there(None if told.noise_var is None else torch.from_numpy(told.noise_var).reshape(shape)),
+                block=self._arms.there(None if told.block is None else torch.from_numpy(told.block)),
             )
-            self._records.add(rows.tolist(), values, blocks=None if block is None else block.tolist(), signs=signs)
+            self._records.add(told)
 
     def correct(self, id: Any, value: float | None, *, was: float | None = None) -> Corrected:
         """Correct a result that was told, as if the right value had been told. What was selected since then stays selected, and

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from torchbandits.checks import is_finite
 from torchbandits.errors import UnsupportedError, require
@@ -19,8 +18,6 @@ Line = dict[str, Any]
 """A record of a journal."""
 Wanted = dict[int, float | None]
 """Values by the place of their outcome: NaN for a failed evaluation or an outcome that was not measured, None for no result."""
-Version = tuple[NDArray[np.int64], NDArray[np.float64]]
-"""The rows of the results of one call, `n`, and the results, `n x k`, NaN where nothing was measured."""
 EARLIER = "before"
 """Entry of a record with the results of the call before each correction, oldest first."""
 BEYOND = "beyond"
@@ -53,36 +50,6 @@ def check_result(name: str, value: Any) -> None:
     yes_or_no = isinstance(value, bool | np.bool_)
     good = value is None or yes_or_no or is_finite(value) or (isinstance(value, float) and math.isnan(value))
     require(good, f"{name} must be a number, math.nan for a failed evaluation or None for no result, got {value!r}.")
-
-
-def versions_of(line: Line, k: int) -> list[Version]:
-    """The results of k outcomes in a record of a tell, in rewards, followed by those before each of its corrections."""
-    return [_version(version, k) for version in (line, *line.get(EARLIER, ()))]
-
-
-def blocks_of(line: Line, k: int) -> list[int] | None:
-    """The number of the block of each result in a record of a tell of k outcomes; None if it was told without blocks."""
-    if "block" not in line:
-        return None
-    index, block = (held(line[name]).reshape(k, -1)[0] for name in ("index", "block"))
-    blocks: list[int] = block[index >= 0].tolist()
-    return blocks
-
-
-def signs_of(line: Line, k: int) -> NDArray[np.int8] | None:
-    """For each result in a record of a tell of k outcomes −1 if it is below a limit of detection, 1 if above one, and else 0,
-    `n x k`; None if all are 0."""
-    if BEYOND not in line:
-        return None
-    index, signs = (held(line[name]).reshape(k, -1) for name in ("index", BEYOND))
-    found: NDArray[np.int8] = signs.mT[index[0] >= 0].numpy().astype(np.int8)
-    return found
-
-
-def _version(line: Line, k: int) -> Version:
-    index, rewards = held(line["index"]).reshape(k, -1)[0].numpy(), held(line["rewards"]).reshape(k, -1).mT.double().numpy()
-    kept = index >= 0
-    return index[kept], rewards[kept]
 
 
 @dataclass(frozen=True)

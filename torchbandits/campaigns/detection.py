@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from torchbandits.campaigns.candidates import SHOWN, few
 from torchbandits.campaigns.notes import take_back
-from torchbandits.campaigns.records import Records
+from torchbandits.campaigns.records import Evaluations, Records
 from torchbandits.campaigns.results import Results
 from torchbandits.display import count, listed
 from torchbandits.errors import ArgumentError
@@ -70,22 +70,17 @@ def check_consistent(results: Results) -> None:
                 raise ArgumentError(message)
 
 
-def taken(values: NDArray[np.float64], signs: Signs) -> list[str]:
+def taken(told: Evaluations) -> list[str]:
     """A sentence on what results beyond a limit are taken as; none if there are none."""
-    number = int((signs != 0).sum())
+    number = int((told.signs != 0).sum())
     if not number:
         return []
     are = "is a limit of detection and is" if number == 1 else "are limits of detection and are"
-    return [f"{count(number, 'result')} {are} taken as {_in_words(values[signs != 0])}."]
+    return [f"{count(number, 'result')} {are} taken as {_in_words(told.values[told.signs != 0])}."]
 
 
 def left_open(
-    records: Records,
-    values: NDArray[np.float64],
-    signs: Signs,
-    ids: Sequence[str],
-    at_least: Mapping[str, float],
-    at_most: Mapping[str, float],
+    records: Records, told: Evaluations, ids: Sequence[str], at_least: Mapping[str, float], at_most: Mapping[str, float]
 ) -> tuple[NDArray[np.bool_], list[str]]:
     """The mask of the results, `n x k`, whose limit tells nothing, with a sentence for each outcome that has some.
 
@@ -95,10 +90,11 @@ def left_open(
 
     Args:
         records: The results that were told before.
-        values, signs: Further results, `n x k`, NaN where nothing was measured.
+        told: Further results.
         ids: The id of each.
         at_least, at_most: The limits of outcomes by name.
     """
+    values, signs = told.values, told.signs
     found, said = np.zeros(values.shape, bool), []
     every, each = np.concatenate([records.values, values]), np.concatenate([records.signs, signs])
     for j, name in enumerate(records.names):
@@ -129,17 +125,16 @@ def _least(values: NDArray[np.float64], signs: Signs, sign: int) -> float:
     return float(others.min()) if len(others) else -np.inf
 
 
-def replaced(
-    records: Records, rows: NDArray[np.int64], values: NDArray[np.float64], signs: Signs, ids: Sequence[str]
-) -> tuple[NDArray[np.bool_], list[str]]:
+def replaced(records: Records, told: Evaluations, ids: Sequence[str]) -> tuple[NDArray[np.bool_], list[str]]:
     """The mask of the results, `n x k`, that may replace a limit of their row, with a sentence for each outcome that has some:
     they lie beyond a limit that was told before.
 
     Args:
         records: The results that were told before.
-        rows, values, signs: Further results, `n` and `n x k`.
+        told: Further results.
         ids: The id of each.
     """
+    rows, values, signs = told.rows, told.values, told.signs
     found, said = np.zeros(values.shape, bool), []
     for j, name in enumerate(records.names if records.signs.any() else ()):
         limits = {

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from torchbandits.campaigns.candidates import Candidates
-from torchbandits.campaigns.records import Records
+from torchbandits.campaigns.records import Evaluations, Records
 from torchbandits.campaigns.rows_as_arms import RowsAsArms
 from torchbandits.display import count
 
@@ -53,23 +53,23 @@ class Told:
         return " ".join([*said, *self.notes])
 
 
-def copied(rows: NDArray[np.int64], values: NDArray[np.float64], new: NDArray[np.bool_], opened: Sequence[int]) -> list[str]:
+def copied(told: Evaluations, new: NDArray[np.bool_], opened: Sequence[int]) -> list[str]:
     """A sentence if results that count have the row and the values of another one in the same file, which may be a copy.
 
     Args:
-        rows, values: The results of the file, `n` and `n x k`, NaN where nothing was measured.
-        new: Whether each of them counts.
+        told: The results of the file.
+        new: Whether each evaluation counts, `n`.
         opened: The rows that wait for results, which are not copies.
     """
-    told = (tuple(None if math.isnan(value) else value for value in own) for own in values.tolist())
-    keys = list(zip(rows.tolist(), told, strict=True))
+    cells = (tuple(None if math.isnan(value) else value for value in own) for own in told.values.tolist())
+    keys = list(zip(told.rows.tolist(), cells, strict=True))
     held, counted = Counter(keys), Counter(key for key, counts in zip(keys, new.tolist(), strict=True) if counts)
     waiting = Counter(opened)
     number = sum(max(0, times - max(waiting[key[0]], times == held[key])) for key, times in counted.items())
     if not number:
         return []
     has, counts = ("has", "counts as a repeated evaluation") if number == 1 else ("have", "count as repeated evaluations")
-    what = "value" if values.shape[1] == 1 else "values"
+    what = "value" if told.values.shape[1] == 1 else "values"
     return [f"{count(number, 'result')} {has} the id and the {what} of another one in the file, and {counts}."]
 
 
@@ -89,32 +89,26 @@ def repeated(new: NDArray[np.bool_]) -> list[str]:
     ]
 
 
-def changed(
-    records: Records,
-    rows: NDArray[np.int64],
-    values: NDArray[np.float64],
-    new: NDArray[np.bool_],
-    ids: Sequence[str],
-) -> list[str]:
+def changed(records: Records, told: Evaluations, new: NDArray[np.bool_], ids: Sequence[str]) -> list[str]:
     """A sentence for each outcome of which rows have other values than those that were told before, as in a file in which a
     value was corrected.
 
     Args:
         records: The results that were told before.
-        rows, values: The results that are given now, `n` and `n x k`, NaN where nothing was measured.
+        told: The results that are given now.
         new: Those that count, and that no open row waits for, `n x k`.
         ids: The id of each.
     """
     found = []
     for j, name in enumerate(records.names):
-        before, own = records.by_row(j), values[:, j]
-        pairs = list(zip(rows.tolist(), own.tolist(), strict=True))
+        before, own = records.by_row(j), told.values[:, j]
+        pairs = list(zip(told.rows.tolist(), own.tolist(), strict=True))
         given, other = set(pairs), []
         for place in np.flatnonzero(new[:, j] & ~np.isnan(own)).tolist():
             row, value = pairs[place]
-            told = before.get(row, [value])
-            if value not in told and (row, told[-1]) not in given:
-                other.append((ids[place], told[-1], value))
+            earlier = before.get(row, [value])
+            if value not in earlier and (row, earlier[-1]) not in given:
+                other.append((ids[place], earlier[-1], value))
         if other:
             id, was, now = other[0]
             more = "" if len(other) == 1 else f" (and {count(len(other) - 1, 'more row')})"

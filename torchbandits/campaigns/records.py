@@ -8,19 +8,50 @@ import math
 import operator
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from torchbandits.campaigns.corrections import blocks_of, signs_of, versions_of
-from torchbandits.journal import Journal
-
-Call = tuple[Sequence[int], NDArray[np.float64]]
-"""The rows of the results of one call, and the results."""
+from torchbandits.campaigns.corrections import BEYOND, EARLIER, Line
+from torchbandits.journal import Journal, held
 
 # A row, an outcome and its value; a row and twice None if the evaluation failed.
 Cell = tuple[int, int | None, float | None]
+
+
+@dataclass(frozen=True)
+class Evaluations:
+    """Results of k outcomes in rows of the table, in units of the user.
+
+    Attributes:
+        rows: `n`, the row of each evaluation.
+        values: `n x k`, NaN where nothing was measured.
+        signs: `n x k`, −1 for a result below its value, which is a limit of detection, 1 for one above it, and else 0.
+        noise_var: `n x k`, variance of the noise of each value; None for the usual noise.
+        block: `n`, the number of the block of each evaluation; None without blocks.
+    """
+
+    rows: NDArray[np.int64]
+    values: NDArray[np.float64]
+    signs: NDArray[np.int8]
+    noise_var: NDArray[np.float64] | None = None
+    block: NDArray[np.int64] | None = None
+
+    @property
+    def failed(self) -> NDArray[np.bool_]:
+        """Which evaluations have failed, so that no outcome was measured, `n`."""
+        return np.all(np.isnan(self.values), axis=1)
+
+    def masked(self, kept: NDArray[np.bool_]) -> Evaluations:
+        """The same evaluations with the results of a mask, `n x k`; others are taken for not measured."""
+        return replace(self, values=np.where(kept, self.values, np.nan), signs=np.where(kept, self.signs, 0))
+
+    def __getitem__(self, some: NDArray[np.bool_]) -> Evaluations:
+        """Some of the evaluations, by a mask, `n`."""
+        noise_var = None if self.noise_var is None else self.noise_var[some]
+        block = None if self.block is None else self.block[some]
+        return Evaluations(self.rows[some], self.values[some], self.signs[some], noise_var, block)
 
 
 @dataclass
@@ -53,8 +84,8 @@ class Records:
         records = cls(tuple(names))
         for line in () if journal is None else journal.records():
             if line["kind"] == "tell":
-                now, *earlier = ((rows.tolist(), sign * told) for rows, told in versions_of(line, len(names)))
-                records.add(*now, earlier, blocks_of(line, len(names)), signs_of(line, len(names)))
+                now, *earlier = (_told(version, len(names), sign) for version in (line, *line.get(EARLIER, ())))
+                records.add(now, earlier)
         return records
 
     @property
@@ -67,35 +98,27 @@ class Records:
         """The signs of the results, `n x k`, as in `beyond`."""
         return np.array(self.beyond, np.int8).reshape(-1, len(self.names))
 
-    def add(
-        self,
-        rows: Sequence[int],
-        values: NDArray[np.float64],
-        earlier: Sequence[Call] = (),
-        blocks: Sequence[int] | None = None,
-        signs: NDArray[np.int8] | None = None,
-    ) -> None:
-        """Add the results of one call, `n x k`, and what they were before each correction: a file with these is known too.
-        `blocks` has the number of the block of each; None for no blocks. `signs` are those of `beyond`, `n x k`; None if all
-        are 0."""
-        versions = [_cells(*call) for call in ((rows, values), *earlier)]
+    def add(self, told: Evaluations, earlier: Sequence[Evaluations] = ()) -> None:
+        """Add the results of one call, and what they were before each correction: a file with these is known too."""
+        versions = [_cells(call) for call in (told, *earlier)]
         self.times += functools.reduce(operator.or_, versions)
         self.calls += versions
-        self.rows += rows
-        self.told += list(values)
-        self.beyond += list(np.zeros(values.shape, np.int8) if signs is None else signs)
-        self.numbers += [1 + max(self.numbers, default=0)] * len(rows)
-        self.blocks += [None] * len(rows) if blocks is None else blocks
+        self.rows += told.rows.tolist()
+        self.told += list(told.values)
+        self.beyond += list(told.signs)
+        self.numbers += [1 + max(self.numbers, default=0)] * len(told.rows)
+        self.blocks += [None] * len(told.rows) if told.block is None else told.block.tolist()
 
-    def new(self, rows: Sequence[int], values: NDArray[np.float64], opened: Sequence[int] = ()) -> NDArray[np.bool_]:
+    def new(self, told: Evaluations, opened: Sequence[int] = ()) -> NDArray[np.bool_]:
         """Mask of the values that were not told before, `n x k`, by these rules for each outcome.
 
         If a value is given k times and was told j times, the last k − j are new. If all its rows are `opened`, each at least as
         often as it is given, the results answer an ask and are new; but results that one call told before are no answer to
         another ask. A failed evaluation is new if it is so for any outcome.
         """
-        if len(opened) and self._told_in_one_call(_cells(rows, values)):
+        if len(opened) and self._told_in_one_call(_cells(told)):
             opened = ()
+        rows, values = told.rows.tolist(), told.values
         found, measured = np.zeros(values.shape, bool), ~np.isnan(values)
         for j in range(len(self.names)):
             places = np.flatnonzero(measured[:, j] | ~measured.any(axis=1)).tolist()
@@ -143,8 +166,20 @@ class Records:
         return list(itertools.compress(self.rows, np.all(np.isnan(self.values), axis=1)))
 
 
-def _cells(rows: Sequence[int], values: NDArray[np.float64]) -> Counter[Cell]:
+def _told(line: Line, k: int, sign: float) -> Evaluations:
+    """The results of k outcomes in a record of a tell, or in one of its versions before corrections, whose rewards are values
+    times `sign`."""
+    index, rewards = (held(line[name]).reshape(k, -1).mT for name in ("index", "rewards"))
+    kept = index[:, 0] >= 0
+    rows, values = index[kept, 0].numpy(), sign * rewards[kept].double().numpy()
+    block = held(line["block"]).reshape(k, -1)[0][kept].numpy() if "block" in line else None
+    signs = held(line[BEYOND]).reshape(k, -1).mT[kept].numpy().astype(np.int8) if BEYOND in line else None
+    return Evaluations(rows, values, np.zeros(values.shape, np.int8) if signs is None else signs, block=block)
+
+
+def _cells(told: Evaluations) -> Counter[Cell]:
     """Number of times that each value was measured for each row and outcome, and each row failed."""
+    rows, values = told.rows.tolist(), told.values
     measured = ~np.isnan(values)
     cells = [(rows[place], int(j), float(values[place, j])) for place, j in zip(*np.nonzero(measured), strict=True)]
     return Counter[Cell]([*cells, *((rows[place], None, None) for place in np.flatnonzero(~measured.any(axis=1)).tolist())])

@@ -198,9 +198,12 @@ def table_state(loop: Loop, rule: str) -> tuple[Composed, TableState]:
     check_no_box(state, rule)
     if isinstance(policy, Phased) and policy.one_function:
         policy = policy.engine
-    known = isinstance(policy, Composed) and isinstance(state, TableState) and not state.rows.sharded
-    known = known and isinstance(state, TableState) and state.posterior.units is None
-    if not (known and isinstance(policy, Composed) and isinstance(state, TableState)):
+    if (
+        not isinstance(policy, Composed)
+        or not isinstance(state, TableState)
+        or state.rows.sharded
+        or state.posterior.units is not None
+    ):
         raise UnsupportedError(
             f"{rule} needs a policy with one Gaussian process of a fixed function, over a list of arms and with a given "
             "kernel: use gp_ucb, batch_bkb or bpe, or stop by stopping.SameArm and stopping.Budget."
@@ -704,13 +707,13 @@ def _spent(loop: Loop) -> Tensor:
     rows, statistics = loop.state.rows, loop.state.statistics
     if rows.costs is None:
         raise ArgumentError("a budget of costs needs the costs of the arms: Bandit(policy, arms, costs=…).")
-    kept = not isinstance(policy := loop.policy, Composed) or not (policy.memory.selective or policy.reweighting is not None)
-    kept = kept and not getattr(policy, "anew", None)
+    policy = loop.policy
+    changed = isinstance(policy, Composed) and (policy.memory.selective or policy.reweighting is not None)
     message = (
         "this policy leaves out, forgets or weights rewards, so that the pulls of each arm are not known: use "
         "run(..., budget=), or Budget(pulls=)."
     )
-    require(kept, message, UnsupportedError)
+    require(not (changed or getattr(policy, "anew", None)), message, UnsupportedError)
     weighted = getattr(loop.state.records, "weighted", False)
     why = "after rewards with noise_var=, and for outcomes of different noise or λ,"
     message = f"{why} the pulls of each arm are not known: use run(..., budget=), or Budget(pulls=)."

@@ -92,6 +92,11 @@ def count(amount: int, noun: str) -> str:
     return f"{amount:,} {noun}{'' if amount == 1 else 's'}"
 
 
+def and_more(amount: int, noun: str) -> str:
+    """The end of a phrase on the first one of several, ` (and 2 more rows)` of three rows; empty for a single one."""
+    return "" if amount == 1 else f" (and {count(amount - 1, f'more {noun}')})"
+
+
 def listed(names: Sequence[str]) -> str:
     """One name or several, `a, b and c`."""
     *others, last = names

@@ -12,10 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from torchbandits.campaigns.candidates import SHOWN, few
-from torchbandits.campaigns.notes import take_back
+from torchbandits.campaigns.notes import of_outcome, take_back
 from torchbandits.campaigns.records import Evaluations, Records
 from torchbandits.campaigns.results import Results
-from torchbandits.display import count, listed
+from torchbandits.display import and_more, count, listed
 from torchbandits.errors import ArgumentError
 
 if TYPE_CHECKING:
@@ -109,11 +109,10 @@ def left_open(
             why = f"no other result is known to be {_SIDE[-sign]} {limit:.6g}"
             if sign * limit >= least:
                 why = f"it may keep the limit of {aims[name]:.6g} or not"
-            more = "" if number == 1 else f" (and {count(number - 1, 'more row')})"
             said.append(
-                f"{count(number, 'result')} left out: {name and f'{name!r} of '}{ids[place]!r} is {_SIGN[sign]}{limit:.6g}"
-                f"{more}, which tells nothing, since {why}. Measure it with {_OTHER_RANGE[sign]} or give it up (forget, "
-                "torchbandits campaign forget)."
+                f"{count(number, 'result')} left out: {of_outcome(name)}{ids[place]!r} is {_SIGN[sign]}{limit:.6g}"
+                f"{and_more(number, 'row')}, which tells nothing, since {why}. Measure it with {_OTHER_RANGE[sign]} or give "
+                "it up (forget, torchbandits campaign forget)."
             )
     return found, said
 
@@ -149,11 +148,10 @@ def replaced(records: Records, told: Evaluations, ids: Sequence[str]) -> tuple[N
         if len(places):
             place = int(places[0])
             limit, sign = limits[int(rows[place])]
-            more = "" if len(places) == 1 else f" (and {count(len(places) - 1, 'more row')})"
             said.append(
-                f"{name and f'{name!r} of '}{ids[place]!r} was told as {_SIGN[sign]}{limit:.10g} before, and is "
-                f"{values[place, j]:.10g} now{more}: both count. If the new value replaces the limit, take the limit back: "
-                f"{take_back((name,), limit, ids[place])}."
+                f"{of_outcome(name)}{ids[place]!r} was told as {_SIGN[sign]}{limit:.10g} before, and is "
+                f"{values[place, j]:.10g} now{and_more(len(places), 'row')}: both count. If the new value replaces "
+                f"the limit, take the limit back: {take_back((name,), limit, ids[place])}."
             )
     return found, said
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torchbandits.campaigns.candidates import Candidates
 from torchbandits.campaigns.records import Evaluations, Records
 from torchbandits.campaigns.rows_as_arms import RowsAsArms
-from torchbandits.display import count
+from torchbandits.display import and_more, count
 
 _ENOUGH = 8
 """Number of values from which on another one may be called far from them."""
@@ -111,12 +111,16 @@ def changed(records: Records, told: Evaluations, new: NDArray[np.bool_], ids: Se
                 other.append((ids[place], earlier[-1], value))
         if other:
             id, was, now = other[0]
-            more = "" if len(other) == 1 else f" (and {count(len(other) - 1, 'more row')})"
             found.append(
-                f"{name and f'{name!r} of '}{id!r} was told as {was:.10g} before, and is {now:.10g} now{more}: both count. If "
-                f"the earlier value is wrong, take it back: {take_back((name,), was, id)}."
+                f"{of_outcome(name)}{id!r} was told as {was:.10g} before, and is {now:.10g} now{and_more(len(other), 'row')}: "
+                f"both count. If the earlier value is wrong, take it back: {take_back((name,), was, id)}."
             )
     return found
+
+
+def of_outcome(name: str) -> str:
+    """An outcome before the id of a row, `'yield' of `; empty for a single objective, whose name is empty."""
+    return name and f"{name!r} of "
 
 
 def take_back(names: Sequence[str], was: float, id: str | None = None) -> str:
@@ -166,10 +170,10 @@ def far_off(told: Sequence[float], values: NDArray[np.float64], ids: Sequence[st
             far = _beyond(math.log(low), math.log(high), math.log(value)) > 1
         if far:
             ends = f"all others are between {low:.6g} and {high:.6g}"
-            found.append(f"{outcome and f'{outcome!r} of '}{ids[place]!r} is {value:.6g}, and {ends}")
+            found.append(f"{of_outcome(outcome)}{ids[place]!r} is {value:.6g}, and {ends}")
     if not found:
         return []
-    more = "" if len(found) == 1 else f" (and {count(len(found) - 1, 'more value')})"
+    more = and_more(len(found), "value")
     return [f"{found[0]}{more}: if this is an error, correct it (Campaign.correct, torchbandits campaign correct)."]
 
 

@@ -39,7 +39,7 @@ from torchbandits.checks import (
     explains_keywords,
 )
 from torchbandits.constraints import Constraint, Total
-from torchbandits.display import count, listed
+from torchbandits.display import and_more, count, listed
 from torchbandits.errors import ArgumentError, StateError, UnsupportedError, require
 from torchbandits.explanation import OutcomeExplanation, Words
 from torchbandits.journal import Journal
@@ -229,11 +229,10 @@ class OutcomeCampaign(Campaign):
             return []
         one, name = found[0], next(name for name, told in values.items() if told[found[0]] != told[best[found[0]]])
         row, lender = self._pool.ids.of(np.array([one, best[one]]))
-        more = f" (and {count(len(found) - 1, 'more row')})" if len(found) > 1 else ""
         return [
-            f"{row!r}{more} still counts with the {name} of {lender!r}, {values[name][best[one]]:g} in place of "
-            f"{values[name][one]:g}: to the model they are one candidate. If {lender!r} is not to be had any more, begin "
-            "another campaign without it, and tell it the results so far."
+            f"{row!r}{and_more(len(found), 'row')} still counts with the {name} of {lender!r}, {values[name][best[one]]:g} "
+            f"in place of {values[name][one]:g}: to the model they are one candidate. If {lender!r} is not to be had any more, "
+            "begin another campaign without it, and tell it the results so far."
         ]
 
     def _left_out(self) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from torchbandits.display import count
+from torchbandits.display import and_more, count
 from torchbandits.errors import ArgumentError, require
 from torchbandits.sources.smiles import all_smiles, chem, no_smiles
 from torchbandits.tabular.cells import as_texts
@@ -256,8 +256,7 @@ def _spellings(smiles: Sequence[str], rows: Sequence[tuple[float, ...]]) -> str:
     """The end of a reason if some SMILES are spellings of one molecule, which have the same point."""
     first = dict(zip(reversed(rows), reversed(smiles), strict=True))
     pairs = [(first[row], text) for row, text in zip(rows, smiles, strict=True) if first[row] != text]
-    more = f" (and {count(len(pairs) - 1, 'more spelling')})" if len(pairs) > 1 else ""
-    return f"; {pairs[0][0]!r} and {pairs[0][1]!r} are one molecule{more}" if pairs else ""
+    return f"; {pairs[0][0]!r} and {pairs[0][1]!r} are one molecule{and_more(len(pairs), 'spelling')}" if pairs else ""
 
 
 _OF_KIND: Mapping[str, Callable[[Survey, str], Decision]] = {

@@ -62,7 +62,7 @@ def check_consistent(results: Results) -> None:
                 places[id, sign] = place
             if other is not None and sign * limit >= sign * results.values[other, j]:
                 one, two = (
-                    f"{_SIGN[results.signs[at, j]]}{results.values[at, j]:.6g} ({results.rows[at]})" for at in (other, place)
+                    f"{_SIGN[results.signs[at, j]]}{results.values[at, j]:.6g} ({results.places[at]})" for at in (other, place)
                 )
                 message = (
                     f"{results.name}: {id!r} is {one} and {two}, which cannot both be. Correct one of them. Nothing was told."

@@ -95,7 +95,7 @@ def check_rows(
         ids=old.ids.of(rows),
         values=nothing,
         signs=np.empty((len(rows), 0), np.int8),
-        rows=[f"so far {name}" for name in names],
+        places=[f"so far {name}" for name in names],
         file=False,
         noise_var=nothing,
     )

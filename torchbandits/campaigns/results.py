@@ -59,7 +59,7 @@ class Results:
         values: `n x k`, the results of each column of `objectives`, NaN where the cell is empty. Of a result beyond a limit of
             detection, such as <0.5, it is the limit.
         signs: `n x k`, −1 for a result below its limit, 1 for one above it, and else 0.
-        rows: The name of each row in messages.
+        places: The name of each row in messages, such as `line 3`.
         file: Whether they were read from a file.
         noise_var: `n x k`, variance of the noise of each value, NaN where the cell is empty or there is no such column.
         decimal: The decimal mark of numbers that are texts.
@@ -72,7 +72,7 @@ class Results:
     ids: list[str]
     values: NDArray[np.float64]
     signs: NDArray[np.int8]
-    rows: list[str]
+    places: list[str]
     file: bool
     noise_var: NDArray[np.float64]
     decimal: str = "."
@@ -112,17 +112,17 @@ def read_results(
     """
     path = Path(measured) if isinstance(measured, (str, os.PathLike)) else None
     name, id_name = "measured" if path is None else str(path), ids.name
-    frame, rows, decimal = _opened(measured, path, ids, commas)
+    frame, places, decimal = _opened(measured, path, ids, commas)
     frame.columns = names = [str(column) for column in frame.columns]
     told = [column for column in objectives if column in names] or [objectives[0]]
     _check_columns(name, names, ids, objectives, told)
     # An id may be a word that means an empty cell elsewhere, such as NA.
     empty = _empty(frame).assign(**{id_name: frame[id_name].isna() | (frame[id_name].astype(str).str.strip() == "")})
     blank = empty.all(axis=1).to_numpy() if len(frame) else np.zeros(0, bool)
-    rows = [rows[place] for place in np.flatnonzero(~blank).tolist()]
+    places = [places[i] for i in np.flatnonzero(~blank).tolist()]
     frame, empty = frame[~blank].reset_index(drop=True), empty[~blank].reset_index(drop=True)
     require(len(frame) > 0, f"{name} has no rows: nothing was told.")
-    nameless = [rows[i] for i in np.flatnonzero(empty[id_name].to_numpy()).tolist()]
+    nameless = [places[i] for i in np.flatnonzero(empty[id_name].to_numpy()).tolist()]
     require(
         not nameless,
         f"{name}, {_few(nameless)}: the id (column {id_name!r}) is empty: fill it in, or delete a line that is "
@@ -131,14 +131,14 @@ def read_results(
     values = np.full((len(frame), len(objectives)), np.nan)
     signs = np.zeros(values.shape, np.int8)
     for column in told:
-        place, cells = objectives.index(column), (frame[column], empty[column].to_numpy())
-        values[:, place], signs[:, place] = values_of(name, *cells, rows.__getitem__, column, decimal)
+        j, cells = objectives.index(column), (frame[column], empty[column].to_numpy())
+        values[:, j], signs[:, j] = values_of(name, *cells, places.__getitem__, column, decimal)
     noise = np.full(values.shape, np.nan)
     for objective, column in noise_var.items():
-        noise[:, objectives.index(objective)] = _noise_variances(name, frame, rows, column, decimal)
-    blocks, labels = (None, {}) if block is None else _blocks(name, frame, rows, block)
+        noise[:, objectives.index(objective)] = _noise_variances(name, frame, places, column, decimal)
+    blocks, labels = (None, {}) if block is None else _blocks(name, frame, places, block)
     return Results(
-        name, frame, ids.texts(frame[id_name]), values, signs, rows, path is not None, noise, decimal, blocks, labels
+        name, frame, ids.texts(frame[id_name]), values, signs, places, path is not None, noise, decimal, blocks, labels
     )
 
 
@@ -185,26 +185,29 @@ def _check_columns(name: str, names: Sequence[str], ids: Ids, objectives: Sequen
         require(column in names, message)
 
 
-def _noise_variances(name: str, frame: pd.DataFrame, rows: Sequence[str], column: str, decimal: str) -> NDArray[np.float64]:
-    """A column of results with the variance of the noise of each value, NaN where the cell is empty."""
+def _empty_in(name: str, frame: pd.DataFrame, column: str, what: str) -> NDArray[np.bool_]:
+    """The mask of the empty cells of a column for `what`, which must exist."""
     names = list(frame.columns)
-    lacks = f"{name} has no column {column!r} for the variance of the noise; it has {', '.join(names[:30])}."
+    lacks = f"{name} has no column {column!r} for {what}; it has {', '.join(names[:30])}."
     require(column in names, f"{lacks}{nearest(column, names)} Nothing was told.")
-    empty = _empty(frame[[column]])[column].to_numpy()
-    own, _ = values_of(name, frame[column], empty, rows.__getitem__, column, decimal, limits=False)
-    odd = [f"{rows[i]}: {own[i]:g}" for i in np.flatnonzero(own <= 0).tolist()]
+    empty: NDArray[np.bool_] = _empty(frame[[column]])[column].to_numpy()
+    return empty
+
+
+def _noise_variances(name: str, frame: pd.DataFrame, places: Sequence[str], column: str, decimal: str) -> NDArray[np.float64]:
+    """A column of results with the variance of the noise of each value, NaN where the cell is empty."""
+    empty = _empty_in(name, frame, column, "the variance of the noise")
+    own, _ = values_of(name, frame[column], empty, places.__getitem__, column, decimal, limits=False)
+    odd = [f"{places[i]}: {own[i]:g}" for i in np.flatnonzero(own <= 0).tolist()]
     said = "a variance must be above 0, or empty for the usual noise. Nothing was told."
     require(not odd, f"{name}, column {column!r}, {_few(odd)}: {said}")
     return own
 
 
-def _blocks(name: str, frame: pd.DataFrame, rows: Sequence[str], column: str) -> tuple[NDArray[np.int64], dict[int, str]]:
+def _blocks(name: str, frame: pd.DataFrame, places: Sequence[str], column: str) -> tuple[NDArray[np.int64], dict[int, str]]:
     """The number of the block of each row, and the label of each number, which it follows from: the text of its cell, in which
     a program may write a whole number as 3.0 or without its leading zeros, and a date with the time 00:00."""
-    names = list(frame.columns)
-    lacks = f"{name} has no column {column!r} for the block of each result; it has {', '.join(names[:30])}."
-    require(column in names, f"{lacks}{nearest(column, names)} Nothing was told.")
-    empty = [rows[i] for i in np.flatnonzero(_empty(frame[[column]])[column].to_numpy()).tolist()]
+    empty = [places[i] for i in np.flatnonzero(_empty_in(name, frame, column, "the block of each result")).tolist()]
     said = "the block is empty. Fill in where or when it was measured. Nothing was told."
     require(not empty, f"{name}, column {column!r}, {_few(empty)}: {said}")
     texts = _texts(frame[[column]]).str.replace(_MIDNIGHT, "", regex=True).str.replace(_WHOLE, r"\1\2", regex=True)
@@ -326,7 +329,7 @@ def check_known(results: Results, found: dict[str, int], ids: Ids, known_as: str
     )
     rounded = next((i for i in unknown if _ROUNDED.fullmatch(results.ids[i].strip())), None)
     if rounded is not None:
-        where = f"{results.name}, {results.rows[rounded]}"
+        where = f"{results.name}, {results.places[rounded]}"
         raise ArgumentError(
             f"{where}: a spreadsheet program rounded the id, a number of many digits, to {results.ids[rounded]!r}. Format the "
             "column of the ids as text before the ids are put in. Nothing was told."
@@ -340,7 +343,7 @@ def check_known(results: Results, found: dict[str, int], ids: Ids, known_as: str
             f"none of the {len(results):,} ids of {results.name} (such as {results.ids[0]!r}) is an id of {known_as}: these "
             f"are results of another campaign, or another column holds the ids. Nothing was told.{_NO_CANDIDATES}"
         )
-    said = ", ".join(f"{results.ids[i]!r} ({results.rows[i]})" for i in unknown[:MOST_NAMED])
+    said = ", ".join(f"{results.ids[i]!r} ({results.places[i]})" for i in unknown[:MOST_NAMED])
     message = f"{results.name} has ids that are not among the candidates: {said}{_more(len(unknown))}. Nothing was told.{meant}"
     require(not unknown, message)
 
@@ -368,7 +371,7 @@ def differing(results: Results, truth: pd.DataFrame, columns: Mapping[str, float
     found: dict[int, str] = {}
     for j, i in np.argwhere(~same.T).tolist():
         cell, known = given.iloc[i, j], own.iloc[i, j]
-        found.setdefault(i, f"{results.rows[i]} has {names[j]!r} {cell!s:.40}, {results.ids[i]!r} has {known!s:.40}")
+        found.setdefault(i, f"{results.places[i]} has {names[j]!r} {cell!s:.40}, {results.ids[i]!r} has {known!s:.40}")
     return list(found.values())
 
 

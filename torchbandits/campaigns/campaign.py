@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import shutil
 import tempfile
@@ -219,7 +218,6 @@ class Campaign(Readable):
             self._offer.begin(begun.table)
         self._bandit = self._made(policy, device, generator, new=begun.new)
         try:
-            self._quiet()
             if not begun.new:
                 self._rejoin()
                 self._offer.resume(self._pool.table)
@@ -240,11 +238,6 @@ class Campaign(Readable):
         """Refuse to resume a campaign of the other class."""
         message = "this campaign has several outcomes: open it by tb.OutcomeCampaign(journal=...)."
         require(not settings.objectives, message, StateError)
-
-    def _quiet(self) -> None:
-        """Let the bandit not warn of repeats, since `tell` names the row's id instead."""
-        if isinstance(state := self._bandit.loop.state, GaussianState):
-            state.repeats_said = True
 
     def _candidates(self, table: Table) -> Candidates:
         return Candidates(table, self._settings.id, self._settings.outcomes)
@@ -323,12 +316,15 @@ class Campaign(Readable):
                 files.write_text(self._paths.settings, settings.text())
             with errors_of_table(self._pool, arms, priced, cost, settings.known):
                 made = self._bandit_on(policy, arms, generator, priced)
-            return made
         except BaseException:
             if new and self._paths is not None:
                 for path in (self._paths.settings, self._paths.features, origin_of(self._paths.features)):
                     path.unlink(missing_ok=True)
             raise
+        if isinstance(state := made.loop.state, GaussianState):
+            # The bandit does not warn of repeats, since `tell` names the row's id instead.
+            state.repeats_said = True
+        return made
 
     def _encoded(self, device: torch.device) -> Tensor | ArmSource:
         """The features of all rows, in memory or in a file."""
@@ -800,7 +796,6 @@ class Campaign(Readable):
             assert isinstance(self._pool.table, InMemory)
             self._pool = self._candidates(self._pool.table.first(rows))
         self._bandit = self._made(old.policy, old.device, old.generators[0], new=False)
-        self._quiet()
         self._rejoin()
         self._give_up_excluded()
         self._remember()
@@ -937,7 +932,6 @@ class Campaign(Readable):
             loop.recover_()
             if loop.num_arms == whole.count:
                 self._pool, self._offer.mask = pool, offer
-        self._quiet()
 
     @explains_keywords
     @one_at_a_time
@@ -1173,8 +1167,9 @@ class Campaign(Readable):
         frame, times = self._described(rows), np.zeros(len(rows), np.int64)
         for j, name in enumerate(self._settings.names):
             values = self._records.by_row(j)
-            frame[self._pool.own(f"{name} {MEASURED}" if name else MEASURED)] = averages(rows, values)
-            times = np.maximum(times, [len(values.get(row, [])) for row in rows.tolist()])
+            told, column = [values.get(row, []) for row in rows.tolist()], f"{name} {MEASURED}" if name else MEASURED
+            frame[self._pool.own(column)] = [np.mean(own) if own else np.nan for own in told]
+            times = np.maximum(times, [len(own) for own in told])
         frame[self._pool.own(TIMES)] = times
         return frame
 
@@ -1387,8 +1382,3 @@ class Campaign(Readable):
                 f"this campaign was closed: open it again, campaign = tb.{type(self).__name__}({table}"
                 f"journal={str(self._journal.path)!r}), and repeat the call."
             )
-
-
-def averages(rows: NDArray[np.int64], values: Mapping[int, Sequence[float]]) -> list[float]:
-    """The average of the values of each row; NaN for a row without any."""
-    return [float(np.mean(values[row])) if row in values else math.nan for row in rows.tolist()]

@@ -408,36 +408,29 @@ class Campaign(Readable):
         check_flag("more", more)
         check_flag("repeats", repeats, optional=True)
         constraints = check_within(within, self._labels)
-        offer = self._on_offer(where)
-        before = len(self._arms.open)
-        n += before if more else 0
-        left = unseen(offer, self._arms, self._records.failed_rows()) if repeats is False else offer
-        count, said = self._possible(offer, left, where)
-        require(n - before <= count, f"n: {n - before:,} more rows are asked for, and {said}")
-        once = repeats is False or self._bandit.policy.pulls_once or any(isinstance(c, Distinct) for c in constraints)
-        closed = self._arms.open_entries if once else None
+        every = (*constraints, Distinct()) if repeats is False else constraints
+        arms, offer = self._arms, self._on_offer(where)
+        opened = len(arms.open)
+        n += opened if more else 0
+        wanted, failed = n - opened, self._records.failed_rows()
+        left = unseen(offer, arms, failed) if repeats is False else offer
+        possible, said = self._possible(offer, left, where)
+        require(wanted <= possible, f"n: {wanted:,} more rows are asked for, and {said}")
+        once = self._bandit.policy.pulls_once or any(isinstance(c, Distinct) for c in every)
+        closed = arms.open_entries if once else None
         if once and not constraints:
-            self._check_once(n - before, left)
-        left = unless_too_few(left, failing(self._arms, self._records.failed_rows()), n - before, self._arms, closed)
+            self._check_once(wanted, left)
+        left = unless_too_few(left, failing(arms, failed), wanted, arms, closed)
         if repeats is None and not constraints:
             known = self._bandit.policy.known_arms(self._bandit.loop.state)
-            left = unless_too_few(left, None if known is None else known.cpu(), n - before, self._arms, closed)
-        if constraints or repeats is False:
+            left = unless_too_few(left, None if known is None else known.cpu(), wanted, arms, closed)
+        if constraints:
             self._check_open(constraints, n)
-            if before < n:
-                distinct = (Distinct(),) if repeats is False else ()
-                self._ask_within(n - before, (*constraints, *distinct), left, where)
-            return self._plate(self._arms.open[:n])
-        waiting = before
-        # More than one step where the first picks of a policy come as a batch of their own.
-        while waiting < n:
-            self._bandit.ask(more=n - waiting, available=self._arms.there(left))
-            rows = self._arms.open
-            if len(rows) == waiting:
-                self._arms.give_up(rows[before:])
-                raise ArgumentError(f"n: the policy allows at most {waiting:,} pending rows, and {said}")
-            waiting = len(rows)
-        return self._plate(self._arms.open[:n])
+        if wanted > 0 and every:
+            self._ask_within(wanted, every, left, where)
+        elif wanted > 0:
+            self._ask_freely(wanted, left, said)
+        return self._plate(arms.open[:n])
 
     def _check_once(self, wanted: int, left: Tensor | None) -> None:
         """Refuse more rows than can be selected where none of them, nor a row equal to it, is selected twice.
@@ -467,14 +460,14 @@ class Campaign(Readable):
             left: The mask of those among them that may be selected.
             where: The condition of `ask`.
         """
-        offered, count = (self._pool.count if mask is None else int(mask.sum()) for mask in (offer, left))
+        offered, possible = (self._pool.count if mask is None else int(mask.sum()) for mask in (offer, left))
         ways = [
             "ask for fewer",
             *["widen the condition"] * (where is not None or self._settings.candidates is not None),
-            *["leave out repeats=False (--no-repeats)"] * (count < offered),
+            *["leave out repeats=False (--no-repeats)"] * (possible < offered),
             *["put excluded rows back by include() (torchbandits campaign include)"] * (len(self._offer.excluded) > 0),
         ]
-        return count, f"{count:,} of {self._pool.table.name} can be selected: {', or '.join(ways)}.{self._left_out()}"
+        return possible, f"{possible:,} of {self._pool.table.name} can be selected: {', or '.join(ways)}.{self._left_out()}"
 
     def _on_offer(self, where: Any = None) -> Tensor | None:
         """The mask of the rows that may be selected, under a further condition if one is given, None for all."""
@@ -490,6 +483,18 @@ class Campaign(Readable):
         plate = self._described(rows)
         plate[self._pool.own(RANK)] = np.arange(1, len(plate) + 1)
         return plate
+
+    def _ask_freely(self, wanted: int, left: Tensor | None, said: str) -> None:
+        """Ask for further rows of the mask `left`, in more than one step where the first picks of a policy come as a batch of
+        their own. `said` is the sentence of `_possible`."""
+        before = waiting = len(self._arms.open)
+        while waiting < before + wanted:
+            self._bandit.ask(more=before + wanted - waiting, available=self._arms.there(left))
+            rows = self._arms.open
+            if len(rows) == waiting:
+                self._arms.give_up(rows[before:])
+                raise ArgumentError(f"n: the policy allows at most {waiting:,} pending rows, and {said}")
+            waiting = len(rows)
 
     def _ask_within(self, count: int, constraints: tuple[Constraint, ...], left: Tensor | None, where: Any) -> None:
         """Ask for further rows under constraints, with an error in words of the campaign.
@@ -615,16 +620,17 @@ class Campaign(Readable):
         results, rows, said = self._read(measured, noise_var, block)
         noise = None if usual is None else np.where(np.isnan(results.noise_var), usual, results.noise_var)
         told = Evaluations(rows, results.values, results.signs, noise, results.block)
-        count, opened = not results.file if again is None else again, self._arms.awaited(rows)
-        if count and again is None:
+        # Whether results count that were told before.
+        recount, opened = not results.file if again is None else again, self._arms.awaited(rows)
+        if recount and again is None:
             said += notes.repeated(self._records.new(told, opened)[~told.failed])
-        new = ~np.isnan(told.values) | told.failed[:, None] if count else self._records.new(told, opened)
+        new = ~np.isnan(told.values) | told.failed[:, None] if recount else self._records.new(told, opened)
         known = len(rows) - int(np.any(new, axis=1).sum())
         new, left_open = self._informative(told, new)
         some, ids = np.any(new, axis=1), self._pool.ids.of(rows)
         beyond, replaced = detection.replaced(self._records, told.masked(new), ids)
         said += left_open + replaced
-        if not count:
+        if not recount:
             said += notes.copied(told, some, opened)
             if results.block is None:
                 # The same row in another block, such as a control on each plate, has another value.

@@ -10,6 +10,7 @@ import gpytorch
 import torch
 from torch import Tensor
 
+from torchbandits.checks.tensors import as_tensor
 from torchbandits.checks.values import is_finite, is_whole, non_negative
 from torchbandits.errors import NonFiniteError, NumericalError, ShapeError, UnsupportedError, require
 from torchbandits.shapes import broadcast_shapes
@@ -53,6 +54,14 @@ def check_regularization(regularization: Any, default: str = "noise_std²") -> N
         is_finite(regularization) and regularization > 0,
         f"regularization (λ, by default {default}) must be finite and > 0, got {regularization}.",
     )
+
+
+def check_norm_bound(norm_bound: Any, *, optional: bool = False) -> None:
+    """Refuse anything but a number ≥ 0 or a tensor of such numbers; also None unless it is optional."""
+    if norm_bound is not None or not optional:
+        bound = as_tensor("norm_bound", norm_bound, torch.float64)
+        good = bool((torch.isfinite(bound) & (bound >= 0)).all())
+        require(good, f"norm_bound must be finite and ≥ 0, got {norm_bound}.")
 
 
 def regularization_of(noise_std: Any, regularization: Any) -> Any:

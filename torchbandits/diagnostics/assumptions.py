@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from torchbandits.bandit import Bandit
-from torchbandits.checks import non_negative
+from torchbandits.checks import check_norm_bound, non_negative
 from torchbandits.diagnostics import chance
 from torchbandits.diagnostics.inputs import (
     averages,
@@ -27,7 +27,7 @@ from torchbandits.diagnostics.inputs import (
 from torchbandits.errors import issue
 from torchbandits.policies.state import BoxState, GaussianState, TableState
 from torchbandits.widths import BBKB, BKB, IGP, KernelUCB, PracticalBBKB, PracticalBKB, Scaled, Srinivas, Width
-from torchbandits.widths.base import check_delta, check_norm_bound
+from torchbandits.widths.base import check_delta
 
 # ------------------------------------------------------------------ the noise
 
@@ -238,8 +238,7 @@ def widths(
     arms were told.
     """
     state = told_state(bandit)
-    if norm_bound is not None:
-        check_norm_bound(norm_bound)
+    check_norm_bound(norm_bound, optional=True)
     if delta is not None:
         check_delta(delta)
     process = gaussian(state, "widths", "read bandit.width, the width of the cell of the largest bound")

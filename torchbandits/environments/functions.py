@@ -15,13 +15,14 @@ from torchbandits.checks import (
     check_function,
     check_generator,
     check_kernel,
+    check_norm_bound,
     check_text,
     check_whole,
     positive,
 )
 from torchbandits.environments.base import Environment, Task, known
 from torchbandits.environments.noise import check_noise, noisy_rewards
-from torchbandits.environments.tables import check_arms, check_norm_bound, check_rewards
+from torchbandits.environments.tables import check_arms, check_rewards
 from torchbandits.errors import ShapeError, require
 from torchbandits.sources import ArmSource
 from torchbandits.types import ArrayLike
@@ -63,7 +64,7 @@ class Function(Environment):
         check_noise(noise_std, noise)
         arms = check_arms(arms)
         check_text("name", name)
-        check_norm_bound(norm_bound)
+        check_norm_bound(norm_bound, optional=True)
         self.function = function
         self.arms = arms
         self.noise_std = float(noise_std)

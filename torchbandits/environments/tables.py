@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from torchbandits.checks import as_features, as_tensor, check_text, same_device
+from torchbandits.checks import as_features, as_tensor, check_norm_bound, check_text, same_device
 from torchbandits.display import kind
 from torchbandits.environments.base import Environment, Task, known
 from torchbandits.environments.noise import check_noise, noisy_rewards, row_draws
@@ -59,7 +59,7 @@ class Table(Environment):
             rewards = as_tensor("rewards", rewards, device=arms.device)
         check_rewards(rewards, arms)
         check_text("name", name)
-        check_norm_bound(norm_bound)
+        check_norm_bound(norm_bound, optional=True)
         self.arms = arms
         self.noise_std = float(noise_std)
         self.name = name
@@ -202,13 +202,6 @@ def check_rewards(rewards: Tensor, arms: Tensor | ArmSource) -> None:
     if rewards.dtype not in known or not same_device(rewards.device, arms.device):
         raise ShapeError(f"rewards must be {arms.dtype} on {arms.device} like arms, got {rewards.dtype} on {rewards.device}.")
     _check_finite("rewards", rewards)
-
-
-def check_norm_bound(norm_bound: object) -> None:
-    """Refuse anything but None or finite numbers ≥ 0."""
-    if norm_bound is not None:
-        bound = as_tensor("norm_bound", norm_bound, torch.float64)
-        require(bool((bound.isfinite() & (bound >= 0)).all()), f"norm_bound must be finite and ≥ 0, got {norm_bound}.")
 
 
 def check_costs(costs: ArrayLike, arms: Tensor | ArmSource) -> Tensor:

@@ -17,6 +17,7 @@ from torchbandits.checks import (
     check_kernel_on,
     check_memory_budget,
     check_model,
+    check_norm_bound,
     check_whole,
     is_whole,
     non_negative,
@@ -33,7 +34,7 @@ from torchbandits.policies.state import TreeState
 from torchbandits.posteriors import GaussianProcess, aggregate
 from torchbandits.types import Arms, Evidence, Pulls, Selection
 from torchbandits.widths import Width
-from torchbandits.widths.base import check_norm_bound, check_rows, check_rows_of
+from torchbandits.widths.base import check_rows, check_rows_of
 
 
 @dataclass(frozen=True, repr=False)

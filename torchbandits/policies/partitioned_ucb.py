@@ -15,6 +15,7 @@ from torchbandits.checks import (
     check_instance,
     check_kernel,
     check_kernel_on,
+    check_norm_bound,
     check_regularization,
     check_whole,
     non_negative,
@@ -30,7 +31,7 @@ from torchbandits.posteriors import Domain, PartitionedProcess
 from torchbandits.posteriors.cells import ARM, CELL, DEVIATION, MEAN, RUN, Cells
 from torchbandits.starts import Start
 from torchbandits.types import Arms, Evidence, Pulls, Selection
-from torchbandits.widths.base import check_delta, check_norm_bound, check_rows_of
+from torchbandits.widths.base import check_delta, check_rows_of
 
 Corners = tuple[tuple[float, ...], tuple[float, ...]]
 

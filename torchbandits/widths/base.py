@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from torchbandits.checks import as_tensor, is_finite, non_negative
+from torchbandits.checks import check_norm_bound, is_finite, non_negative
 from torchbandits.errors import ShapeError, require
 from torchbandits.shapes import broadcast_shapes
 from torchbandits.types import Progress
@@ -38,13 +38,6 @@ class Width(ABC):
 def check_delta(delta: float) -> None:
     """Raise an error for a value that is not a failure probability."""
     require(is_finite(delta) and 0 < delta < 1, f"delta is a failure probability in (0, 1), got {delta}.")
-
-
-def check_norm_bound(norm_bound: float | Tensor) -> None:
-    """Raise an error for a value that is neither a number ≥ 0 nor a tensor of such numbers."""
-    bound = as_tensor("norm_bound", norm_bound, torch.float64)
-    good = bool((torch.isfinite(bound) & (bound >= 0)).all())
-    require(good, f"norm_bound must be finite and ≥ 0, got {norm_bound}.")
 
 
 def check_rows_of(norm_bound: float | Tensor, batch_shape: torch.Size) -> None:

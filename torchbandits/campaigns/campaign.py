@@ -1254,8 +1254,7 @@ class Campaign(Readable):
     def _limited(self) -> list[str]:
         """Sentences on rows of which it is only known that they are beyond a limit of detection."""
         settings, ids_of = self._settings, self._pool.ids.of
-        aims = settings.objectives or {settings.objective: "minimize" if settings.minimize else "maximize"}
-        good = {name: -1 if aim == "minimize" else 1 for name, aim in aims.items() if name in settings.outcomes}
+        good = {name: sign for name, sign in settings.signs.items() if name in settings.outcomes}
         said = detection.indistinct(self._records, settings.outcomes, good, ids_of)
         return said + detection.overtaken(self._records, settings.outcomes, ids_of)
 

@@ -147,9 +147,8 @@ class OutcomeCampaign(Campaign):
             models = {name: known_noise(noise[name], settings.decisions) for name in settings.outcomes}
         limits: dict[str, Any] = {"at_least": settings.at_least or None, "at_most": settings.at_most or None}
         limits["known"] = settings.known
-        small = [name for name, aim in settings.objectives.items() if aim == "minimize"]
         if len(settings.objectives) > 1:
-            own = outcomes.pareto(models, objectives=list(settings.objectives), minimize=small, **limits)
+            own = outcomes.pareto(models, objectives=list(settings.objectives), minimize=settings.small, **limits)
         else:
             ((name, aim),) = settings.objectives.items()
             own = outcomes.constrained(models, **limits | {aim: name})
@@ -420,8 +419,7 @@ class OutcomeCampaign(Campaign):
         self._check_measured("no front")
         bandit = self._bandit
         assert isinstance(bandit, OutcomeBandit)
-        names = list(self.objectives)
-        small = [name for name in names if self.objectives[name] == "minimize"]
+        first, small = next(iter(self.objectives)), self._settings.small
         told, left = self._records.measured_rows(), self._on_offer()
         if left is not None:
             left = left.clone()
@@ -433,11 +431,11 @@ class OutcomeCampaign(Campaign):
         kept &= ~self._broken()[rows]
         frame = self._with_results(rows[kept])
         frame[self._pool.own(OPTIMAL)] = found.probability[found.index >= 0].cpu().numpy()[kept]
-        if names[0] in self._settings.known:
-            order = known_values(self._pool.table, names[:1])[names[0]][rows[kept]]
+        if first in self._settings.known:
+            order = known_values(self._pool.table, [first])[first][rows[kept]]
         else:
-            order = frame[self._pool.own(f"{names[0]} {EXPECTED}")].to_numpy(float)
-        order = order if names[0] in small else -order
+            order = frame[self._pool.own(f"{first} {EXPECTED}")].to_numpy(float)
+        order = order if first in small else -order
         return frame.iloc[np.argsort(order, kind="stable")].reset_index(drop=True)
 
     @one_at_a_time

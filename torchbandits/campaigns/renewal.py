@@ -37,8 +37,7 @@ def options_of(settings: Settings, columns: Any) -> dict[str, Any]:
         columns: Kinds of further columns, or other ones than before; None for none.
     """
     if settings.objectives:
-        small = [name for name, aim in settings.objectives.items() if aim == "minimize"]
-        aims: dict[str, Any] = {"objectives": list(settings.objectives), "minimize": small}
+        aims: dict[str, Any] = {"objectives": list(settings.objectives), "minimize": settings.small}
         aims |= {"at_least": settings.at_least, "at_most": settings.at_most}
     else:
         aims = {"objective": settings.objective, "minimize": settings.minimize}

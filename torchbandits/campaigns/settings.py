@@ -112,6 +112,17 @@ class Settings:
         return -1.0 if self.minimize else 1.0
 
     @property
+    def signs(self) -> dict[str, int]:
+        """For each objective 1 if larger values are better, and −1 if smaller values are."""
+        aims = self.objectives or {self.objective: "minimize" if self.minimize else "maximize"}
+        return {name: -1 if aim == "minimize" else 1 for name, aim in aims.items()}
+
+    @property
+    def small(self) -> list[str]:
+        """The objectives of which smaller values are better."""
+        return [name for name, sign in self.signs.items() if sign < 0]
+
+    @property
     def limited(self) -> set[str]:
         """The outcomes that have a limit."""
         return {*self.at_least, *self.at_most}
@@ -121,8 +132,7 @@ class Settings:
         """For each known outcome 1.0 if larger values are better and −1.0 if smaller values are, by its objective or else by
         its limits; 0.0 for limits on both sides."""
         found = {name: float((name in self.at_least) - (name in self.at_most)) for name in self.known}
-        aims = {name: -1.0 if aim == "minimize" else 1.0 for name, aim in self.objectives.items()}
-        return {name: aims.get(name, found[name]) for name in self.known}
+        return {name: float(self.signs.get(name, found[name])) for name in self.known}
 
     @property
     def decisions(self) -> Decisions:

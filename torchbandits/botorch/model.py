@@ -657,14 +657,14 @@ class BanditModel(GPyTorchModel, gpytorch.models.GP, FantasizeMixin):
 
     def _looked_up(self, X: Tensor) -> tuple[Tensor, Tensor] | None:
         """Mean and variance of tabulated arms, shaped like the points; None for other points."""
-        rows = None if self._table is None or self.batch_shape else self._table.rows(X)
-        if self._table is None or rows is None:
+        table = self._table
+        if table is None or self.batch_shape or (rows := table.rows(X)) is None:
             return None
         posterior = self._conditional()
-        if self._table.posterior is not posterior:
+        if table.posterior is not posterior:
             with torch.no_grad():
-                self._table = self._table.brought_to(posterior, self.transform_inputs)
-        mean, variance = self._table.marginals()
+                self._table = table = table.brought_to(posterior, self.transform_inputs)
+        mean, variance = table.marginals()
         return mean[rows].reshape(X.shape[:-1]), variance[rows].reshape(X.shape[:-1])
 
     def _average_noise(self) -> Tensor:
@@ -685,8 +685,7 @@ class BanditModel(GPyTorchModel, gpytorch.models.GP, FantasizeMixin):
             self._check_parameters()
             process = self.process()
             if process.sparse and self._drawn is None:
-                rows, mask = process.dictionary_rows()
-                self._drawn = process.statistics.at(torch.where(mask, rows, rows[..., :1]))
+                self._drawn = _dictionary_of(process)
             known = Conditional.of(process)
             for X, counts, frozen in self._pending:
                 known = known.hallucinated(self._preprocessed(X).double(), counts, frozen=frozen)
@@ -835,6 +834,12 @@ def _weighed_anew(model: BanditModel, _: Any) -> None:
         model.likelihood.noise_covar.noise = model._reference / model._observed()[2]
 
 
+def _dictionary_of(process: GaussianProcess) -> Tensor:
+    """The points of a dictionary, `batch_shape x m x d`. A padded place repeats the first one of its row."""
+    rows, mask = process.dictionary_rows()
+    return process.statistics.at(torch.where(mask, rows, rows[..., :1]))
+
+
 @torch.no_grad()
 def model_of_run(policy: Policy, state: State) -> BanditModel:
     """The posterior of a state as a BoTorch model, with the run's progress for path-dependent widths, and its arms.
@@ -882,8 +887,7 @@ def model_of_run(policy: Policy, state: State) -> BanditModel:
     model._blocks, model.scale_watch = (Block(X, Y, weights=weights),), None
     model._finite = (copy.deepcopy(process.finite),)
     if process.sparse:
-        rows, mask = process.dictionary_rows()
-        model._dictionary = model._drawn = statistics.at(torch.where(mask, rows, rows[..., :1]))
+        model._dictionary = model._drawn = _dictionary_of(process)
     if isinstance(state, TableState):
         shape = state.rows.batch_shape
         if shape:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
-import torch
 from torch import Tensor, nn
 
 
@@ -21,6 +19,8 @@ class Buffered(nn.Module):
     """
 
     _buffers: dict[str, Any]
+    _grows: ClassVar[tuple[str, ...]] = ()
+    """Buffers that grow with the data: they take the sizes of a saved state that is loaded."""
 
     def __setattr__(self, name: str, value: Any) -> None:
         own = self.__dict__
@@ -31,9 +31,8 @@ class Buffered(nn.Module):
         else:
             super().__setattr__(name, value)
 
-
-def take_sizes_(module: nn.Module, state_dict: dict[str, Any], prefix: str, names: Sequence[str], device: torch.device) -> None:
-    """Give buffers that grow with the data the sizes of a saved state, before it is loaded into them."""
-    for name in names:
-        if prefix + name in state_dict:
-            setattr(module, name, state_dict[prefix + name].to(device))
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
+        for name in self._grows:
+            if (own := self._buffers[name]) is not None and prefix + name in state_dict:
+                setattr(self, name, state_dict[prefix + name].to(own.device))
+        super()._load_from_state_dict(state_dict, prefix, *args)

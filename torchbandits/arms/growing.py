@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from torchbandits.arms.place_columns import FEW, PlaceColumns, between, lines_at
 from torchbandits.arms.rows import ArmRows
-from torchbandits.buffered import Buffered, take_sizes_
+from torchbandits.buffered import Buffered
 from torchbandits.embeddings import Spectrum
 from torchbandits.kernels import StationaryColumns, kernel_diagonal, kernel_matrix
 from torchbandits.posteriors import GaussianProcess
@@ -41,6 +41,7 @@ class GrowingTable(Buffered):
     leverage: Tensor
     channels: Tensor
     place_of_arm: Tensor
+    _grows = ("arm", "prior_diagonal", "leverage", "channels")
 
     def __init__(self, rows: ArmRows, posterior: GaussianProcess, memory_budget: int) -> None:
         super().__init__()
@@ -231,7 +232,6 @@ class GrowingTable(Buffered):
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
         self.forget()
-        take_sizes_(self, state_dict, prefix, ("arm", "prior_diagonal", "leverage", "channels"), self.arm.device)
         super()._load_from_state_dict(state_dict, prefix, *args)
         A = self.rows.num_arms
         place = torch.arange(self.arm.shape[-1], device=self.arm.device).expand_as(self.arm)

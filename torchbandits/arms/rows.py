@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torchbandits.arms.ranks import Shard
 from torchbandits.arms.reductions import WHOLE, Reductions
 from torchbandits.arms.scanning import find, scan
-from torchbandits.buffered import Buffered, take_sizes_
+from torchbandits.buffered import Buffered
 from torchbandits.errors import StateError, UnsupportedError, require
 from torchbandits.posteriors import GaussianProcess, Statistics, aggregate
 from torchbandits.shapes import broadcast_shapes
@@ -75,6 +75,7 @@ class ArmRows(Buffered):
     known_scores: Tensor | None
     row_of_arm: Tensor
     arm_of_row: Tensor
+    _grows = ("arms", "first", "row_of_arm", "arm_of_row")
 
     def __init__(self, arms: ArmSet, batch_shape: torch.Size, growing: bool = False) -> None:
         super().__init__()
@@ -433,10 +434,9 @@ class ArmRows(Buffered):
             )
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
-        take_sizes_(self, state_dict, prefix, ("arms", "first", "row_of_arm", "arm_of_row"), self.row_of_arm.device)
+        super()._load_from_state_dict(state_dict, prefix, *args)
         self.outside = bool((self.arm_of_row < 0).any())
         if self.sharded:
             arm, self.row_of_arm = self.arm_of_row, torch.full_like(self.row_of_arm, -1)
             if arm.shape[-1]:
                 self._join(arm, torch.arange(arm.shape[-1], device=arm.device).expand(arm.shape))
-        super()._load_from_state_dict(state_dict, prefix, *args)

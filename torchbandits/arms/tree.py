@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor, nn
 
 from torchbandits.arms.cells import Division
 from torchbandits.arms.growing import GrowingTable
-from torchbandits.buffered import Buffered, take_sizes_
+from torchbandits.buffered import Buffered
 
 # Indices within this relative distance are tied, since symmetric twins differ by rounding only. The earliest cell wins.
 _TIE = 1e-9
@@ -47,6 +45,7 @@ class CellTree(Buffered):
     lower: Tensor
     upper: Tensor
     norm_bound: Tensor
+    _grows = ("variation", "parent_variation", "place", "parent_place", "depth", "lower", "upper")
     kappa2: Tensor
 
     def __init__(
@@ -184,8 +183,3 @@ class CellTree(Buffered):
         else:
             grown = nn.functional.pad(buffer, (0, size + 1 - buffer.shape[-1]), value=fill)
             self._buffers[name] = grown.scatter_(-1, slot, value)[..., :-1]
-
-    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
-        names = ("variation", "parent_variation", "place", "parent_place", "depth", "lower", "upper")
-        take_sizes_(self, state_dict, prefix, names, self.place.device)
-        super()._load_from_state_dict(state_dict, prefix, *args)

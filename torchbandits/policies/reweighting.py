@@ -5,12 +5,11 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from torchbandits.buffered import take_sizes_
+from torchbandits.buffered import Buffered
 from torchbandits.checks import check_whole, is_finite
 from torchbandits.errors import UnsupportedError, require
 from torchbandits.memory import Memory
@@ -94,7 +93,7 @@ class Restart(Reweighting):
         return pulls
 
 
-class RecentRewards(nn.Module):
+class RecentRewards(Buffered):
     """The last rewards of each batch row.
 
     Buffers, which are replaced and never written in place: `row` `batch_shape x w`, rows of the statistics, −1 where padded;
@@ -103,6 +102,7 @@ class RecentRewards(nn.Module):
 
     row: Tensor
     totals: Tensor
+    _grows = ("row", "totals")
 
     def __init__(self, batch_shape: torch.Size, device: torch.device) -> None:
         super().__init__()
@@ -125,10 +125,6 @@ class RecentRewards(nn.Module):
         zeros = self.totals.new_zeros(*self.row.shape[:-1], size, 3)
         slot = self.row.clamp_min(0).unsqueeze(-1).expand(self.totals.shape)
         return zeros.scatter_add(-2, slot, self.totals.masked_fill((self.row < 0).unsqueeze(-1), 0.0))
-
-    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
-        take_sizes_(self, state_dict, prefix, ("row", "totals"), self.row.device)
-        super()._load_from_state_dict(state_dict, prefix, *args)
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from torchbandits.arms import ArmRows, ArmTable, Box, CellTree, GrowingTable, PosteriorDraws
 from torchbandits.arms.rows import Summed
-from torchbandits.buffered import Buffered, take_sizes_
+from torchbandits.buffered import Buffered
 from torchbandits.errors import StateError, UnsupportedError, require
 from torchbandits.gradients import without_gradients
 from torchbandits.policies.near import MOST, Near
@@ -67,6 +67,7 @@ class State(Buffered, ABC):
     pending_index: Tensor
     pending_counts: Tensor
     statistics: Statistics
+    _grows = ("pending_index", "pending_counts")
     tabulated: ClassVar[bool] = False
     """Whether mean and leverage of every arm are known."""
     unsettled: Selection | None = None
@@ -281,10 +282,6 @@ class State(Buffered, ABC):
         self.set_sums_(**{name: self.sum_on_host(name) for name in SUMS})
         self.forget_derived_()
         return self
-
-    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
-        take_sizes_(self, state_dict, prefix, ("pending_index", "pending_counts"), self.pending_index.device)
-        super()._load_from_state_dict(state_dict, prefix, *args)
 
 
 class SumsState(State):

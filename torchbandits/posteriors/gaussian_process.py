@@ -13,7 +13,7 @@ import gpytorch
 import torch
 from torch import Tensor, nn
 
-from torchbandits.buffered import Buffered, take_sizes_
+from torchbandits.buffered import Buffered
 from torchbandits.embeddings import FiniteEmbedding
 from torchbandits.kernels import kernel_matrix, shaped_like
 from torchbandits.linalg import uneven
@@ -60,6 +60,7 @@ class GaussianProcess(Buffered):
     dictionary: Tensor
     pending_points: Tensor
     pending: Tensor
+    _grows = ("dictionary", "pending_points", "pending")
 
     def __init__(
         self,
@@ -510,7 +511,6 @@ class GaussianProcess(Buffered):
         return new
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
-        take_sizes_(self, state_dict, prefix, ("dictionary", "pending_points", "pending"), self.dictionary.device)
         self._fit = self._known_effects = None
         # A fit gives each batch row its own kernel. New parameters are created, so that snapshots are not overwritten.
         self.kernel = shaped_like(self.kernel, state_dict, prefix + "kernel.")

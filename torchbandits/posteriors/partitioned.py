@@ -9,7 +9,7 @@ import gpytorch
 import torch
 from torch import Tensor
 
-from torchbandits.buffered import Buffered, take_sizes_
+from torchbandits.buffered import Buffered
 from torchbandits.kernels import kernel_matrix
 from torchbandits.posteriors.around import first_true, marginals_around
 from torchbandits.posteriors.cells import (
@@ -60,6 +60,7 @@ class PartitionedProcess(Buffered):
 
     pending_points: Tensor
     pending: Tensor
+    _grows = ("pending_points", "pending")
 
     def __init__(self, domain: Domain, regularization: float, memory_budget: int) -> None:
         super().__init__()
@@ -288,7 +289,3 @@ class PartitionedProcess(Buffered):
         device = fn(torch.zeros((), dtype=torch.float64, device=self.pending.device)).device
         super()._apply(lambda tensor: tensor.to(device), recurse)
         return self
-
-    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
-        take_sizes_(self, state_dict, prefix, ("pending_points", "pending"), self.pending.device)
-        super()._load_from_state_dict(state_dict, prefix, *args)

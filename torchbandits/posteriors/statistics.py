@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from torchbandits.buffered import Buffered, take_sizes_
+from torchbandits.buffered import Buffered
 from torchbandits.checks import as_tensor
 from torchbandits.display import kind
 from torchbandits.errors import NonFiniteError, ShapeError, require
@@ -71,6 +71,7 @@ class Statistics(Buffered):
     points: Tensor
     totals: Tensor
     num_rows: Tensor
+    _grows = ("points", "totals")
 
     def __init__(self, dim: int, batch_shape: torch.Size, device: torch.device | None = None) -> None:
         super().__init__()
@@ -264,7 +265,6 @@ class Statistics(Buffered):
         return self
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
-        take_sizes_(self, state_dict, prefix, ("points", "totals"), self.totals.device)
         super()._load_from_state_dict(state_dict, prefix, *args)
         # Loading overwrites buffers in place, so the values cached from them are invalid.
         self._known_mask = self._host_weights = None

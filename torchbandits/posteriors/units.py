@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from torchbandits.buffered import Buffered, take_sizes_
+from torchbandits.buffered import Buffered
 from torchbandits.posteriors.averages import pooled_variance
 from torchbandits.posteriors.blocks import cells_of, shifts_by_block, unshifted
 from torchbandits.posteriors.statistics import Statistics
@@ -83,6 +83,7 @@ class Units(Buffered):
     totals: Tensor
     cells: Tensor
     forecasts: Tensor
+    _grows = ("knots", "scores", "totals", "cells")
 
     def __init__(self, features: Tensor) -> None:
         super().__init__()
@@ -355,7 +356,6 @@ class Units(Buffered):
         # A state without blocks, or one that was saved before forecasts were kept.
         state_dict.setdefault(prefix + "cells", self.cells[..., :0, :])
         state_dict.setdefault(prefix + "forecasts", torch.zeros_like(self.forecasts))
-        take_sizes_(self, state_dict, prefix, ("knots", "scores", "totals", "cells"), self.scale.device)
         super()._load_from_state_dict(state_dict, prefix, *args)
 
 

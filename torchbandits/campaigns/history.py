@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from torchbandits.campaigns.results import YES_OR_NO, decimal_commas, values_of
-from torchbandits.errors import require
+from torchbandits.errors import ArgumentError, require
 from torchbandits.tabular.cells import as_texts
 from torchbandits.tabular.encoding import numbers
 from torchbandits.tabular.spreadsheets import BEYOND
@@ -68,20 +68,19 @@ def known_values(table: Table, names: Sequence[str]) -> dict[str, NDArray[np.flo
     values = {}
     for name in names:
         rows, values[name], signs = history(table, name, "correct it, since every row needs a value")
-        limited = np.flatnonzero(signs)
-        require(
-            not len(limited),
-            f"{table.name}, {table.where(int(rows[limited[0]])) if len(limited) else ''}, column {name!r}, is a limit of "
-            "detection: a column with a value in every row is known, and needs numbers. If it is measured, begin a campaign "
-            f"with columns={{{name!r}: 'measured'}} (--column {name}=measured).",
-        )
+        if signs.any():
+            place = table.where(int(rows[np.flatnonzero(signs)[0]]))
+            raise ArgumentError(
+                f"{table.name}, {place}, column {name!r}, is a limit of detection: a column with a value in every row is "
+                f"known, and needs numbers. If it is measured, begin a campaign with columns={{{name!r}: 'measured'}} "
+                f"(--column {name}=measured)."
+            )
         # numpy.setdiff1d takes seconds for a million rows.
         empty = np.flatnonzero(np.bincount(rows, minlength=table.count) == 0)
-        place = table.where(int(empty[0])) if len(empty) else ""
-        require(
-            not len(empty),
-            f"{table.name}, {place}, column {name!r}, is empty: every row needs a value, since the campaign began with one in "
-            f"every row, so that it is not measured. If it is, begin another campaign with columns={{{name!r}: 'measured'}} "
-            f"(--column {name}=measured), and tell it the results of this one.",
-        )
+        if len(empty):
+            raise ArgumentError(
+                f"{table.name}, {table.where(int(empty[0]))}, column {name!r}, is empty: every row needs a value, since the "
+                "campaign began with one in every row, so that it is not measured. If it is, begin another campaign with "
+                f"columns={{{name!r}: 'measured'}} (--column {name}=measured), and tell it the results of this one."
+            )
     return values

@@ -317,16 +317,18 @@ _NO_CANDIDATES = (
 def check_known(results: Results, found: dict[str, int], ids: Ids, known_as: str) -> None:
     """Raise `ArgumentError` for ids that are not among the candidates, naming them with their rows."""
     unknown = [i for i, text in enumerate(results.ids) if text not in found]
-    padded = ids.padded(results.ids[unknown[0]]) if unknown else None
-    form = "0" * len(padded or "")
-    mend = f"Put the zeros back: in Excel, give the column of the ids the number format {form}, and save the file as CSV."
-    if not results.file:
-        mend += " Or pandas.read_csv did: tell the path of the file instead of the table."
-    require(
-        padded is None,
-        f"{results.name} has an id {results.ids[unknown[0] if unknown else 0]!r}, and {known_as} has {padded!r}: a spreadsheet "
-        f"program dropped leading zeros. {mend} Nothing was told.",
-    )
+    if not unknown:
+        return
+    first = results.ids[unknown[0]]
+    if (padded := ids.padded(first)) is not None:
+        form = "0" * len(padded)
+        mend = f"Put the zeros back: in Excel, give the column of the ids the number format {form}, and save the file as CSV."
+        if not results.file:
+            mend += " Or pandas.read_csv did: tell the path of the file instead of the table."
+        raise ArgumentError(
+            f"{results.name} has an id {first!r}, and {known_as} has {padded!r}: a spreadsheet program dropped leading zeros. "
+            f"{mend} Nothing was told."
+        )
     rounded = next((i for i in unknown if _ROUNDED.fullmatch(results.ids[i].strip())), None)
     if rounded is not None:
         where = f"{results.name}, {results.places[rounded]}"
@@ -334,18 +336,19 @@ def check_known(results: Results, found: dict[str, int], ids: Ids, known_as: str
             f"{where}: a spreadsheet program rounded the id, a number of many digits, to {results.ids[rounded]!r}. Format the "
             "column of the ids as text before the ids are put in. Nothing was told."
         )
-    alike = ids.alike(results.ids[unknown[0]]) if unknown else None
-    meant = f" Delete lines that are no results, such as a total.{_NO_CANDIDATES}"
-    if alike is not None:
-        meant = f" Does {results.ids[unknown[0]]!r} mean {alike!r}? Write the id as the candidates do."
+    alike = ids.alike(first)
     if alike is None and len(unknown) == len(results):
         raise ArgumentError(
-            f"none of the {len(results):,} ids of {results.name} (such as {results.ids[0]!r}) is an id of {known_as}: these "
+            f"none of the {len(results):,} ids of {results.name} (such as {first!r}) is an id of {known_as}: these "
             f"are results of another campaign, or another column holds the ids. Nothing was told.{_NO_CANDIDATES}"
         )
     said = ", ".join(f"{results.ids[i]!r} ({results.places[i]})" for i in unknown[:MOST_NAMED])
-    message = f"{results.name} has ids that are not among the candidates: {said}{_more(len(unknown))}. Nothing was told.{meant}"
-    require(not unknown, message)
+    meant = f" Delete lines that are no results, such as a total.{_NO_CANDIDATES}"
+    if alike is not None:
+        meant = f" Does {first!r} mean {alike!r}? Write the id as the candidates do."
+    raise ArgumentError(
+        f"{results.name} has ids that are not among the candidates: {said}{_more(len(unknown))}. Nothing was told.{meant}"
+    )
 
 
 def differing(results: Results, truth: pd.DataFrame, columns: Mapping[str, float]) -> list[str]:

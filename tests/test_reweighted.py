@@ -281,3 +281,27 @@ def test_the_first_rewards_are_plausible_where_the_mean_is_estimated() -> None:
     before = bandit.posterior.statistics.weights.sum()
     bandit.tell(torch.tensor([0]), torch.tensor([1500.0], dtype=torch.float64))
     assert float(bandit.posterior.statistics.weights.sum() - before) < 0.1
+
+
+@pytest.mark.parametrize("context", [False, True])
+def test_an_explanation_is_of_the_points_that_were_not_forgotten(context: bool) -> None:
+    arms = torch.rand(30, 2, dtype=torch.float64, generator=generator(0))
+    told, rewards = arms[:9], torch.sin(5 * arms[:9, 0])
+    explained, plain = [], tb.gp_ucb(rbf(0.5), noise_std=0.1, width=tb.widths.Constant(2.0))
+    for first, policy in ((0, tb.forgetting.window(plain, pulls=4)), (5, plain)):
+        if context:
+            bandit = tb.ContextualBandit(policy, arms[:, 1:], arms[:9, :1], max_contexts=9)
+            for place in range(first, 9):
+                bandit.tell([place], rewards[place : place + 1], context=told[place, :1])
+            explained.append(bandit.explain(context=told[8, :1]))
+        else:
+            bandit = tb.Bandit(policy, arms)
+            for place in range(first, 9):
+                bandit.tell([place], rewards[place : place + 1])
+            explained.append(bandit.explain())
+    windowed, fresh = explained
+    assert windowed.distinct == fresh.distinct == 4
+    assert windowed.elsewhere == fresh.elsewhere == (3 if context else 0)
+    torch.testing.assert_close(windowed.relevance, fresh.relevance)
+    got = [(e.noise_share, e.unexplained, e.predictive_r2, e.rivals, e.upper) for e in explained]
+    np.testing.assert_allclose(got[0], got[1], rtol=1e-8)

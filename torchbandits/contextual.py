@@ -671,7 +671,7 @@ class ContextualBandit(Readable):
         left_in = loop.likely(every)
         assert left_in is not None
         place = (row,) if isinstance(row, int) else row
-        told = loop.state.statistics.points[place][: found.distinct, : contexts.dim]
+        told = loop.state.statistics.pulled_of(place)[:, : contexts.dim]
         here = contexts.seen[place][contexts.current[place]].to(told)
         return replace(
             found,

@@ -18,14 +18,13 @@ def relevance_of(row: Row, *, pulled: bool = False) -> Tensor:
     state, place, posterior = row.state, row.place, row.posterior
     d = posterior.statistics.points.shape[-1]
     if posterior.units is not None:
-        told = state.statistics.pulled[place]
-        x = state.statistics.points[place][told]
+        x = row.points
         ranges = torch.where((x != x[:1]).any(dim=0), posterior.units.features[place], 0.0)
     else:
         arms = _spread(state.rows.source)
         x = arms if arms.dim() == 2 else arms[place]
         if pulled:
-            x = torch.cat([x, posterior.statistics.points_of(place).to(x)])
+            x = torch.cat([x, row.points.to(x)])
         ranges = x.double().amax(dim=0) - x.double().amin(dim=0)
     speeds = _squared_speeds(posterior.kernel, list(range(d)), d)
     if speeds is None:

@@ -30,12 +30,14 @@ class Row:
 
     Attributes:
         state, place, noise_variance, recipe: As given.
-        mean, variance: Posterior mean and variance of the points pulled, arms or not, `u` each, in the units of the model.
+        points: The points pulled, arms or not, `u x d`; without those whose rewards were forgotten.
+        mean, variance: Posterior mean and variance of these points, `u` each, in the units of the model.
     """
 
     def __init__(self, state: TableState, place: tuple[int, ...], noise_variance: float, recipe: FromData | None) -> None:
         self.state, self.place, self.noise_variance, self.recipe = state, place, noise_variance, recipe
         told = state.statistics.pulled[place]
+        self.points = state.statistics.pulled_of(place)
         mean, variance = state.row_marginals()
         self.mean, self.variance = mean[place][told], variance[place][told].clamp_min(0)
 
@@ -52,12 +54,13 @@ class Row:
     @property
     def distinct(self) -> int:
         """Number of distinct points pulled."""
-        return int(self.posterior.statistics.num_rows[self.place])
+        return len(self.points)
 
     @property
     def elsewhere(self) -> int:
         """Number of distinct points pulled that are none of the arms."""
-        return int((self.state.rows.arm_of_row[self.place][: self.distinct] < 0).sum())
+        told = self.state.statistics.pulled[self.place]
+        return int((self.state.rows.arm_of_row[self.place][told] < 0).sum())
 
     @property
     def shifts(self) -> tuple[float, ...]:
@@ -92,8 +95,8 @@ class Row:
         kernel = kernel_row(posterior.kernel, posterior.batch_shape, self.place)
         if not isinstance(kernel, RandomEffectKernel):
             return 0.0
-        points = posterior.statistics.points_of(self.place)
-        effect, smooth = float(kernel.effect), float(signal_variance(smooth_part(kernel), points)) if len(points) > 1 else 0.0
+        smooth = float(signal_variance(smooth_part(kernel), self.points)) if self.distinct > 1 else 0.0
+        effect = float(kernel.effect)
         return effect / (effect + smooth) if effect > 0 else 0.0
 
     @property
@@ -109,7 +112,7 @@ class Row:
             return math.nan
         told = statistics.pulled[place]
         n, average = statistics.weights[place][told], (statistics.sums / statistics.weights)[place][told]
-        prior = kernel_diagonal(kernel_row(posterior.kernel, posterior.batch_shape, place), statistics.points_of(place))
+        prior = kernel_diagonal(kernel_row(posterior.kernel, posterior.batch_shape, place), self.points)
         # 1 − nv/λ cancels for a point that no other informs: without it, its variance is at most the prior's.
         kept = torch.maximum(1 - n * self.variance / posterior.regularization, self.variance / prior.clamp_min(1e-300))
         wrong = ((average - self.mean) / kept.clamp_min(1e-300)).square().sum()

@@ -93,7 +93,7 @@ def rivals(state: GaussianState, width: Tensor, arm: int, place: tuple[int, ...]
 def share_of_noise(posterior: GaussianProcess, noise_variance: float, place: tuple[int, ...]) -> float:
     """Fraction of the rewards' variance over the distinct points that the model explains as noise; NaN for a single point."""
     kernel = kernel_row(posterior.kernel, posterior.batch_shape, place)
-    points = posterior.statistics.points_of(place)
+    points = posterior.statistics.pulled_of(place)
     signal = float(signal_variance(kernel, points)) if len(points) > 1 else float("nan")
     return noise_variance / (noise_variance + signal)
 

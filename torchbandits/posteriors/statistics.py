@@ -156,6 +156,10 @@ class Statistics(Buffered):
         """The points of the batch row at `place`, `u x d`, without padding."""
         return self.points[place][: int(self.num_rows[place])]
 
+    def pulled_of(self, place: tuple[int, ...]) -> Tensor:
+        """The points with pulls of the batch row at `place`, `u x d`: neither padding nor forgotten."""
+        return self.points[place][self.pulled[place]]
+
     @property
     def pulls(self) -> Tensor:
         """Total weight of each batch row, `batch_shape`."""

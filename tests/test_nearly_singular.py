@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from functools import partial
 
+import gpytorch
 import mpmath
 import numpy as np
 import pytest
@@ -102,3 +103,22 @@ def test_batch_rows_with_singular_kernel_matrices_may_have_different_numbers_of_
             alone.tell(index[row, place : place + 1], rewards[row, :1])
         own, single = (lam * bandit.loop.state.arm_leverage() for bandit in (together, alone))
         torch.testing.assert_close(own[row], single, rtol=1e-6, atol=1e-9)
+
+
+@pytest.mark.parametrize("scale", [1e-6, 1.0, 1e8])
+def test_a_row_of_fewer_points_has_its_own_digits_at_every_scale_of_the_rewards(scale: float):
+    """Padding is no point, whose variance the pivots of the points would be compared with."""
+    kernel = gpytorch.kernels.ScaleKernel(rbf(0.7)).double()
+    kernel.outputscale = scale**2
+    x = torch.tensor([[0.8], [0.85], [0.1], [1.9], [1.2]], dtype=torch.float64)
+    bandit = tb.Bandit(tb.gp_ucb(kernel, noise_std=0.2 * scale), x, generator=[generator(0), generator(1)])
+    index, rewards = torch.tensor([[0, 1, 3], [0, 1, -1]]), torch.tensor([[0.6, -1.3, 0.4], [0.6, -1.3, 0.0]]).double()
+    bandit.tell(bandit.plan(index), scale * rewards)
+    for row, u in ((0, [0, 1, 3]), (1, [0, 1])):
+        K = torch.exp(-0.5 * ((x - x.T) / 0.7) ** 2)
+        A, told = K[u][:, u] + 0.04 * torch.eye(len(u), dtype=torch.float64), rewards[row][: len(u)]
+        expected = K[:, u] @ torch.linalg.solve(A, told)
+        variance = 1 - (K[:, u] * torch.linalg.solve(A, K[u]).T).sum(dim=-1)
+        found = bandit.posterior(x.expand(2, -1, -1))
+        torch.testing.assert_close(found.mean[row] / scale, expected, rtol=1e-7, atol=1e-9)
+        torch.testing.assert_close(found.variance[row] / scale**2, variance, rtol=1e-7, atol=1e-9)

@@ -40,7 +40,7 @@ class Nystrom(Embedding):
     ) -> None:
         self.kernel, self.dictionary, self.mask, self.floor = kernel, dictionary, mask, floor
         K_mm = kernel_matrix(kernel, dictionary, dictionary).detach() if gram is None else gram
-        self.root: InverseRoot = inverse_root(self._identity_where_padded(K_mm).double(), floor, cut)
+        self.root: InverseRoot = inverse_root(self._diagonal_where_padded(K_mm).double(), floor, cut)
 
     @staticmethod
     def of(kernel: gpytorch.kernels.Kernel, dictionary: Points, mask: Tensor, floor: float, root: InverseRoot) -> Nystrom:
@@ -50,11 +50,14 @@ class Nystrom(Embedding):
         embedding.root = root
         return embedding
 
-    def _identity_where_padded(self, K_mm: Rect) -> Tensor:
-        if self.mask is None:
+    def _diagonal_where_padded(self, K_mm: Rect) -> Tensor:
+        if self.mask is None or not K_mm.shape[-1]:
             return K_mm
+        # Pivots are compared with the largest one, which padding must not exceed.
+        own = K_mm.diagonal(dim1=-2, dim2=-1).masked_fill(~self.mask, 0.0).amax(dim=-1)
         eye = torch.eye(K_mm.shape[-1], dtype=K_mm.dtype, device=K_mm.device)
-        return torch.where(self.mask.unsqueeze(-1) & self.mask.unsqueeze(-2), K_mm, eye)
+        padding = torch.where(own > 0, own, 1.0)[..., None, None] * eye
+        return torch.where(self.mask.unsqueeze(-1) & self.mask.unsqueeze(-2), K_mm, padding)
 
     def columns(self, points: Points) -> Tensor:
         """k_S(x), `batch_shape x m x n`, float64; zero where padded."""

@@ -89,7 +89,8 @@ def inverse_root(matrix: Square, floor: float | Tensor = 0.0, cut: Tensor | None
     the pseudo-inverse).
 
     Args:
-        matrix: `batch_shape x m x m` symmetric positive semi-definite. Padded places hold an identity row and column.
+        matrix: `batch_shape x m x m` symmetric positive semi-definite. Padded places are 0 but on the diagonal, where they hold
+            the largest of the other values.
         floor: Squared pivots at or below this absolute value count as zero (units of the matrix).
         cut: `batch_shape`. Where eigenvectors are used, those with eigenvalues up to `cut · eps · max diag` are left out.
             `max(64, m)` by default.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+from pathlib import Path
 from typing import Any
 
 import gpytorch
@@ -723,3 +724,33 @@ def test_in_a_run_and_what_is_refused():
 def test_a_kernel_without_a_parameter_to_fit_is_refused_before_the_first_pull():
     with pytest.raises(errors.ArgumentError, match=r"refit_every: the kernel \(RBFKernel\) has no parameter"):
         tb.gp_ucb(rbf().requires_grad_(False), noise_std=0.1, refit_every=50)
+
+
+@pytest.mark.filterwarnings("ignore::torchbandits.errors.DiagnosticWarning")  # of fits to few rewards
+@pytest.mark.parametrize("name", ["tasks", "periodic", "rq"])
+def test_fitted_rows_of_a_kernel_whose_parts_have_several_parameters_are_saved(name: str, tmp_path: Path):
+    kernels = gpytorch.kernels
+    kernel: kernels.Kernel = {
+        "tasks": lambda: kernels.RBFKernel(active_dims=[0]) * tb.TaskKernel(2, active_dims=[1]),
+        "periodic": lambda: kernels.ScaleKernel(kernels.PeriodicKernel()),
+        "rq": lambda: kernels.ScaleKernel(kernels.RQKernel()),
+    }[name]()  # fmt: skip
+    policy = tb.gp_ucb(kernel.double(), noise_std=0.1, width=tb.widths.Constant(2.0))
+    arms = torch.stack([torch.linspace(0, 1, 20, dtype=torch.float64), torch.arange(20).double() % 2], dim=-1)
+    bandit = tb.Bandit(policy, arms, generator=[generator(0), generator(1)], journal=tmp_path / "journal")
+    y = torch.stack([torch.sin(5 * arms[:12, 0]), arms[:12, 1] + arms[:12, 0]])
+    bandit.observe(torch.arange(12).expand(2, -1), torch.ones(2, 12), y)
+    bandit.fit_kernel_(restarts=(1.0,))
+    points, expected = arms.expand(2, -1, -1), bandit.posterior(arms.expand(2, -1, -1))
+    loaded = tb.Bandit(policy, arms, generator=[generator(2), generator(3)]).load_state_dict(bandit.state_dict())
+    bandit.ask()
+    assert bandit.journal is not None
+    bandit.journal.close()
+    resumed = tb.Bandit(policy, arms, generator=[generator(2), generator(3)], journal=tmp_path / "journal")
+    for again in (loaded, resumed):
+        assert again.posterior.kernel.batch_shape == (2,)
+        torch.testing.assert_close(again.posterior(points).mean, expected.mean)
+    assert torch.equal(loaded.ask().index, bandit.ask().index)
+    assert torch.equal(resumed.ask().index, bandit.ask().index)
+    assert resumed.journal is not None
+    resumed.journal.close()

@@ -595,11 +595,13 @@ def shaped_like(kernel: gpytorch.kernels.Kernel, saved: dict[str, Tensor], prefi
     for name, part in shaped.named_modules():
         if not isinstance(part, gpytorch.kernels.Kernel):
             continue
+        # Its shape before the loop, in which the first parameter of several may change it.
+        dim = len(own_batch_shape(part))
         for own, parameter in part.named_parameters(recurse=False):
             value = saved.get(prefix + f"{name}.{own}".lstrip("."))
             if value is None or value.shape == parameter.shape:
                 continue
-            rest = parameter.shape[len(own_batch_shape(part)) :]
+            rest = parameter.shape[dim:]
             # A parameter of any other shape belongs to another kernel, and loading it raises the error.
             if value.shape[value.dim() - len(rest) :] == rest:
                 parameter.data = parameter.data.new_zeros(value.shape)

@@ -273,3 +273,13 @@ def test_an_arm_without_variance_is_a_rival_and_no_member_is():
     bandit.tell(torch.arange(6), 10 * arms.sum(dim=-1))
     assert float(bandit.top_k(2).probability.sum()) > 1.9
     assert float(bandit.top_k(5).probability.sum()) == pytest.approx(5, abs=0.1)
+
+
+def test_an_arm_that_is_known_to_be_at_the_level_has_it():
+    arms = torch.cat([torch.zeros(1, 2, dtype=torch.float64), torch.rand(5, 2, generator=generator(0), dtype=torch.float64)])
+    bandit = tb.Bandit(tb.gp_ucb(gpytorch.kernels.LinearKernel().double(), **COMMON), arms, generator=generator(0))
+    bandit.tell(torch.arange(6), arms.sum(dim=-1))
+    for level, above in ((-0.1, True), (0.0, True), (0.1, False)):
+        found = bandit.level_set(level)
+        assert bool(found.above[0]) is above
+        assert float(found.probability[0]) == float(above)

@@ -135,4 +135,6 @@ def level_set(loop: Loop, level: float, width: Width | None) -> LevelSet:
     spread = w.unsqueeze(-1) * std
     above, below = mean - spread >= h, mean + spread < h
     z = (mean - h) / std.clamp_min(torch.finfo(std.dtype).tiny)
-    return LevelSet(above, below, ~above & ~below, 0.5 * torch.special.erfc(-z / math.sqrt(2)))
+    # An arm whose reward is known to be the level has it, too.
+    probability = torch.where(std > 0, 0.5 * torch.special.erfc(-z / math.sqrt(2)), (mean >= h).to(z))
+    return LevelSet(above, below, ~above & ~below, probability)

@@ -1738,3 +1738,24 @@ def test_which_measured_differences_are_clear():
     # Rewards of two values are noisier in the middle.
     pair = torch.tensor([0.0, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 1.0], dtype=torch.float64)
     assert recommended(pair, mean) == 0
+
+
+def test_lengthscales_before_the_first_fit_follow_the_range_in_each_row_alone():
+    """A range that grows by a fifth is no reason for a fit, and that of another row is none either."""
+
+    def learned(first: list[float], then: list[float]) -> tb.Bandit:
+        unit, rows = torch.rand(20, 2, generator=generator(0), dtype=torch.float64), range(len(first))
+        before, after = (torch.stack([unit * torch.tensor([s, 1.0]).double() for s in scales]) for scales in (first, then))
+        bandit = tb.Bandit(tb.auto(), before, generator=[generator(seed) for seed in rows])
+        bandit.tell(torch.tensor([[0, 5, 7]]).expand(len(first), 3), torch.tensor([[1.0, 2.0, 0.5]]).expand(len(first), 3))
+        old = bandit.posterior.kernel.base_kernel.lengthscale.detach()
+        bandit.set_arms_(after)
+        new = bandit.posterior.kernel.base_kernel.lengthscale.detach()
+        torch.testing.assert_close(new[..., 0, 0] / old[..., 0, 0], torch.tensor(then).double())
+        return bandit
+
+    both = learned([1.0, 1.0], [1.2, 4.0])
+    for row, scale in enumerate((1.2, 4.0)):
+        alone = learned([1.0], [scale])
+        torch.testing.assert_close(alone.loop.state.arm_mean()[0], both.loop.state.arm_mean()[row])
+        torch.testing.assert_close(alone.loop.state.arm_leverage()[0], both.loop.state.arm_leverage()[row])

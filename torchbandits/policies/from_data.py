@@ -178,16 +178,19 @@ class FromData:
         if not bool((ranges != old).any()):
             return
         units.set_features_(ranges)
-        if not bool(due.any()):
-            return
         unfit = told.sum(dim=-1, keepdim=True) < FEWEST
         factors = torch.where(new | unfit, ranges / old, 1.0)
+        scaled = (factors != 1).any(dim=-1)
+        if not bool((due | scaled).any()):
+            return
         kernels = []
         for place in np.ndindex(*shape):
             kernels.append(kernel_row(posterior.kernel, shape, place))
             kernels[-1].base_kernel.lengthscale = kernels[-1].base_kernel.lengthscale.detach() * factors[place]
         posterior.set_kernel_(stack_kernels(kernels, shape), posterior.regularization)
-        self.refit(state, due)
+        learn_kernel(state, scaled & ~due)
+        if bool(due.any()):
+            self.refit(state, due)
 
     def in_dtype_of_arms(self, state: GaussianState, pulls: Pulls) -> Pulls:
         """The pulls with points rounded as the arms are, so that a history in float64 tells of the arms that were made of it in

@@ -172,8 +172,24 @@ def test_spread_goes_on_from_what_is_known_and_takes_what_is_on_offer():
     offered = torch.zeros(40, dtype=torch.bool)
     offered[10:20] = True
     some = tb.Bandit(policy, problem.tensor, generator=generator(0)).ask(available=offered).index
-    assert len(set(some.tolist())) == 6
-    assert offered[some].all()
+    stretched = problem.arms / np.ptp(problem.arms, axis=0)
+    assert some.tolist() == [10 + arm for arm in naive_spread(stretched[10:20] * np.ptp(stretched[10:20], axis=0), 6, [])]
+    masks = torch.stack([offered, torch.arange(40) >= 37])
+    both = tb.Bandit(policy, problem.tensor, generator=[generator(0), generator(1)])
+    picks = both.ask(available=masks).index
+    assert picks[0].tolist() == some.tolist(), "what is on offer in another row changes nothing"
+    assert set(picks[1].tolist()) == {37, 38, 39}, "fewer on offer than first picks"
+
+
+def test_spread_over_a_part_of_the_arms_is_as_over_these_arms_alone():
+    arms = torch.rand(3_000, 3, generator=generator(5), dtype=torch.float64)
+    offered = torch.zeros(3_000, dtype=torch.bool)
+    # The outermost arms are on offer, so that the ranges of the features are the same.
+    offered[torch.cat([arms.argmin(dim=0), arms.argmax(dim=0), torch.arange(0, 3_000, 5)])] = True
+    policy = tb.gp_bucb(rbf(), initial=tb.starts.spread(6), **BOUNDED)
+    picks = [tb.Bandit(policy, arms, generator=generator(seed)).ask(available=offered).index for seed in range(2)]
+    assert torch.equal(*picks), "all arms on offer are considered, so that nothing is drawn"
+    assert offered[picks[0]].all()
 
 
 def test_spread_over_many_arms_is_better_than_drawing_them():

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import gpytorch
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from torchbandits.arms import ArmRows, ArmTable, best_arm
 from torchbandits.arms.rows import Summed
@@ -144,23 +144,30 @@ class Spread(Start):
         known = torch.cat([opening.statistics.pulled, asked >= 0], dim=-1)
         ranges = or_one(limited(spans_with(rows.source, made, known), rows.limits, made, known)).unsqueeze(-2)
         points, made = rows.points(sample).double() / ranges, made / ranges
-        n = sample.shape[-1]
-        index = torch.full((len(count), max(count)), -1, device=asked.device)
-        index[:, n:] = _drawn(opening, [c if c > n else 0 for c in count])[:, n:].to(index.device) if max(count) > n else -1
+        sizes = (sample >= 0).sum(dim=-1).reshape(-1).tolist()
+        more = [c if c > n else 0 for c, n in zip(count, sizes, strict=True)]
+        index = _drawn(opening, more).to(asked.device)
+        index = nn.functional.pad(index, (0, max(count) - index.shape[-1]), value=-1)
         flat = (x.reshape(len(count), *x.shape[len(shape) :]) for x in (sample, points, made, known))
         for row, (arm, x, given, mask) in enumerate(zip(*flat, strict=True)):
-            if count[row] and bool(arm[0] >= 0):
-                best = arm[_medoids(x, given[mask], min(n, count[row]))]
-                index[row, : len(best)] = best
+            if n := min(sizes[row], count[row]):
+                index[row, :n] = arm[_medoids(x[: sizes[row]], given[mask], n)]
         return index.reshape(*shape, -1), over
 
     def _sample(self, opening: Opening, count: Sequence[int]) -> Tensor:
-        """A sample of the arms on offer in ascending order, `batch_shape x n`; −1 where padded and in rows without a pick."""
-        A, shape = opening.rows.num_arms, opening.made.shape
-        if A <= _SAMPLE and opening.offered is None:
-            return torch.arange(A, device=opening.pending[0].device).expand(*shape, A)
-        drawn = _drawn(opening, [_SAMPLE if n else 0 for n in count])
-        return drawn.sort(dim=-1).values.reshape(*shape, -1).to(opening.pending[0].device)
+        """The arms on offer, or a sample of more than 1,024, in ascending order, `batch_shape x n`; −1 at the end where padded,
+        and in rows without a pick."""
+        A, shape, device = opening.rows.num_arms, opening.made.shape, opening.pending[0].device
+        few: list[Tensor | None] = [None] * len(count)
+        if opening.offered is not None:
+            arms = [row.nonzero().squeeze(-1) for row in opening.offered.expand(*shape, A).reshape(-1, A)]
+            few = [own if len(own) <= _SAMPLE else None for own in arms]
+        elif A <= _SAMPLE:
+            return torch.arange(A, device=device).expand(*shape, A)
+        drawn = _drawn(opening, [_SAMPLE if n and own is None else 0 for n, own in zip(count, few, strict=True)])
+        drawn = drawn.sort(dim=-1).values.to(device)
+        parts = [some if own is None else own[: A if n else 0] for n, own, some in zip(count, few, drawn, strict=True)]
+        return nn.utils.rnn.pad_sequence(parts, batch_first=True, padding_value=-1).reshape(*shape, -1)
 
 
 def _drawn(opening: Opening, count: Sequence[int]) -> Tensor:

@@ -546,7 +546,7 @@ def test_a_checkpoint_leaves_out_large_directions(tmp_path: Path, monkeypatch: p
 
     whole, brief = begun("whole"), begun("brief")
     told(whole)
-    monkeypatch.setattr("torchbandits.arms.directions._BRIEF_BYTES", 0)
+    monkeypatch.setattr("torchbandits.arms.reserve._LARGE_BYTES", 0)
     told(brief)
     size = (tmp_path / "brief.checkpoint").stat().st_size
     assert size < (tmp_path / "whole.checkpoint").stat().st_size - 8 * 8 * len(arms)

@@ -384,7 +384,7 @@ def test_a_checkpoint_that_can_not_be_written_costs_no_pick(tmp_path: Path, monk
 
 def test_a_saved_state_leaves_out_large_directions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # SQLite takes no value of more than 10⁹ bytes, so that the state of many arms could not be saved at all.
-    monkeypatch.setattr("torchbandits.arms.directions._BRIEF_BYTES", 0)
+    monkeypatch.setattr("torchbandits.arms.reserve._LARGE_BYTES", 0)
     arms = torch.rand(3_000, 2, generator=generator(0), dtype=torch.float64)
 
     def begun() -> tb.Worker:

@@ -16,6 +16,7 @@ from problems import BOUNDED, COMMON, NOISE_STD, OFF_SCALE, Problem, generator, 
 
 import torchbandits as tb
 from torchbandits.arms import directions as module
+from torchbandits.arms import reserve
 
 
 def run(policy, problem: Problem, pulls: int) -> tuple[list[int], tb.Bandit]:
@@ -300,8 +301,8 @@ def test_a_rollback_that_runs_twice_leaves_what_one_leaves():
 def test_a_large_t_exists_once_and_repeats_stay_within_the_budget(monkeypatch: pytest.MonkeyPatch):
     """From a third of the budget on its memory is reserved, and a sweep overwrites it. T has a row for every pull between two
     sweeps, and so exceeds the number of distinct arms."""
-    for name in ("_BRIEF_BYTES", "_OVERWRITTEN_BYTES"):
-        monkeypatch.setattr(module, name, 0)
+    for name in ("_LARGE_BYTES", "_OVERWRITTEN_BYTES"):
+        monkeypatch.setattr(reserve, name, 0)
     problem, holds = Problem(seed=4, a=2000), 100
     tight, roomy = (
         tb.Bandit(tb.gp_ucb(rbf(0.3), noise_std=0.1, memory_budget=budget), problem.tensor)
@@ -327,9 +328,9 @@ def test_a_large_t_exists_once_and_repeats_stay_within_the_budget(monkeypatch: p
 @pytest.mark.parametrize("spare", [64, 0])
 def test_a_sweep_that_fails_after_it_overwrote_t_leaves_what_was_there(spare, large, monkeypatch: pytest.MonkeyPatch):
     """Without spare rows the storage is too small for the next sweep, and is given back before it."""
-    sizes = {"_OVERWRITTEN_BYTES": 0, "_SPARE": spare, "_SPARE_BYTES": 0} | ({"_BRIEF_BYTES": 0} if large else {})
+    sizes = {"_OVERWRITTEN_BYTES": 0, "SPARE": spare, "_SPARE_BYTES": 0} | ({"_LARGE_BYTES": 0} if large else {})
     for name, value in sizes.items():
-        monkeypatch.setattr(module, name, value)
+        monkeypatch.setattr(reserve, name, value)
     problem = Problem(seed=4, a=2000)
     told = torch.randperm(2000, generator=generator(0))[:40]
     bandit, twin = (tb.Bandit(tb.auto(batch_size=4), problem.tensor, generator=generator(1)) for _ in range(2))
@@ -365,8 +366,8 @@ def test_a_sweep_that_fails_after_it_overwrote_t_leaves_what_was_there(spare, la
 @pytest.mark.exhaustive
 def test_a_t_beyond_the_budget_grows_by_doubling(monkeypatch: pytest.MonkeyPatch):
     """Rows of the whole budget are reserved only while they are enough; otherwise every tell would copy all of T."""
-    monkeypatch.setattr(module, "_BRIEF_BYTES", 0)
-    monkeypatch.setattr(module, "_SPARE_BYTES", 0)
+    monkeypatch.setattr(reserve, "_LARGE_BYTES", 0)
+    monkeypatch.setattr(reserve, "_SPARE_BYTES", 0)
     problem, holds = Problem(seed=4, a=2000), 20
     bandit = tb.Bandit(tb.gp_ucb(rbf(0.3), noise_std=0.1, memory_budget=holds * 8 * 2000), problem.tensor)
     told, sizes = torch.randperm(2000, generator=generator(0))[:400], list[int]()
@@ -388,7 +389,7 @@ def _with_rows(problem: Problem, rows: int, budget: int = 1000) -> tb.Bandit:
 @pytest.mark.exhaustive
 def test_the_budget_is_not_reserved_on_a_device(monkeypatch: pytest.MonkeyPatch):
     """Rows that nothing has written take no memory on the host, but do so on a device to which a bandit was moved."""
-    monkeypatch.setattr(module, "_BRIEF_BYTES", 0)
+    monkeypatch.setattr(reserve, "_LARGE_BYTES", 0)
     problem = Problem(seed=4, a=2000)
     with emulated_device():
         bandit = _with_rows(problem, 100).to("cuda")
@@ -399,7 +400,7 @@ def test_the_budget_is_not_reserved_on_a_device(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_a_loaded_state_gives_back_the_memory_of_t(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(module, "_BRIEF_BYTES", 0)
+    monkeypatch.setattr(reserve, "_LARGE_BYTES", 0)
     problem = Problem(seed=4, a=2000)
     bandit = _with_rows(problem, 100)
     for brief in (False, True):
@@ -413,7 +414,7 @@ def test_a_loaded_state_gives_back_the_memory_of_t(monkeypatch: pytest.MonkeyPat
 def test_a_bandit_that_is_sent_to_another_process_shares_no_rows_with_it(monkeypatch: pytest.MonkeyPatch):
     """Tensors that are sent to another process share their memory with it. Both may sweep and append afterwards. Spare rows are
     neither sent nor copied."""
-    monkeypatch.setattr(module, "_BRIEF_BYTES", 0)
+    monkeypatch.setattr(reserve, "_LARGE_BYTES", 0)
     problem, slot = Problem(seed=4, a=2000), torch.tensor([5, 900])
     bandit = _with_rows(problem, 400)
     assert bandit.loop.state.table.directions.block.shape[-2] > 1000

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -9,9 +10,9 @@ import torch
 from torch import Tensor
 
 from torchbandits.arms.columns import KernelColumns
+from torchbandits.arms.reserve import LONGEST, SPARE, Reserve
 from torchbandits.arms.rows import ArmRows
 from torchbandits.buffered import Buffered
-from torchbandits.errors import UnsupportedError
 from torchbandits.kernels import ScaledArms, Stationary, kernel_matrix
 from torchbandits.posteriors import GaussianProcess
 from torchbandits.types import Picks
@@ -19,17 +20,8 @@ from torchbandits.types import Picks
 # Returns the arms that are most likely to be pulled next, `batch_shape x k`.
 Leaders = Callable[[int], Tensor]
 
-# Directions are recomputed when the products with those that repeated pulls have added take as long as a sweep, whose kernel
-# values take as long as products with this many directions: for pulls one by one, when they have doubled, plus this many.
-_SPARE = 64
-# Directions are recomputed at the latest when there are this many times as many as arms pulled, plus the spare ones.
-_LONGEST = 4
-# Largest size of the spare rows that a sweep allocates.
-_SPARE_BYTES = 256 << 20
-# A brief saved state leaves out a T that is larger than this.
-_BRIEF_BYTES = 256 << 20
-# A sweep on the host overwrites a T that is larger than this: new memory takes a tenth of the time of a run.
-_OVERWRITTEN_BYTES = 4 << 20
+# The kernel values of a sweep take as long as products with this many directions.
+_KERNEL = 64
 # Up to this number of arms the whole A x A covariance is kept, and directions are subtracted from it in blocks.
 _DENSE_ARMS = 1024
 # Size limit of the dense covariances of all batch rows together.
@@ -58,8 +50,7 @@ class Directions(Buffered):
     are pulled again in the next batch. When an arm whose column is known is pulled, the column is corrected by the rows of T
     that were appended in the meantime.
 
-    On the host a large T exists once: from a third of the memory budget on, memory for all of the budget is reserved at once
-    (untouched rows take none), and a sweep overwrites the rows. A snapshot from before such a sweep has to recompute them.
+    On the host a large T exists once: a sweep overwrites its rows. A snapshot from before such a sweep has to recompute them.
 
     Args:
         rows: The arms.
@@ -90,13 +81,8 @@ class Directions(Buffered):
         dtype = torch.float64 if self.dense else source.dtype
         empty = torch.zeros(*shape, 0, A, dtype=dtype, device=source.device)
         # Streamed arms do not fit into memory, so T must stay below the budget.
-        self._row_bytes = shape.numel() * A * dtype.itemsize
-        self._budget = memory_budget if rows.streamed else None
-        # On a CPU untouched rows take no memory, and growing later would copy all of T.
-        self._spare = _SPARE_BYTES // max(1, self._row_bytes) if source.device.type == "cpu" else 0
-        self._most = None if self._budget is None else self._budget // self._row_bytes
-        # Number of rows that the budget holds, for arms in the memory of the host.
-        self._holds = memory_budget // max(1, self._row_bytes) if source.device.type == "cpu" and not rows.streamed else None
+        host, row_bytes = source.device.type == "cpu" and not self.dense, shape.numel() * A * dtype.itemsize
+        self._reserve = Reserve.of(row_bytes, memory_budget, limited=rows.streamed, host=host)
         # The storage of T that was made here, which nothing else reads, and how often a sweep has overwritten it.
         self._made: Tensor | None = None
         self._overwritten = 0
@@ -142,7 +128,7 @@ class Directions(Buffered):
         if leaders is not None and here and slot.shape[-1] > 1:
             return self._of_batch(slot)
         least = 0 if here and slot.dim() == 1 else _AHEAD_BYTES_ON_CPU if here else _AHEAD_BYTES
-        if leaders is None or slot.shape[-1] > 1 or self.used * self._row_bytes < least:
+        if leaders is None or slot.shape[-1] > 1 or self.used * self._reserve.row_bytes < least:
             return self._evaluated(slot)
         return self._looked_ahead(slot, leaders)
 
@@ -224,7 +210,7 @@ class Directions(Buffered):
     def _of_batch(self, slot: Tensor) -> Tensor:
         """The columns of the arms of a batch. They are kept for the next batch if they take at most half of the memory of T,
         except for batch rows and streamed arms."""
-        if slot.dim() > 1 or self._budget is not None:
+        if slot.dim() > 1 or self._reserve.most < math.inf:
             return self._evaluated(slot)
         if self._ahead is None:
             found = self._evaluated(slot)
@@ -297,55 +283,31 @@ class Directions(Buffered):
         return self.block[..., self.used : self.used + p, :]
 
     def _grow(self, rows: int) -> None:
-        self._check_room(rows)
-        r, size = self.used, max(rows, 2 * self.block.shape[-2], _SPARE)
-        size = size if self._most is None else min(size, self._most)
-        size = self._reserved(rows, size)
-        grown = self.block.new_empty(*self.block.shape[:-2], size, self.block.shape[-1])
+        self._reserve.check(rows)
+        r, size = self.used, self._reserve.grown(rows, self.block.shape[-2])
+        grown = self._rows(size)
         grown[..., :r, :] = self.block[..., :r, :]
         self.block, self._made = grown, None if self.dense else grown
 
     def sweep_storage(self, size: int) -> Tensor:
         """Storage for a sweep that rewrites all `size` rows, `batch_shape x size x A`. Pass it to `swept` when filled. A large
         T on the host is overwritten, so that there is no second one: until `swept`, the table is `incomplete`."""
-        self._check_room(size)
-        # On the host, memory is only taken as it is written.
-        most = size if self.block.device.type != "cpu" else _LONGEST * size + _SPARE
-        spare = 0 if self.dense else max(_SPARE, min(most, self._spare))
-        if self._made is self.block and not self.dense and self._holds is not None and self._bytes > _OVERWRITTEN_BYTES:
-            large = self._bytes > _BRIEF_BYTES
+        reserve = self._reserve
+        reserve.check(size)
+        if self.dense:
+            return self._rows(size)
+        if self._made is self.block and reserve.overwritten(self.used):
+            least = size if reserve.large(self.used) else size + reserve.spare(size) // 2
             self._overwritten, self.incomplete, self.used = self._overwritten + 1, True, 0
-            if self.block.shape[-2] >= (size if large else size + spare // 2):
+            if self.block.shape[-2] >= least:
                 return self.block
             # A snapshot may hold the tensor, but not its memory.
             self.block.untyped_storage().resize_(0)
-        whole = size + spare if self._most is None else min(size + spare, self._most)
-        return self.block.new_empty(*self.block.shape[:-2], self._reserved(size, whole), self.block.shape[-1])
+        return self._rows(reserve.swept(size))
 
-    @property
-    def _bytes(self) -> int:
-        """Bytes of the rows of T."""
-        return self.used * self._row_bytes
-
-    def _reserved(self, needed: int, size: int) -> int:
-        """Number of rows to reserve, where `needed` ≤ `size` rows would do: those of the whole budget, if `size` rows take a
-        third of the budget of a large T on the host, because later copies would need more memory than they save; otherwise, and
-        for a T that exceeds the budget, `size`."""
-        if self.dense or self._holds is None or 3 * size <= self._holds or size * self._row_bytes <= _BRIEF_BYTES:
-            return size
-        # A sweep comes after the tell that exceeds the budget by _SPARE rows.
-        whole = self._holds + 2 * _SPARE
-        return whole if needed <= whole else size
-
-    def _check_room(self, size: int) -> None:
-        """Raise `UnsupportedError` if `size` rows do not fit the budget."""
-        if self._budget is not None and size * self._row_bytes > self._budget:
-            taken = size * self._row_bytes
-            raise UnsupportedError(
-                f"an exact posterior keeps {size} numbers per arm here, {taken / 2**30:.3g} GiB in all, over the budget of "
-                f"{self._budget / 2**30:.3g} GiB; nothing was learned. Use batch_bkb or bkb, which keep a few numbers per arm, "
-                f"or pass memory_budget={taken} or more."
-            )
+    def _rows(self, size: int) -> Tensor:
+        """New rows, `batch_shape x size x A`."""
+        return self.block.new_empty(*self.block.shape[:-2], size, self.block.shape[-1])
 
     def carried(self) -> Callable[[], None]:
         """Function that gives the columns that are known back after a sweep that leaves the posterior as it is."""
@@ -383,14 +345,15 @@ class Directions(Buffered):
         """Whether the rows of repeated pulls have taken as much time as a sweep, or made T too long or exceed a budget that
         holds a row for each arm pulled, T leaves no room for `rows` further rows, or rounding errors may have accumulated in a
         kept covariance."""
-        if self._most is not None and self.used + rows > self._most and self.used > self._owners[1].statistics.size:
+        reserve = self._reserve
+        if self.used + rows > reserve.most and self.used > self._owners[1].statistics.size:
             return True
         if self.dense:
-            return self._work > _ANCHOR * max(self.block.shape[-1], _SPARE)
-        size, most = self._owners[1].statistics.size, self._holds
-        if most is not None and size <= most < self.used - _SPARE and self._bytes > _BRIEF_BYTES:
-            return True
-        return 2 * self._work > (size + _SPARE) ** 2 or self.used > _LONGEST * size + _SPARE
+            return self._work > _ANCHOR * max(self.block.shape[-1], SPARE)
+        size = self._owners[1].statistics.size
+        # For pulls one by one, the products take as long as a sweep when the rows have doubled, plus `_KERNEL`.
+        long = 2 * self._work > (size + _KERNEL) ** 2 or self.used > LONGEST * size + SPARE
+        return long or (self.used > reserve.over and size <= reserve.holds)
 
     def _dense(self) -> Tensor:
         if not self.covariance.shape[-2]:
@@ -418,8 +381,7 @@ class Directions(Buffered):
         super()._apply(fn, recurse)
         self._made = None
         if self.block.device.type != "cpu":
-            # Rows that are reserved on a device take memory.
-            self._holds, self._spare = None, 0
+            self._reserve = self._reserve.on_device()
         self._forget_ahead()
         return self
 
@@ -450,7 +412,7 @@ class Directions(Buffered):
         """The used rows without spare capacity, the kept covariance, and what has happened since the last sweep. For streamed
         arms T is left out (None), because it may fill the memory, and is recomputed by a sweep. So is a large T of a `brief`
         state."""
-        large = self._budget is not None or (self.brief and self._bytes > _BRIEF_BYTES)
+        large = self._reserve.most < math.inf or (self.brief and self._reserve.large(self.used))
         rows = None if self.incomplete or (large and self.used and not self.dense) else self.rows_used.clone()
         return {"rows": rows, "covariance": self.covariance, "pulls": self._work}
 

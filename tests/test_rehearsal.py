@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -159,6 +160,66 @@ def test_replicates_are_one_row_with_random_results(monkeypatch: pytest.MonkeyPa
         tb.rehearse(pd.concat([high, low]), "yield", evaluations=33)
 
 
+def test_replicates_may_have_the_same_id() -> None:
+    once = table(40)
+    twice = pd.concat([once, once.assign(**{"yield": once["yield"] + 1.0})])
+    found = tb.rehearse(twice, "yield", n=4, evaluations=8, trials=1)
+    true = once.set_index("id")["yield"][found.curves["id"]].to_numpy() + 0.5
+    assert found.curves["value"].to_numpy() == pytest.approx(true)
+    assert found.compared == 32
+
+
+def test_replicates_of_equal_results_have_this_average() -> None:
+    # The average of seven numbers 0.7 is 0.7000000000000001.
+    seven = pd.concat([table(20).assign(**{"yield": 0.7})] * 7)
+    with pytest.raises(ArgumentError, match="all values of 'yield' are equal"):
+        tb.rehearse(seven, "yield", evaluations=4)
+
+
+def test_equal_molecules_are_one_row() -> None:
+    pytest.importorskip("rdkit")
+    smiles = ["C" * length + end for length in range(1, 9) for end in ("O", "N", "F", "Cl", "Br")]
+    once = pd.DataFrame({"smiles": smiles, "yield": np.arange(40.0)})
+    again = once.assign(smiles=[text.replace("CO", "C(O)") for text in smiles], **{"yield": once["yield"] + 2.0})
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = tb.rehearse(pd.concat([once, again], ignore_index=True), "yield", n=4, evaluations=8, trials=2)
+    assert found.compared == 32
+    assert found.curves["value"].to_numpy() == pytest.approx(found.curves["id"].astype(int).to_numpy())
+
+
+def test_trials_interpret_columns_as_the_whole_table_does() -> None:
+    # 31 texts are categories among 64 rows, but not among 51.
+    whole = table(64).assign(ligand=[f"ligand {row % 31}" for row in range(64)])
+    assert len(tb.rehearse(whole, "yield", n=4, evaluations=8, trials=2).curves) == 4
+
+
+def test_a_measured_objective_may_be_declared() -> None:
+    assert len(tb.rehearse(table(), "yield", columns={"yield": "measured"}, n=4, evaluations=8, trials=1).curves) == 2
+
+
+@pytest.mark.parametrize(
+    ("column", "cell", "message"),
+    [
+        ("temperature", "inf", "'temperature' is infinite in line 12"),
+        ("temperature", "warm", "holds 'warm' in line 12"),
+        ("id", "r9", "'r9' in line 11 and line 12"),
+        ("id", "", "line 12: the id"),
+        ("smiles", "not", "'not' in line 12 is not a valid SMILES"),
+    ],
+)
+def test_messages_name_lines_of_the_file(tmp_path: Path, column: str, cell: str, message: str) -> None:
+    whole = table().assign(smiles=[f"C{'C' * row}O" for row in range(60)]).astype(object)
+    whole.loc[:2, "yield"] = ""
+    whole.loc[10, column] = cell
+    whole.to_csv(tmp_path / "known.csv", index=False)
+    columns = {} if column != "smiles" else {"smiles": "molecule"}
+    if columns:
+        pytest.importorskip("rdkit")
+    with pytest.raises(ArgumentError, match=message):
+        tb.rehearse(tmp_path / "known.csv", "yield", columns={"smiles": "ignore"} | columns, evaluations=8)
+
+
 def test_progress_is_told() -> None:
     made: list[int] = []
     tb.rehearse(table(), "yield", n=4, evaluations=10, trials=2, progress=made.append)
@@ -171,6 +232,11 @@ def test_progress_is_told() -> None:
         ({"objective": "yeild"}, "no column 'yeild', and a rehearsal needs results. Did you mean 'yield'?"),
         ({"objective": "yield", "evaluations": 49}, "48 rows of the table would be on offer"),
         ({"objective": "flat", "evaluations": 8}, "all values of 'flat' are equal"),
+        ({"objective": "yield", "id": "yield"}, "column 'yield' is the id already"),
+        (
+            {"objective": "yield", "columns": dict.fromkeys(["temperature", "other", "flat", "none"], "ignore")},
+            "no column that tells",
+        ),
         ({"objective": "none", "evaluations": 8}, "the table has no values of 'none', and a rehearsal needs results"),
     ],
 )

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,20 +14,24 @@ import torch
 from numpy.typing import NDArray
 
 from torchbandits.campaigns.campaign import Campaign
+from torchbandits.campaigns.given import overruled_by
 from torchbandits.campaigns.history import history
-from torchbandits.campaigns.rows_as_arms import RowsAsArms
+from torchbandits.campaigns.settings import MEASURED
 from torchbandits.checks import as_path, check_flag, check_function, check_text, check_whole, explains_keywords, non_negative
 from torchbandits.display import Readable, Shown, count, number
 from torchbandits.errors import nearest, require
 from torchbandits.extras import Later
 from torchbandits.figures import COLORS, tidy
 from torchbandits.policies import Policy
+from torchbandits.tabular.columns import decide
+from torchbandits.tabular.decisions import MOLECULE, SUBSTANCE, Decisions
+from torchbandits.tabular.encoding import Encoder
 from torchbandits.tabular.ids import Ids, id_column, open_table
-from torchbandits.tabular.tables import SOURCE, InMemory, Table
+from torchbandits.tabular.molecules import canonical
+from torchbandits.tabular.tables import InMemory, Table, copied
 
 if TYPE_CHECKING:
     import pandas as pd
-    import pyarrow as pa
     from matplotlib.figure import Figure
 
     from torchbandits import files
@@ -39,6 +43,8 @@ else:
 _SHARE = 0.8
 # Number of random orders of the rows in all trials together, and how many times more random rows than evaluations are compared.
 _DRAWS, _TIMES = 400, 32
+# Kinds of columns of texts.
+_OF_TEXTS = ("category", SUBSTANCE, MOLECULE)
 # Largest number of lines when a rehearsal is printed.
 _SHOWN = 10
 
@@ -155,6 +161,7 @@ def rehearse(
     rows, and is told the values in the table. They are taken for the truth: where they are noisy, the best of them are partly
     luck, which neither campaigns nor random rows can find again. Of rows that differ in no feature, such as replicates, only
     the first is on offer: whenever it is evaluated, one of their values is drawn at random, and their average is the truth.
+    They may have the same id.
 
     Args:
         table: The rows, as for `Campaign`. Rows without a value are left out; limits of detection count as their number.
@@ -186,14 +193,15 @@ def rehearse(
     check_flag("minimize", minimize)
     if progress is not None:
         check_function("progress", progress)
-    noise_std = float(non_negative("noise_std", noise_std))
+    noise_std, sign = float(non_negative("noise_std", noise_std)), -1.0 if minimize else 1.0
     held = open_table(table, id)
     names = held.schema.names
     message = f"{held.name} has no column {objective!r}, and a rehearsal needs results.{nearest(objective, names)}"
     require(objective in names, message)
-    column = id_column(names, id, held.index)
-    sign, options = -1.0 if minimize else 1.0, {"minimize": minimize, "id": column, "columns": columns, "policy": policy}
-    known = _Known.of(held, objective, options)
+    ids = Ids(held, id_column(names, id, held.index))
+    require(ids.column != objective, f"objective: column {objective!r} is the id already.")
+    known, kinds = _Known.of(held, objective, ids, dict(overruled_by(columns) or {}))
+    options = {"minimize": minimize, "id": ids.column, "columns": kinds, "policy": policy}
     offered = int(_SHARE * len(known.rows))
     require(
         evaluations <= offered,
@@ -210,8 +218,8 @@ def rehearse(
                 progress(made - (played[-1][0] if played else 0))
             played.append((made, place))
         marks, found = np.array(played).T
-        own, ids = game.known.truth, Ids(held, column).of(game.known.rows[found])
-        curves.append(_curve(trial, marks, own, found, sign).assign(id=ids))
+        own = game.known.truth
+        curves.append(_curve(trial, marks, own, found, sign).assign(id=ids.of(game.known.rows[found])))
         for _ in range(-(-_DRAWS // trials)):
             best = game.at_random(min(offered, _TIMES * evaluations), sign)
             random.append(_curve(trial, marks, own, best[marks - 1], sign))
@@ -234,44 +242,62 @@ class _Known:
     Attributes:
         table, objective: The table, and the column of the results.
         rows: The first row of each group of rows with equal features, `A`.
-        results: The results of each group.
+        results: The results of all groups, one group after another and sorted.
+        starts, sizes: The place of the first of them, and their number, of each group, `A` each.
         truth: Their average, `A`.
     """
 
     table: Table
     objective: str
     rows: NDArray[np.int64]
-    results: Sequence[NDArray[np.float64]]
+    results: NDArray[np.float64]
+    starts: NDArray[np.int64]
+    sizes: NDArray[np.int64]
     truth: NDArray[np.float64]
 
     @staticmethod
-    def of(table: Table, objective: str, options: dict[str, Any]) -> _Known:
-        """All rows of a table that have a result."""
+    def of(table: Table, objective: str, ids: Ids, kinds: dict[str, Any]) -> tuple[_Known, dict[str, Any]]:
+        """All rows of a table that have a result, and the given kinds of columns with those that hold in each trial."""
+        if kinds.get(objective) == MEASURED:
+            del kinds[objective]
         rows, values, _ = history(table, objective)
         require(len(rows) > 0, f"{table.name} has no values of {objective!r}, and a rehearsal needs results.")
-        whole = _Known(table, objective, rows, [], values)
-        entries = RowsAsArms(whole.campaign(options, None).bandit).entries(range(len(rows))).numpy()
-        order = np.argsort(entries, kind="stable")
-        first, starts = np.unique(entries[order], return_index=True)
-        results = np.split(values[order], starts[1:])
-        truth = np.array([own.mean() for own in results])
+        roles = {objective: "objective"} | ({} if ids.column is None else {ids.column: "id"})
+        decisions = decide(table, roles, kinds, molecules=True)
+        # Texts that repeat often enough in the table may not do so among the rows of a trial.
+        kinds |= {one.column: one.kind for one in decisions if one.kind in _OF_TEXTS and one.column not in kinds}
+        group = _alike(copied(table, rows, table.schema.names), decisions)
+        order, (_, first) = np.lexsort((values, group)), np.unique(group, return_index=True)
+        results, sizes = values[order], np.bincount(group)
+        starts = np.cumsum(sizes) - sizes
+        # The average of equal numbers may differ from them by rounding.
+        truth = np.clip(np.add.reduceat(results, starts) / sizes, results[starts], results[starts + sizes - 1])
         require(bool(truth.min() < truth.max()), f"all values of {objective!r} are equal: there is nothing to find.")
-        return _Known(table, objective, rows[first], results, truth)
+        if ids.column is not None:
+            Ids(copied(table, rows[first], [ids.column]), ids.column).check()
+        return _Known(table, objective, rows[first], results, starts, sizes, truth), kinds
 
     def some(self, places: NDArray[np.int64]) -> _Known:
         """Some of the rows."""
-        results = [self.results[place] for place in places]
-        return _Known(self.table, self.objective, self.rows[places], results, self.truth[places])
+        parts = {name: getattr(self, name)[places] for name in ("rows", "starts", "sizes", "truth")}
+        return replace(self, **parts)
 
     @cached_property
-    def candidates(self) -> pa.Table:
+    def candidates(self) -> InMemory:
         """The rows without their results."""
-        own = self.table.take(self.rows).drop_columns([self.objective])
-        return own.replace_schema_metadata({SOURCE: self.table.name.encode()})
+        return copied(self.table, self.rows, [name for name in self.table.schema.names if name != self.objective])
 
-    def campaign(self, options: dict[str, Any], generator: torch.Generator | None) -> Campaign:
-        """A campaign that knows no result."""
-        return Campaign(self.candidates, self.objective, generator=generator, **options)
+
+def _alike(table: Table, decisions: Decisions) -> NDArray[np.int64]:
+    """The number of the group of equal features that each row belongs to, in the order in which the groups appear."""
+    if decisions.molecules is not None:
+        keys: Iterable[Any] = canonical(table, decisions.molecules)
+    else:
+        encoder = Encoder(decisions)
+        # Adding 0 turns −0 into 0.
+        keys = (hash(row.tobytes()) for batch in table.batches(encoder.columns) for row in encoder(batch) + 0.0)
+    numbers: dict[Any, int] = {}
+    return np.array([numbers.setdefault(key, len(numbers)) for key in keys])
 
 
 @dataclass(frozen=True)
@@ -290,8 +316,9 @@ class _Game:
 
     def played(self, n: int, evaluations: int, options: dict[str, Any]) -> Iterator[tuple[int, int]]:
         """Play a campaign, and yield after each plate the number of evaluations made and the place of the recommended row."""
-        campaign = self.known.campaign(options, torch.Generator().manual_seed(int(self.rng.integers(2**62))))
-        ids, made = Ids(InMemory(self.known.candidates), options["id"]), 0
+        generator = torch.Generator().manual_seed(int(self.rng.integers(2**62)))
+        campaign = Campaign(self.known.candidates, self.known.objective, generator=generator, **options)
+        ids, made = Ids(self.known.candidates, options["id"]), 0
 
         def places(rows: pd.DataFrame) -> list[int]:
             texts = ids.texts(rows.iloc[:, 0])
@@ -314,9 +341,8 @@ class _Game:
 
     def _measured(self, places: NDArray[np.int64]) -> NDArray[np.float64]:
         """One result of each row, drawn at random, with noise."""
-        sizes = np.array([len(self.known.results[place]) for place in places])
-        which = (self.rng.random(len(places)) * sizes).astype(int)
-        results = np.array([self.known.results[place][j] for place, j in zip(places, which, strict=True)])
+        which = (self.rng.random(len(places)) * self.known.sizes[places]).astype(int)
+        results = self.known.results[self.known.starts[places] + which]
         return results + self.noise_std * self.rng.standard_normal(len(places))
 
 

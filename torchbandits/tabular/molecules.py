@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +11,7 @@ import torch
 
 from torchbandits.errors import ArgumentError, DiagnosticWarning
 from torchbandits.sources import Fingerprints, from_smiles
-from torchbandits.sources.smiles import chem
+from torchbandits.sources.smiles import chem, no_smiles
 from torchbandits.tabular.cells import as_texts
 from torchbandits.tabular.decisions import FINGERPRINT_BITS, Decision
 from torchbandits.tabular.kept import keep
@@ -66,18 +66,45 @@ def repeated(table: Table, column: str, found: Fingerprints) -> list[str]:
     return [f"{table.name}, column {column!r}: {pairs[0]} hold the same molecule{more}; {meant}"] if pairs else []
 
 
+def canonical(table: Table, column: str) -> list[str]:
+    """The canonical SMILES of each row, which are equal for all spellings of a molecule.
+
+    Raises:
+        ArgumentError: If a cell is no SMILES: names the row.
+        DataError: If RDKit is missing.
+
+    Cost: a pass over the column, some 0.2 ms per molecule.
+    """
+    chem.need()
+    texts = list(_texts(table, column))
+    different = dict.fromkeys(texts)
+    wrong = {*no_smiles(list(different))}
+    _refuse(table, column, [(row, text) for row, text in enumerate(texts) if text in wrong])
+    own = {text: chem.MolToSmiles(chem.MolFromSmiles(text)) for text in different}
+    return [own[text] for text in texts]
+
+
+def _texts(table: Table, column: str) -> Iterator[str]:
+    return (text for batch in table.batches([column]) for text in as_texts(batch.column(0)).to_pylist())
+
+
 def _computed(table: Table, column: str, dtype: torch.dtype, device: torch.device | str = "cpu") -> Fingerprints:
-    texts = (text for batch in table.batches([column]) for text in as_texts(batch.column(0)).to_pylist())
+    texts = _texts(table, column)
     with warnings.catch_warnings():
         # A text that does not parse is an error here.
         warnings.simplefilter("ignore", DiagnosticWarning)
         found = from_smiles(texts, num_bits=FINGERPRINT_BITS, dtype=dtype, device=device, distinct=True)
-    if found.left_out:
-        named = ", ".join(f"{text[:40]!r} in {table.where(row - 1)}" for row, text in found.left_out[:_NAMED])
-        more = len(found.left_out) - _NAMED
-        are, them = ("is not a", "it") if len(found.left_out) == 1 else ("are not", "them")
+    _refuse(table, column, [(line - 1, text) for line, text in found.left_out])
+    return found
+
+
+def _refuse(table: Table, column: str, wrong: list[tuple[int, str]]) -> None:
+    """Refuse rows that hold no SMILES."""
+    if wrong:
+        named = ", ".join(f"{text[:40]!r} in {table.where(row)}" for row, text in wrong[:_NAMED])
+        more = len(wrong) - _NAMED
+        are, them = ("is not a", "it") if len(wrong) == 1 else ("are not", "them")
         raise ArgumentError(
             f"{table.name}, column {column!r}: {named}{f' and {more:,} more' if more > 0 else ''} {are} valid SMILES. Correct "
             f"{them}, or leave these rows out."
         )
-    return found

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -85,7 +85,7 @@ class InMemory(Table):
         path: The file that they were read from.
         lines: Whether messages count its lines.
         index: As for `Table`.
-        numbers: The number of each row in a sheet, for messages.
+        places: Takes the number of a row and returns its name in messages, where that is another one than in `Table`.
     """
 
     def __init__(
@@ -95,13 +95,13 @@ class InMemory(Table):
         *,
         lines: bool = False,
         index: str | None = None,
-        numbers: NDArray[np.int64] | None = None,
+        places: Callable[[int], str] | None = None,
     ) -> None:
-        self._table, self.path, self.lines, self.index, self._numbers = table, path, lines, index, numbers
+        self._table, self.path, self.lines, self.index, self._places = table, path, lines, index, places
 
     def where(self, row: int) -> str:
-        """Name of a row in messages: its number in the sheet, if it has one."""
-        return super().where(row) if self._numbers is None else f"row {self._numbers[row]}"
+        """Name of a row in messages."""
+        return super().where(row) if self._places is None else self._places(row)
 
     @property
     def schema(self) -> pa.Schema:
@@ -129,6 +129,12 @@ class InMemory(Table):
     def take(self, rows: NDArray[np.int64], columns: Sequence[str] | None = None) -> pa.Table:
         """Copy the rows."""
         return (self._table if columns is None else self._table.select(list(columns))).take(pa.array(rows))
+
+
+def copied(table: Table, rows: NDArray[np.int64], columns: Sequence[str]) -> InMemory:
+    """A copy of some rows and columns of a table. Messages name the table, and each row by its place there."""
+    own = table.take(rows, columns).replace_schema_metadata({SOURCE: table.name.encode()})
+    return InMemory(own, places=lambda row: table.where(int(rows[row])))
 
 
 class ParquetRows(Table):
@@ -204,7 +210,7 @@ def as_table(name: str, value: Any, texts: Sequence[str] = (), ids: str | None =
     Args:
         name: The argument, for messages.
         value: A path of a CSV, Excel (.xlsx), Parquet or Arrow file; a table of pandas, Polars, Arrow, or of anything else that
-            exports Arrow streams; or a dictionary of columns.
+            exports Arrow streams; a dictionary of columns; or a `Table`, which is returned.
         texts: Columns of a CSV file to read as texts, such as ids, which must keep leading zeros.
         ids: The column of the ids, if it is known. The index of a pandas table becomes a column only where there is none.
 
@@ -219,6 +225,8 @@ def as_table(name: str, value: Any, texts: Sequence[str] = (), ids: str | None =
 
 
 def _opened(name: str, value: Any, texts: Sequence[str], ids: str | None) -> Table:
+    if isinstance(value, Table):
+        return value
     if isinstance(value, (str, os.PathLike)):
         return _file(Path(value).absolute(), texts, ids)
     if isinstance(value, pa.Table):
@@ -251,7 +259,7 @@ def _file(path: Path, texts: Sequence[str], ids: str | None) -> Table:
             raise DataError(f"{path} can't be read as an Arrow file: {error}.") from error
     if suffix in WORKBOOK:
         table, numbers = read_workbook(path, ids)
-        return InMemory(table, path, numbers=numbers)
+        return InMemory(table, path, places=lambda row: f"row {numbers[row]}")
     known = ", ".join((*TEXT, *WORKBOOK, *PARQUET, *ARROW))
     require(suffix in TEXT, f"{path} is not one of {known}: save the sheet as 'CSV UTF-8', and give that file.", DataError)
     return InMemory(read_csv(path, texts), path, lines=True)

@@ -43,6 +43,8 @@ else:
 _SHARE = 0.8
 # Number of random orders of the rows in all trials together, and how many times more random rows than evaluations are compared.
 _DRAWS, _TIMES = 400, 32
+# Means that differ by less than this share of the values are equal.
+_ROUNDING = 1e-12
 # Kinds of columns of texts.
 _OF_TEXTS = ("category", SUBSTANCE, MOLECULE)
 # Largest number of lines when a rehearsal is printed.
@@ -88,7 +90,10 @@ class Rehearsal(Readable):
         return pd.DataFrame(found).reset_index()
 
     def conclusion(self) -> str:
-        """What was found, in two sentences."""
+        """What was found, in two sentences. Campaigns count as better or worse than random rows if the 95 % t-interval of the
+        mean difference in a trial does not contain 0; with a single trial they never do."""
+        from torchbandits.experiments.measures import mean_interval  # noqa: PLC0415 - slow to load
+
         last, trials = int(self.curves["evaluations"].max()), int(self.curves["trial"].nunique())
         own, other = (frame[frame["evaluations"] == last] for frame in (self.curves, self.random))
         found = (
@@ -97,11 +102,13 @@ class Rehearsal(Readable):
             f"{int((own['better'] == 0).sum())} of {count(trials, 'trial')} (random rows: in "
             f"{_share((other['better'] == 0).mean())})."
         )
-        more = own.set_index("trial")["value"] - other.groupby("trial")["value"].mean()
-        more, doubt = -more if self.minimize else more, 2 * more.std(ddof=1) / trials**0.5 if trials > 1 else 0.0
-        if abs(more.mean()) <= doubt:
+        if (own["better"] == 0).all() and (other["better"] == 0).all():
+            return f"{found} Random rows do as well: make fewer evaluations."
+        # One trial alone has no half-width, and shows nothing.
+        mean, doubt = mean_interval((own.set_index("trial")["value"] - other.groupby("trial")["value"].mean()).to_numpy())
+        if not abs(mean) > doubt + _ROUNDING * own["value"].abs().max():
             return f"{found} Neither is shown to be better: make more trials, or give campaigns more columns or evaluations."
-        if more.mean() < 0:
+        if (mean > 0) == self.minimize:
             return f"{found} Random rows are better here: the columns do not tell {self.objective!r}."
         as_good = f"more than {self.compared:,}" if self.as_good is None else f"about {self.as_good:,}"
         return f"{found} {as_good.capitalize()} random rows are as good on average."
@@ -224,7 +231,8 @@ def rehearse(
             best = game.at_random(min(offered, _TIMES * evaluations), sign)
             random.append(_curve(trial, marks, own, best[marks - 1], sign))
             truths.append(sign * own[best])
-    reached = np.mean(truths, axis=0) >= np.mean([sign * frame["value"].iloc[-1] for frame in curves])
+    last = np.array([sign * frame["value"].iloc[-1] for frame in curves])
+    reached = np.mean(truths, axis=0) >= last.mean() - _ROUNDING * np.abs(last).max()
     return Rehearsal(
         objective,
         minimize,

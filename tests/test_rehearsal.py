@@ -318,3 +318,35 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert (tmp_path / "r.png").exists()
     assert pd.read_csv("rows.csv")["id"].tolist() == found.curves["id"].tolist()
     assert {path.name for path in tmp_path.iterdir()} == {"known.csv", "r.png", "rows.csv"}
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--figure", "r.foo"], "r.foo: pictures are written as .png, .svg or .pdf"),
+        (["--figure", "none/r.png"], "none/r.png can't be written: there is no folder none."),
+        (["--output", "none/r.csv"], "none/r.csv can't be written: there is no folder none."),
+        (["--output", "r.parquet"], "rows are written as CSV"),
+        (["--output", "./known.csv"], "known.csv is the table of the results"),
+        (["--seed", str(2**62 + 1)], "Invalid value for '--seed'"),
+    ],
+)
+def test_files_are_checked_before_campaigns_begin(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: list[str], message: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    table().to_csv("known.csv", index=False)
+    before = Path("known.csv").read_bytes()
+    result = CliRunner().invoke(
+        app, ["campaign", "rehearse", "known.csv", "--objective", "yield", *options, "--evaluations", "8", "--trials", "1"]
+    )
+    assert result.exit_code != 0
+    assert "evaluations" not in result.stdout
+    assert message in " ".join(result.output.split())
+    assert Path("known.csv").read_bytes() == before
+    assert [path.name for path in tmp_path.iterdir()] == ["known.csv"]
+
+
+def test_a_picture_has_a_known_ending(found: tb.Rehearsal, tmp_path: Path) -> None:
+    with pytest.raises(ArgumentError, match=r"r\.foo: pictures are written as"):
+        found.plot(tmp_path / "r.foo")

@@ -12,7 +12,7 @@ from typing import Any
 import yaml
 
 from torchbandits.checks import read_bytes
-from torchbandits.errors import ConfigError, DataError, StateError
+from torchbandits.errors import ConfigError, DataError, StateError, require
 
 try:
     import fcntl
@@ -100,6 +100,15 @@ def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
     finally:
         if temporary.exists():
             temporary.unlink()
+
+
+def check_folder(path: Path) -> None:
+    """Refuse a file whose folder does not exist, before the work whose result it is to hold.
+
+    Raises:
+        DataError: If there is no such folder.
+    """
+    require(path.parent.is_dir(), f"{path} can't be written: there is no folder {path.parent}.", DataError)
 
 
 def write_text(path: Path, text: str) -> None:

@@ -24,6 +24,7 @@ from torchbandits.campaigns.folder import CANDIDATES, JOURNAL, SETTINGS, copy_to
 from torchbandits.campaigns.options import parse_aims, parse_kind, parse_limit, parse_result, parse_total, parse_variances
 from torchbandits.campaigns.outcome_campaign import OutcomeCampaign
 from torchbandits.campaigns.output import (
+    check_output,
     check_plate,
     print_table,
     rounded,
@@ -34,12 +35,12 @@ from torchbandits.campaigns.output import (
     write_plate,
     write_results,
 )
-from torchbandits.campaigns.rehearsal import rehearse
+from torchbandits.campaigns.rehearsal import picture_kind, rehearse
 from torchbandits.campaigns.rows_as_arms import RowsAsArms
 from torchbandits.constraints import AtMost, Constraint, Distinct, Same, Total
 from torchbandits.display import count
 from torchbandits.errors import ConfigError, StateError, require
-from torchbandits.files import prepare_folder, write_atomically
+from torchbandits.files import check_folder, prepare_folder, write_atomically
 from torchbandits.stopping import Budget, ImprovementPerCost, ProbableRegret, Rule
 from torchbandits.tabular.ids import open_table
 from torchbandits.tabular.spreadsheets import Form, padded_column
@@ -121,7 +122,7 @@ def rehearsal(
     ] = 0.0,
     id: Annotated[str | None, typer.Option(help="Column of the ids; by default 'id', or else the row number.")] = None,
     column: Annotated[list[str] | None, typer.Option(help="Type of a column, as for `new`. Repeatable.")] = None,
-    seed: Annotated[int, typer.Option(min=0, max=2**63 - 1, help="Seed of the random numbers.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, max=2**62, help="Seed of the random numbers.")] = 0,
     figure: Annotated[Path | None, typer.Option(help="A picture to write, .png or .svg.")] = None,
     output: Annotated[
         Path | None, typer.Option(help="A CSV file, or an Excel workbook (.xlsx), of all recommended rows.")
@@ -129,6 +130,13 @@ def rehearsal(
 ) -> None:
     """Play campaigns on a table whose results are known, such as that of an earlier project, beside random rows: would they
     have found good rows, with how many evaluations? Nothing is kept."""
+    check_output(output)
+    for path in filter(None, (output, figure)):
+        check_folder(path)
+        same = path.exists() and results.exists() and path.samefile(results)
+        require(not same, f"{path} is the table of the results: give what is written another name.", ConfigError)
+    if figure is not None:
+        picture_kind(figure)
     _, options = parse_aims([objective], minimize, [], None, [])
     options |= {"id": id, "columns": dict(parse_kind(text) for text in column or ())}
     del options["cost"], options["noise_std"]

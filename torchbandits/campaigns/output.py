@@ -30,7 +30,7 @@ else:
 _XLSX = ".xlsx"
 
 
-def _check_output(path: Path | None) -> None:
+def check_output(path: Path | None) -> None:
     """Refuse a name of another kind of file than the one that is written."""
     kind = "" if path is None else path.suffix.lower()
     other = kind in (*PARQUET, *ARROW, *WORKBOOK, ".xls", ".ods") and kind != _XLSX
@@ -39,7 +39,7 @@ def _check_output(path: Path | None) -> None:
 
 def check_plate(path: Path | None, outcomes: Sequence[str]) -> None:
     """Refuse a name of another kind of file, and to overwrite a file in which results are filled in, or that is no table."""
-    _check_output(path)
+    check_output(path)
     if path is None or not path.exists():
         return
     advice = "choose another --output, or delete the file"
@@ -83,7 +83,7 @@ def rounded(frame: pd.DataFrame, campaign: Campaign) -> pd.DataFrame:
 
 def write(frame: pd.DataFrame, output: Path | None, form: Form) -> None:
     """Write rows as a workbook, or as CSV."""
-    _check_output(output)
+    check_output(output)
     if output is not None and output.suffix.lower() == _XLSX:
         write_atomically(output, lambda temporary: write_workbook(temporary, frame))
     elif output is not None:

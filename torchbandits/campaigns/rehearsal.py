@@ -128,10 +128,14 @@ class Rehearsal(Readable):
         return figure
 
     def plot(self, path: str | os.PathLike[str]) -> Path:
-        """Write the figure to a file, such as a PNG or an SVG, and return its path."""
+        """Write the figure to a file, such as a PNG or an SVG, and return its path.
+
+        Raises:
+            ArgumentError: If the ending of its name is not that of a picture.
+            DataError: If it can't be written.
+        """
         to = as_path("path", path)
-        kind = to.suffix.lower().removeprefix(".") or "png"
-        files.write_atomically(to, partial(self.figure().savefig, format=kind, dpi=150))
+        files.write_atomically(to, partial(self.figure().savefig, format=picture_kind(to), dpi=150))
         return to
 
     def _shown(self) -> Shown:
@@ -143,6 +147,18 @@ class Rehearsal(Readable):
             own, other = ((_value(line[f"{name}value"]), _share(line[f"{name}better"])) for name in ("", "random "))
             rows.append((f"{line['evaluations']:,.0f}", *own, *other))
         return Shown(self.conclusion(), header, tuple(rows))
+
+
+def picture_kind(path: Path) -> str:
+    """The format of a picture by the ending of its name, PNG where there is none.
+
+    Raises:
+        ArgumentError: If it is not that of a picture.
+        DataError: If Matplotlib is missing.
+    """
+    kind = path.suffix.lower().removeprefix(".") or "png"
+    require(kind in _agg.FigureCanvasAgg.filetypes, f"{path}: pictures are written as .png, .svg or .pdf, for example.")
+    return kind
 
 
 @explains_keywords

@@ -234,19 +234,18 @@ def rehearse(
     curves, random, truths = [], [], []
     for trial in range(trials):
         rng = np.random.default_rng([seed, trial])
-        game = _Game(known.some(np.sort(rng.choice(len(known.rows), offered, replace=False))), noise_std, rng)
+        game = _Game(known.some(np.sort(rng.choice(len(known.rows), offered, replace=False))), sign, noise_std, rng)
         played: list[tuple[int, int]] = []
         for made, place in game.played(n, evaluations, options):
             if progress is not None:
                 progress(made - (played[-1][0] if played else 0))
             played.append((made, place))
         marks, found = np.array(played).T
-        own = game.known.truth
-        curves.append(_curve(trial, marks, own, found, sign).assign(id=ids.of(game.known.rows[found])))
+        curves.append(game.curve(trial, marks, found).assign(id=ids.of(game.known.rows[found])))
         for _ in range(-(-_DRAWS // trials)):
-            best = game.at_random(min(offered, _TIMES * evaluations), sign)
-            random.append(_curve(trial, marks, own, best[marks - 1], sign))
-            truths.append(sign * own[best])
+            best = game.at_random(min(offered, _TIMES * evaluations))
+            random.append(game.curve(trial, marks, best[marks - 1]))
+            truths.append(sign * game.known.truth[best])
     last = np.array([sign * frame["value"].iloc[-1] for frame in curves])
     reached = np.mean(truths, axis=0) >= last.mean() - _ROUNDING * np.abs(last).max()
     return Rehearsal(
@@ -330,11 +329,13 @@ class _Game:
 
     Attributes:
         known: The rows on offer.
+        sign: A value times this sign is good if it is large.
         noise_std: As for `rehearse`.
         rng: Random numbers.
     """
 
     known: _Known
+    sign: float
     noise_std: float
     rng: np.random.Generator
 
@@ -356,27 +357,29 @@ class _Game:
             made += len(plate)
             yield made, places(campaign.best(1))[0]
 
-    def at_random(self, most: int, sign: float) -> NDArray[np.int64]:
+    def at_random(self, most: int) -> NDArray[np.int64]:
         """The place of the best result of the first 1, 2, …, `most` of the rows in random order."""
         order = self.rng.choice(len(self.known.rows), most, replace=False)
-        results = sign * self._measured(order)
+        results = self.sign * self._measured(order)
         best = np.maximum.accumulate(results)
         return order[np.maximum.accumulate(np.where(results == best, np.arange(most), 0))]
+
+    def curve(self, trial: int, marks: NDArray[np.int64], found: NDArray[np.int64]) -> pd.DataFrame:
+        """One trial of `Rehearsal.curves` without the ids, given the places of the recommended rows."""
+        better = self._better[found]
+        return pd.DataFrame({"trial": trial, "evaluations": marks, "value": self.known.truth[found], "better": better})
+
+    @cached_property
+    def _better(self) -> NDArray[np.float64]:
+        """The share of the rows on offer that are better than each of them, `A`."""
+        rewards = self.sign * self.known.truth
+        return (len(rewards) - np.searchsorted(np.sort(rewards), rewards, side="right")) / len(rewards)
 
     def _measured(self, places: NDArray[np.int64]) -> NDArray[np.float64]:
         """One result of each row, drawn at random, with noise."""
         which = (self.rng.random(len(places)) * self.known.sizes[places]).astype(int)
         results = self.known.results[self.known.starts[places] + which]
         return results + self.noise_std * self.rng.standard_normal(len(places))
-
-
-def _curve(
-    trial: int, marks: NDArray[np.int64], values: NDArray[np.float64], found: NDArray[np.int64], sign: float
-) -> pd.DataFrame:
-    """One trial of `Rehearsal.curves` without the ids, given the places of the recommended rows."""
-    own = values[found]
-    better = [float((sign * values > sign * value).mean()) for value in own]
-    return pd.DataFrame({"trial": trial, "evaluations": marks, "value": own, "better": better})
 
 
 def _value(value: float) -> str:

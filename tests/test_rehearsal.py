@@ -350,3 +350,14 @@ def test_files_are_checked_before_campaigns_begin(
 def test_a_picture_has_a_known_ending(found: tb.Rehearsal, tmp_path: Path) -> None:
     with pytest.raises(ArgumentError, match=r"r\.foo: pictures are written as"):
         found.plot(tmp_path / "r.foo")
+
+
+def test_rows_are_written_as_the_table_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    table().to_csv("known.csv", index=False, sep=";", decimal=",")
+    options = ["-n", "4", "--evaluations", "8", "--trials", "1", "--output", "rows.csv"]
+    result = CliRunner().invoke(app, ["campaign", "rehearse", "known.csv", "--objective", "yield", *options])
+    assert result.exit_code == 0, result.output
+    assert "2 rows: rows.csv" in result.stdout
+    written = pd.read_csv("rows.csv", sep=";", decimal=",")
+    assert written["value"].to_numpy() == pytest.approx(table().set_index("id")["yield"][written["id"]].to_numpy())

@@ -43,8 +43,8 @@ from torchbandits.errors import ConfigError, StateError, require
 from torchbandits.files import check_folder, prepare_folder, write_atomically
 from torchbandits.stopping import Budget, ImprovementPerCost, ProbableRegret, Rule
 from torchbandits.tabular.ids import open_table
-from torchbandits.tabular.spreadsheets import Form, padded_column
-from torchbandits.tabular.tables import PARQUET, InMemory
+from torchbandits.tabular.spreadsheets import Form, form_of, padded_column
+from torchbandits.tabular.tables import PARQUET, TEXT, InMemory, as_table
 from torchbandits.tabular.workbooks import WORKBOOK
 
 if TYPE_CHECKING:
@@ -148,7 +148,9 @@ def rehearsal(
     for line in str(found).splitlines():
         say(line)
     if output is not None:
-        write(found.curves, output, Form())
+        table = as_table("results", results)
+        form = form_of(results, table.arrow) if isinstance(table, InMemory) and results.suffix.lower() in TEXT else Form()
+        write(found.curves, output, form)
     if figure is not None:
         say(f"Picture: {found.plot(figure)}")
 

@@ -15,6 +15,7 @@ from rich.table import Table as RichTable
 from torchbandits.campaigns.campaign import Campaign
 from torchbandits.campaigns.candidates import MEASURED, TIMES
 from torchbandits.campaigns.folder import form_in
+from torchbandits.display import count
 from torchbandits.errors import ConfigError, DataError, StateError, require
 from torchbandits.experiments.printable import plain, printable
 from torchbandits.files import write_atomically
@@ -95,7 +96,7 @@ def write(frame: pd.DataFrame, output: Path | None, form: Form) -> None:
         # `tell` reads UTF-8, whatever the encoding of the terminal is.
         typer.echo(form.written(frame), nl=False)
         return
-    say(f"{len(frame):,} rows: {output}")
+    say(f"{count(len(frame), 'row')}: {output}")
 
 
 def write_plate(plate: pd.DataFrame, campaign: Campaign, output: Path | None, folder: Path) -> None:

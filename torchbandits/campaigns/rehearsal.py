@@ -231,7 +231,8 @@ def rehearse(
         f"evaluations: {count(offered, 'row')} of {held.name} would be on offer in a trial, four fifths of the different ones "
         f"with a value of {objective!r}, and {evaluations:,} are to be evaluated: choose fewer.",
     )
-    curves, random, truths = [], [], []
+    most, draws = min(offered, _TIMES * evaluations), -(-_DRAWS // trials)
+    curves, random, total = [], [], np.zeros(most)
     for trial in range(trials):
         rng = np.random.default_rng([seed, trial])
         game = _Game(known.some(np.sort(rng.choice(len(known.rows), offered, replace=False))), sign, noise_std, rng)
@@ -242,19 +243,19 @@ def rehearse(
             played.append((made, place))
         marks, found = np.array(played).T
         curves.append(game.curve(trial, marks, found).assign(id=ids.of(game.known.rows[found])))
-        for _ in range(-(-_DRAWS // trials)):
-            best = game.at_random(min(offered, _TIMES * evaluations))
+        for _ in range(draws):
+            best = game.at_random(most)
             random.append(game.curve(trial, marks, best[marks - 1]))
-            truths.append(sign * game.known.truth[best])
+            total += sign * game.known.truth[best]
     last = np.array([sign * frame["value"].iloc[-1] for frame in curves])
-    reached = np.mean(truths, axis=0) >= last.mean() - _ROUNDING * np.abs(last).max()
+    reached = total / (draws * trials) >= last.mean() - _ROUNDING * np.abs(last).max()
     return Rehearsal(
         objective,
         minimize,
         pd.concat(curves, ignore_index=True)[["trial", "evaluations", "id", "value", "better"]],
         pd.concat(random, ignore_index=True),
         int(reached.argmax()) + 1 if reached.any() else None,
-        len(reached),
+        most,
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import pickle
 import re
 from pathlib import Path
 from typing import Any
@@ -54,6 +55,13 @@ def test_a_campaign_from_a_workbook_is_the_one_from_its_csv(tmp_path: Path):
         both[0].tell(write(tmp_path / f"{turn}.xlsx", [["id", "yield"], *map(list, zip(ids, values, strict=True))]))
         both[1].tell(pd.DataFrame({"id": ids, "yield": values}))
     pd.testing.assert_frame_equal(*(c.best(3) for c in both))
+
+
+def test_a_campaign_from_a_workbook_can_be_pickled(tmp_path: Path):
+    path = write(tmp_path / "w.xlsx", [["id", "x"], *[[f"r{i}", i] for i in range(9)]])
+    campaign = tb.Campaign(path, "y")
+    again = pickle.loads(pickle.dumps(campaign))
+    assert again.ask(2)["id"].tolist() == campaign.ask(2)["id"].tolist()
 
 
 def test_columns_have_the_type_that_they_would_have_in_a_csv_file(tmp_path: Path):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -134,7 +135,15 @@ class InMemory(Table):
 def copied(table: Table, rows: NDArray[np.int64], columns: Sequence[str]) -> InMemory:
     """A copy of some rows and columns of a table. Messages name the table, and each row by its place there."""
     own = table.take(rows, columns).replace_schema_metadata({SOURCE: table.name.encode()})
-    return InMemory(own, places=lambda row: table.where(int(rows[row])))
+    return InMemory(own, places=partial(_where_copied, table, rows))
+
+
+def _where_copied(table: Table, rows: NDArray[np.int64], row: int) -> str:
+    return table.where(int(rows[row]))
+
+
+def _in_sheet(numbers: NDArray[np.int64], row: int) -> str:
+    return f"row {numbers[row]}"
 
 
 class ParquetRows(Table):
@@ -259,7 +268,7 @@ def _file(path: Path, texts: Sequence[str], ids: str | None) -> Table:
             raise DataError(f"{path} can't be read as an Arrow file: {error}.") from error
     if suffix in WORKBOOK:
         table, numbers = read_workbook(path, ids)
-        return InMemory(table, path, places=lambda row: f"row {numbers[row]}")
+        return InMemory(table, path, places=partial(_in_sheet, numbers))
     known = ", ".join((*TEXT, *WORKBOOK, *PARQUET, *ARROW))
     require(suffix in TEXT, f"{path} is not one of {known}: save the sheet as 'CSV UTF-8', and give that file.", DataError)
     return InMemory(read_csv(path, texts), path, lines=True)

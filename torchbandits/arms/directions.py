@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -210,7 +209,7 @@ class Directions(Buffered):
     def _of_batch(self, slot: Tensor) -> Tensor:
         """The columns of the arms of a batch. They are kept for the next batch if they take at most half of the memory of T,
         except for batch rows and streamed arms."""
-        if slot.dim() > 1 or self._reserve.most < math.inf:
+        if slot.dim() > 1 or self._reserve.limited:
             return self._evaluated(slot)
         if self._ahead is None:
             found = self._evaluated(slot)
@@ -412,7 +411,7 @@ class Directions(Buffered):
         """The used rows without spare capacity, the kept covariance, and what has happened since the last sweep. For streamed
         arms T is left out (None), because it may fill the memory, and is recomputed by a sweep. So is a large T of a `brief`
         state."""
-        large = self._reserve.most < math.inf or (self.brief and self._reserve.large(self.used))
+        large = self._reserve.limited or (self.brief and self._reserve.large(self.used))
         rows = None if self.incomplete or (large and self.used and not self.dense) else self.rows_used.clone()
         return {"rows": rows, "covariance": self.covariance, "pulls": self._work}
 

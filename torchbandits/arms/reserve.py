@@ -51,6 +51,11 @@ class Reserve:
         over = max(held + SPARE, _LARGE_BYTES // size)
         return Reserve(row_bytes, holds=held, over=over, extra=extra) if host else Reserve(row_bytes)
 
+    @property
+    def limited(self) -> bool:
+        """Whether the rows must stay below a budget."""
+        return self.most < math.inf
+
     def on_device(self) -> Reserve:
         """The same on a device, where rows that are reserved take memory."""
         return replace(self, holds=math.inf, over=math.inf, extra=0)
@@ -88,7 +93,7 @@ class Reserve:
         """Number of rows to reserve, where `needed` ≤ `size` would do: those of the whole budget, if `size` large rows take a
         third of it, because later copies would need more memory than they save; otherwise, and for more rows than it holds,
         `size`."""
-        if self.most < math.inf:
+        if self.limited:
             return int(min(size, self.most))
         if 3 * size <= self.holds or not self.large(size):
             return size

@@ -19,7 +19,8 @@ FILES = sorted(p for p in PACKAGE.rglob("*.py"))
 
 # Ground floor first, as in the architecture sheet: a file imports only from rooms above its own, or from its own room.
 ROOMS = [
-    "version", "errors", "upstream", "extras", "threads", "calls", "budget", "precision", "gradients", "shapes", "buffered",
+    "version", "errors", "upstream", "extras", "locks", "threads", "calls", "budget", "precision", "gradients",
+    "shapes", "buffered",
     "display",  # how records, policies and bandits are printed
     "transfers", "types", "checks",
     "packing",  # fingerprints as words

@@ -1007,6 +1007,23 @@ def test_spreadsheets_that_may_mean_two_things_are_refused_with_the_line(tmp_pat
     refused(lambda: campaign(written(path, "id,temp\n\na,1\n\nb,2\nc,x\nd,3\n")), "'x' in line 6")
 
 
+@pytest.mark.parametrize("form", ["utf-16-le", "utf-16-be"])
+def test_spreadsheets_in_utf_16_are_those_in_utf_8(tmp_path: Path, form: str):
+    """`>` of Windows PowerShell writes them, with a byte order mark. Bytes of their letters may look like ends of lines."""
+    table = pd.DataFrame(
+        {"id": [f"Ċ{n:02d}" for n in range(30)], "heat": np.arange(30.0), "solvent": ["\u0a0a", 'é\n"x"'] * 15}
+    )
+    wide, text = tmp_path / "wide.csv", table.to_csv(index=False, lineterminator="\r\n")
+    wide.write_bytes(("\ufeff" + text).encode(form))
+    c, same = campaign(wide), campaign(written(tmp_path / "table.csv", text))
+    plate = c.ask(4)
+    pd.testing.assert_frame_equal(plate, same.ask(4))
+    wide.write_bytes(("\ufeff" + plate.assign(**{"yield": [1.5, 2.5, 3.5, 4.5]}).to_csv(index=False)).encode(form))
+    assert c.tell(wide).measured == 4
+    wide.write_bytes(("\ufeff" + text).encode(form)[:-1])
+    refused(lambda: campaign(wide), "not UTF-8", error=DataError)
+
+
 def test_a_text_that_does_not_end_is_named_and_swallows_no_rows(tmp_path: Path):
     rows = [f"{i:03d},{20 + i},{'water' if i % 2 else 'DMF'}\n" for i in range(8)]
     rows[4] = rows[4].replace("DMF", '"DMF')

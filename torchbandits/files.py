@@ -13,11 +13,7 @@ import yaml
 
 from torchbandits.checks import read_bytes
 from torchbandits.errors import ConfigError, DataError, StateError, require
-
-try:
-    import fcntl
-except ImportError:  # Windows has no such module
-    fcntl = None  # type: ignore[assignment]
+from torchbandits.locks import WINDOWS, lock
 
 LARGEST_FILE = 1 << 18
 """Largest size of a configuration file in bytes, with its aliases expanded."""
@@ -63,7 +59,7 @@ def folder_held(folder: Path) -> Iterator[None]:
         StateError: If another process, or another call in this one, holds the folder.
     """
     with ExitStack() as held:
-        if fcntl is not None:
+        if not WINDOWS:
             with suppress(OSError):
                 handle = os.open(folder, os.O_RDONLY)
                 held.callback(os.close, handle)
@@ -73,7 +69,7 @@ def folder_held(folder: Path) -> Iterator[None]:
 
 def _lock(handle: int, folder: Path) -> None:
     try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        lock(handle)
     except BlockingIOError as error:
         raise StateError(
             f"another process runs an experiment in {folder}, and each would overwrite the records of the other: wait until it "

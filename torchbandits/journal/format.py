@@ -24,6 +24,7 @@ from torch import Tensor
 
 from torchbandits.errors import DataError, require
 from torchbandits.journal.lines import sync_folder
+from torchbandits.locks import BINARY
 
 _FEW = 256  # largest number of values that are written as JSON numbers
 _PLAIN = (torch.int64, torch.float64)
@@ -249,7 +250,7 @@ def write_checkpoint(path: Path, content: dict[str, Any], own: Stamp | None) -> 
     try:
         # Remove the file of a killed process, if there is one. Nothing is written through a symbolic link.
         temporary.unlink(missing_ok=True)
-        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0) | BINARY, 0o666)
         with open(fd, "wb") as file:
             file.writelines(_encoded(content))
             file.flush()

@@ -17,12 +17,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from weakref import WeakSet
 
-from torchbandits.errors import DataError, StateError, UnsupportedError, require
-
-try:
-    import fcntl
-except ImportError:  # Windows has no such module: everything but journals works without it
-    fcntl = None  # type: ignore[assignment]
+from torchbandits.errors import DataError, StateError, require
+from torchbandits.locks import BINARY, WINDOWS, lock, unlock
 
 HEADER = '{"kind":"header",'
 # A string of JSON, or the beginning of one that was cut short.
@@ -44,10 +40,10 @@ class Mark(NamedTuple):
 class Lines:
     r"""Lines `crc json\n`, one per record; `crc` is the CRC-32 of the JSON, started from that of the line before.
 
-    The file is locked (`flock`) while it is open: a second opening is refused, in this process too. The lock is released when
-    the process ends in any way: forked processes close the file, so that workers which outlive the process hold no lock. On NFS
-    the lock holds between machines where the server locks for its clients (Linux since 2.6.12, not with `nolock`); if the file
-    system does not support locks, opening fails.
+    The file is locked while it is open (by `flock`, on Windows by `locking`): a second opening is refused, in this process too.
+    The lock is released when the process ends in any way: forked processes close the file, so that workers which outlive the
+    process hold no lock. On NFS the lock holds between machines where the server locks for its clients (Linux since 2.6.12, not
+    with `nolock`); if the file system does not support locks, opening fails.
 
     Args:
         path: Absolute path; the file is created if it does not exist.
@@ -61,11 +57,6 @@ class Lines:
     """
 
     def __init__(self, path: Path, durable: bool) -> None:
-        message = (
-            "a journal locks its file by flock, which this operating system does not have: leave journal= out, "
-            "and save bandit.state_dict()."
-        )
-        require(fcntl is not None, message, UnsupportedError)
         self.path, self.durable, self.end = path, durable, Mark()
         # `os.stat` of a path as text takes half the time.
         self._name = str(path)
@@ -86,11 +77,11 @@ class Lines:
     def _open(self) -> None:
         self.created = not os.path.exists(self.path)
         try:
-            self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
+            self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND | BINARY, 0o666)
         except (OSError, ValueError) as error:
             raise DataError(f"the journal {self.path} can't be opened for writing: {error}. Choose another path.") from error
         try:
-            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            lock(self._fd)
         except BlockingIOError as error:
             self.close()
             raise InUse(
@@ -223,6 +214,8 @@ class Lines:
         return self._leads_to(os.fstat(self._fd))
 
     def _leads_to(self, own: os.stat_result) -> bool:
+        if WINDOWS:  # an open file keeps its name
+            return True
         try:
             there = os.stat(self._name)
         except OSError:
@@ -260,7 +253,7 @@ class Lines:
             # itself must not release it. Where the file system has no locks, there is nothing to release.
             if os.getpid() == self._process:
                 with contextlib.suppress(OSError):
-                    fcntl.flock(fd, fcntl.LOCK_UN)
+                    unlock(fd)
             os.close(fd)
 
     def __del__(self) -> None:
@@ -268,10 +261,28 @@ class Lines:
         if hasattr(self, "_fd"):
             self.close()
 
+    def replace(self, other: Path) -> None:
+        """Let another file take the place of this one, which is closed. Nobody can open it in between.
+
+        Raises:
+            OSError: If that fails.
+        """
+        file = self.path.resolve()
+        if WINDOWS:  # which refuses to replace an open file: this one, and then one that another process has opened meanwhile
+            self.close()
+        os.replace(other, file)
+        self.close()
+
     def discard(self) -> None:
         """Close, and remove the file where it was created here and nothing was written."""
-        # Removed while it is locked: once it is closed it may be another process's.
-        if self._fd >= 0 and self.created and not os.fstat(self._fd).st_size and self._in_place():
+        empty = self._fd >= 0 and self.created and not os.fstat(self._fd).st_size and self._in_place()
+        if empty and WINDOWS:
+            # Another process may open it from now on, and then it can't be removed.
+            self.close()
+            with contextlib.suppress(PermissionError):
+                self.path.unlink(missing_ok=True)
+        elif empty:
+            # Removed while it is locked: once it is closed it may be another process's.
             self.path.unlink(missing_ok=True)
         self.close()
 
@@ -388,7 +399,9 @@ def now() -> float:
 
 
 def sync_folder(folder: Path) -> None:
-    """Make created and renamed files of a folder durable."""
+    """Make created and renamed files of a folder durable. On Windows the file system alone does that."""
+    if WINDOWS:
+        return
     fd = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(fd)

@@ -52,12 +52,14 @@ def rewrite(path: Path, edit: Callable[[list[Record]], list[Record]]) -> Path:
         kept = _beside(file)
         try:
             Journal(path).checkpoint_path.unlink(missing_ok=True)
-            os.replace(temporary, file)
+            lines.replace(temporary)
+        except OSError:
+            kept.unlink(missing_ok=True)
+            raise
+        try:
             sync_folder(file.parent)
         except OSError:
             os.replace(kept, file)
-            # It is still there if both names are those of one file.
-            kept.unlink(missing_ok=True)
             raise
     except OSError as error:
         raise DataError(f"the journal {path} can't be replaced: {error}.") from error
@@ -77,7 +79,7 @@ def restore(kept: Path, path: Path) -> None:
     lines, file = Lines(path, durable=True), path.resolve()
     try:
         Journal(path).checkpoint_path.unlink(missing_ok=True)
-        os.replace(kept, file)
+        lines.replace(kept)
         sync_folder(file.parent)
     except OSError as error:
         raise DataError(f"the journal {path} can't be restored: {error}. Move {kept} there.") from error

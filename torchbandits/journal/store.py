@@ -15,7 +15,6 @@ from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
-from urllib.parse import quote
 
 from torchbandits.errors import DataError, StateError, require
 from torchbandits.journal.fingerprint import difference
@@ -59,7 +58,7 @@ class SharedStore:
     """The file of a run. Every change is one transaction, which is durable before its call returns (`synchronous=FULL`); no
     server is needed.
 
-    SQLite locks by `fcntl`: keep the file on a local disk of one machine, since few network file systems lock reliably.
+    SQLite locks the file: keep the file on a local disk of one machine, since few network file systems lock reliably.
     The connection is closed before a fork, and parent and child each open a new one when they next need it: SQLite's locks do
     not survive a fork. If another file replaces the one that was first at `path`, every call is refused.
 
@@ -191,7 +190,7 @@ class SharedStore:
             db = sqlite3.connect(self.path, **options)
         else:
             self._check_file()
-            db = sqlite3.connect(f"file:{quote(str(self.path))}?mode=rw", uri=True, **options)
+            db = sqlite3.connect(f"{self.path.as_uri()}?mode=rw", uri=True, **options)
         try:
             self._run("PRAGMA synchronous=FULL", db=db)
             if not self._run("SELECT count(*) FROM sqlite_master", db=db).fetchone()[0]:
@@ -398,7 +397,7 @@ def read_store(path: Path, after: int) -> tuple[str, dict[str, str], list[Event]
         DataError: If the file is not a store, has a later format, or cannot be read.
     """
     try:
-        with closing(sqlite3.connect(f"file:{quote(str(path.absolute()))}?mode=ro", uri=True, timeout=600.0)) as db:
+        with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=600.0)) as db:
             db.execute("BEGIN")  # a consistent snapshot
             known = db.execute("SELECT count(*) FROM sqlite_master WHERE name = 'run'").fetchone()[0]
             require(bool(known), f"{path} is a database, but not a store of workers.", DataError)

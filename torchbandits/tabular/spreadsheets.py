@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import csv as plain_csv
 import io
 import re
@@ -34,6 +35,7 @@ BEYOND = re.compile(r"^(<=?|>=?|≤|≥)\s*(\S.*)")
 """A result beyond a limit of detection, such as <0.5: the sign and the limit."""
 _HEAD = 1 << 16
 _CHUNK = 1 << 20
+_WIDE = "utf-16"
 _OPEN = 'has a quotation mark (") that is not closed: close it, or delete it.'
 _COMMA = re.compile(r"[+-]?\d+,\d+([eE][+-]?\d+)?")
 _POINT = re.compile(r"[+-]?\d*\.\d+([eE][+-]?\d+)?")
@@ -175,15 +177,25 @@ def _text(path: Path, most: int = -1) -> str:
         DataError: If the file cannot be read, or is not UTF-8.
     """
     check_regular(path)
+    content = b""
     try:
+        if (encoding := _encoding(path)) == _WIDE:
+            with open(path, encoding=encoding, newline="") as text:
+                return text.read(most) + text.readline()
         with open(path, "rb") as file:
             content = file.read(most) + file.readline()
-        return content.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = content.count(b"\n", 0, error.start) + 1
+        return content.decode(encoding)
+    except UnicodeError as error:
+        line = content.count(b"\n", 0, getattr(error, "start", 0)) + 1
         raise DataError(f"{path}, line {line}, is not UTF-8: save the sheet as 'CSV UTF-8'.") from error
     except OSError as error:
         raise DataError(f"{path} can't be read: {error.strerror or error}.") from error
+
+
+def _encoding(path: Path) -> str:
+    """UTF-16 if a file begins with its byte order mark, as one that `>` of Windows PowerShell writes; otherwise UTF-8."""
+    with open(path, "rb") as file:
+        return _WIDE if file.read(2) in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE) else "utf-8-sig"
 
 
 def _rows(lines: Iterable[str], delimiter: str, *, strict: bool = False) -> Iterator[Row]:
@@ -211,7 +223,7 @@ def read_csv(path: Path, texts: Sequence[str] = ()) -> pa.Table:
     try:
         table = csv.read_csv(
             path,
-            read_options=csv.ReadOptions(skip_rows=found.skipped),
+            read_options=csv.ReadOptions(skip_rows=found.skipped, encoding=_encoding(path).removesuffix("-sig")),
             parse_options=csv.ParseOptions(delimiter=found.delimiter, newlines_in_values=True),
             convert_options=_conversion(texts, found.decimal),
         )
@@ -233,7 +245,7 @@ def _read_evened(path: Path, texts: Sequence[str]) -> pa.Table:
             names the line.
     """
     evened, found = read_texts(path), dialect(path)
-    with open(path, encoding="utf-8-sig", newline="") as file:
+    with open(path, encoding=_encoding(path), newline="") as file:
         short = ((line, len(cells)) for line, cells in _rows(file, found.delimiter) if len(cells) < len(found.header))
         line, cells = next(short, (0, 0))
     message = f"{path}, line {line}, has {count(cells, 'cell')}, the header {len(found.header)}: fill in the row, or delete it."
@@ -250,7 +262,7 @@ def _check_closed(path: Path, found: Dialect) -> None:
         marks = sum(chunk.count(b'"') for chunk in iter(lambda: file.read(_CHUNK), b""))
     if marks % 2 == 0:
         return
-    with open(path, encoding="utf-8-sig", errors="replace", newline="") as file:
+    with open(path, encoding=_encoding(path), errors="replace", newline="") as file:
         line = 0
         try:
             for line, cells in _rows(file, found.delimiter, strict=True):
@@ -278,7 +290,7 @@ def form_of(path: Path, table: pa.Table) -> Form:
     """
     found = dialect(path)
     with open(path, "rb") as file:
-        mark = file.read(3) == b"\xef\xbb\xbf"
+        mark = file.read(3) == codecs.BOM_UTF8 or _encoding(path) == _WIDE
     if found.decimal == "." and found.delimiter != ";":
         return Form(mark=mark)
     # Semicolons are in use where the comma is the decimal mark: without any decimal number it is the likely one.
@@ -347,7 +359,7 @@ def padded_column(path: Path, table: pa.Table) -> tuple[str, str] | None:
 def line_of(path: Path, row: int) -> int:
     """Number of the line on which a row of a CSV file begins, from 1. Cost: a pass over the file."""
     found = dialect(path)
-    with open(path, encoding="utf-8-sig", errors="replace", newline="") as file:
+    with open(path, encoding=_encoding(path), errors="replace", newline="") as file:
         return next(islice((line for line, _ in _rows(file, found.delimiter)), row + 1, None))
 
 

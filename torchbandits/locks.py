@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import errno
+import gc
 import os
+from contextlib import nullcontext, suppress
+from pathlib import Path
 from typing import Any
 
 _fcntl: Any
@@ -41,6 +44,18 @@ def lock(fd: int) -> None:
         if error.errno in (errno.EACCES, errno.EDEADLK):
             raise BlockingIOError(error.errno, error.strerror) from error
         raise
+
+
+def remove(path: Path) -> None:
+    """Delete a file that may be missing. On Windows one that is still open stays, as by an object that a traceback holds."""
+    with suppress(PermissionError) if WINDOWS else nullcontext():
+        path.unlink(missing_ok=True)
+
+
+def let_go() -> None:
+    """Close the files that objects out of use have mapped into memory, which Windows refuses to move or delete."""
+    if WINDOWS:
+        gc.collect()
 
 
 def unlock(fd: int) -> None:

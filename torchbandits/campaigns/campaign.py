@@ -8,7 +8,7 @@ import tempfile
 import weakref
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
@@ -75,7 +75,7 @@ from torchbandits.display import Readable, Shown, count, pairs
 from torchbandits.errors import ArgumentError, StateError, UnsupportedError, issue, require
 from torchbandits.explanation import Explanation
 from torchbandits.journal import Journal, NoArmLeft, pack, restore, rewrite
-from torchbandits.locks import WINDOWS
+from torchbandits.locks import let_go, remove
 from torchbandits.policies import Policy, auto, per_cost
 from torchbandits.policies.repeats import most_repeated
 from torchbandits.policies.state import GaussianState
@@ -321,9 +321,8 @@ class Campaign(Readable):
             if new and self._paths is not None:
                 for path in (self._paths.settings, origin_of(self._paths.features)):
                     path.unlink(missing_ok=True)
-                # Windows keeps features that the traceback holds. Without their origin they are computed again.
-                with suppress(PermissionError) if WINDOWS else nullcontext():
-                    self._paths.features.unlink(missing_ok=True)
+                # If they stay, they are computed again, because their origin is gone.
+                remove(self._paths.features)
             raise
         if isinstance(state := made.loop.state, GaussianState):
             # The bandit does not warn of repeats, since `tell` names the row's id instead.
@@ -1005,6 +1004,8 @@ class Campaign(Readable):
                     CampaignPaths(begun).blocks, lambda temporary: shutil.copyfile(own_paths.blocks, temporary)
                 )
             rewrite(begun, lambda _: taken)
+            del made
+            let_go()
         self.close()
         return self._with_its_settings(table, paths.journal, policy, columns)
 

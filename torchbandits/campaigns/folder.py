@@ -20,6 +20,7 @@ from torchbandits.campaigns.settings import read_settings
 from torchbandits.errors import DataError, StateError, require
 from torchbandits.files import prepare_folder, write_atomically
 from torchbandits.journal import InUse
+from torchbandits.locks import let_go
 from torchbandits.tabular.ids import open_table
 from torchbandits.tabular.spreadsheets import Form, form_of
 from torchbandits.tabular.tables import SOURCE, TEXT, InMemory, Table
@@ -119,6 +120,7 @@ def renewed(folder: Path, candidates: Path, to: Path, columns: dict[str, Any], d
             # Errors must name the user's file, and be raised before anything is written.
             with tempfile.TemporaryDirectory() as trial:
                 campaign.renew(candidates, Path(trial) / JOURNAL, columns=columns).close()
+                let_go()
     prepare_folder(to)
     if isinstance(table, InMemory):
         source = to.absolute() / CANDIDATES

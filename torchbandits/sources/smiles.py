@@ -18,6 +18,7 @@ import torch
 from torchbandits.checks import as_path, check_flag, check_whole
 from torchbandits.errors import ArgumentError, DataError, issue, require
 from torchbandits.extras import Later
+from torchbandits.locks import remove
 from torchbandits.packing import Packing
 from torchbandits.sources.byte_rows import BITS, ID, SMILES, described, pq, schema, table
 from torchbandits.sources.columnar import opened
@@ -329,6 +330,6 @@ def _merged(names: Sequence[Path], packing: Packing, target: Path, options: dict
         require(pq.read_metadata(target).num_rows > 0, _NOTHING, DataError)
         Fingerprints(target, **options)
     except BaseException:
-        target.unlink(missing_ok=True)
+        remove(target)
         raise
     return target

@@ -140,6 +140,24 @@ def evaluate():
     assert (tmp_path / "campaign" / "report.html").stat().st_size > 10_000
 
 
+def test_a_plate_that_a_spreadsheet_program_has_open_is_not_overwritten(tmp_path: Path):
+    pd.DataFrame({"id": range(20), "heat": np.linspace(20, 90, 20)}).to_csv(tmp_path / "candidates.csv", index=False)
+    said = run(
+        tmp_path,
+        """
+from torchbandits.cli import app
+def call(*arguments): return app(['campaign', *arguments], standalone_mode=False)
+assert not call('new', 'candidates.csv', '--objective', 'yield')
+assert not call('ask', '-n', '2', '--output', 'plate.xlsx')
+import sys; sys.stderr = sys.stdout
+held = open('plate.xlsx', 'rb')
+print('now', call('ask', '-n', '2', '--output', 'plate.xlsx'))
+""",
+    )
+    assert "plate.xlsx can't be written: [Errno 13] The process cannot access the file" in said
+    assert said.endswith("Close it in the program that has it open, such as Excel.\nnow 2\n")
+
+
 @pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("file", "left_out"),

@@ -156,3 +156,17 @@ def test_a_formula_without_a_value_is_no_failed_evaluation(tmp_path: Path):
             parts.writestr(name, content)
     assert str(campaign.tell(told)).startswith("2 measurements and 0 failed evaluations told.")
     assert campaign.best(2)["measured"].tolist() == [2.5, 1.5]
+
+
+def test_a_workbook_that_may_not_be_read_is_not_called_damaged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    def held(*_: Any, **__: Any) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr("openpyxl.load_workbook", held)
+    path = tmp_path / "plate.xlsx"
+    path.touch()
+    for windows, advice in ((False, ""), (True, " Close it in the program that has it open, such as Excel.")):
+        monkeypatch.setattr("torchbandits.locks.WINDOWS", windows)
+        with pytest.raises(DataError) as error:
+            read_workbook(path, None)
+        assert str(error.value) == f"{path} can't be read: Permission denied.{advice}"

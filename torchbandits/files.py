@@ -13,7 +13,7 @@ import yaml
 
 from torchbandits.checks import read_bytes
 from torchbandits.errors import ConfigError, DataError, StateError, require
-from torchbandits.locks import WINDOWS, lock
+from torchbandits.locks import WINDOWS, advice, lock
 
 LARGEST_FILE = 1 << 18
 """Largest size of a configuration file in bytes, with its aliases expanded."""
@@ -92,7 +92,7 @@ def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
         os.replace(temporary, path)
     except OSError as error:
         why = error if path.parent.exists() else f"there is no folder {path.parent}"
-        raise DataError(f"{path} can't be written: {why}.") from error
+        raise DataError(f"{path} can't be written: {why}.{advice(error)}") from error
     finally:
         if temporary.exists():
             temporary.unlink()

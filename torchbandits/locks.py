@@ -58,6 +58,11 @@ def let_go() -> None:
         gc.collect()
 
 
+def advice(error: BaseException) -> str:
+    """A sentence for the end of a message, where Windows has refused a file that another program may have open; else empty."""
+    return " Close it in the program that has it open, such as Excel." if WINDOWS and isinstance(error, PermissionError) else ""
+
+
 def unlock(fd: int) -> None:
     """Release the lock of `lock`.
 

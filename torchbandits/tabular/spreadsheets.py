@@ -17,6 +17,7 @@ import numpy as np
 from torchbandits.checks import check_regular
 from torchbandits.display import count
 from torchbandits.errors import ArgumentError, DataError, TorchBanditsError, require
+from torchbandits.locks import advice
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -189,7 +190,7 @@ def _text(path: Path, most: int = -1) -> str:
         line = content.count(b"\n", 0, getattr(error, "start", 0)) + 1
         raise DataError(f"{path}, line {line}, is not UTF-8: save the sheet as 'CSV UTF-8'.") from error
     except OSError as error:
-        raise DataError(f"{path} can't be read: {error.strerror or error}.") from error
+        raise DataError(f"{path} can't be read: {error.strerror or error}.{advice(error)}") from error
 
 
 def _encoding(path: Path) -> str:

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from torchbandits.errors import DataError, require
+from torchbandits.locks import advice
 from torchbandits.tabular.spreadsheets import check_distinct, typed
 
 if TYPE_CHECKING:
@@ -131,6 +132,8 @@ def _sheets(path: Path) -> dict[str, list[Row]]:
             numbered = enumerate(map(_filled, sheet.iter_rows(values_only=True)), start=1)
             sheets[sheet.title] = [(number, cells) for number, cells in numbered if cells]
         book.close()
+    except PermissionError as error:
+        raise DataError(f"{path} can't be read: {error.strerror}.{advice(error)}") from error
     except (OSError, ValueError, KeyError, BadZipFile) as error:
         raise DataError(f"{path} can't be read as a workbook ({error}): save the sheet as 'CSV UTF-8'.") from error
     return sheets

@@ -103,6 +103,36 @@ def test_explored_widths_are_drawn_from_their_distribution(shape: str):
         tb.widths.Explored(tb.widths.ShiftedExponential())
 
 
+def test_a_multiple_of_a_random_width_is_drawn_as_well():
+    """Scaled(w, 0.5) picks by half of the numbers that w draws, here for a multiple of a multiple."""
+    width = tb.widths.Scaled(tb.widths.Scaled(tb.widths.ShiftedExponential(), 0.2), 2.5)
+    bandit = tb.Bandit(tb.irgp_ucb(rbf(), noise_std=NOISE_STD, width=width), PROBLEM.tensor, generator=generator(6))
+    pulled, rewards, draw, widths = [], [], generator(6), []
+    for step in range(10):
+        own = 0.5 * math.sqrt(2 * math.log(20) - 2 * math.log1p(-float(torch.rand((), generator=draw, dtype=torch.float64))))
+        _, evidence = bandit.policy.select(bandit.loop.state)
+        widths.append(float(evidence.width))
+        assert widths[-1] == pytest.approx(own)
+        selection = bandit.ask()
+        if step:
+            mean, covariance = dense(pulled, rewards)
+            assert int(selection.index) == oracles.argmax(mean + own * std_of(covariance), ENTRIES)
+        tell(bandit, selection.index, pulled, rewards)
+    assert len(set(widths)) == 10
+    assert float(bandit.width) == pytest.approx(0.5 * math.sqrt(2 * math.log(20) + 2))
+    with pytest.raises(errors.UnsupportedError, match="random widths"):
+        tb.Bandit(tb.irgp_ucb(rbf(), noise_std=0.1, width=width), bounds=torch.tensor([[0.0], [1.0]], dtype=torch.float64))
+    with pytest.raises(errors.ArgumentError, match="base must be"):
+        tb.widths.Explored(width)
+
+
+@pytest.mark.parametrize("width", [tb.widths.ShiftedExponential(), tb.widths.Scaled(tb.widths.ShiftedExponential(), 0.5)])
+@pytest.mark.parametrize("name", ["bpe", "reds", "sup_kernel_ucb", "ada_bkb"])
+def test_policies_that_compare_bounds_of_one_width_refuse_random_widths(name: str, width: tb.widths.Width):
+    with pytest.raises(errors.UnsupportedError, match="random widths are drawn for every ask"):
+        getattr(tb, name)(rbf(), horizon=20, noise_std=NOISE_STD, width=width)
+
+
 # ------------------------------------------------------------------ the most probable arms
 
 

@@ -22,7 +22,7 @@ from torchbandits.policies import Composed, Policy
 from torchbandits.random_effects import smooth_part
 from torchbandits.scores import MostProbable, PerCost, Score, TopBoundary
 from torchbandits.upstream import is_affine
-from torchbandits.widths import RandomWidth
+from torchbandits.widths.randomized import is_random
 
 _TOLERANCE = 1e-6  # relative, of λ: more than rounding between float32 and float64
 
@@ -93,7 +93,7 @@ def check_scores(policy: Any) -> Composed:
         )
     require(
         not isinstance(policy.score, TopBoundary | MostProbable)
-        and not isinstance(policy.confidence, RandomWidth)
+        and not is_random(policy.confidence)
         and not isinstance(policy.batch_rule, RandomizedBeliever),
         "this policy needs draws, or quantities of all arms together, which a BoTorch model does not have: "
         "use gp_ucb here, or ask a Bandit.",

@@ -35,6 +35,7 @@ from torchbandits.posteriors import GaussianProcess, aggregate
 from torchbandits.types import Arms, Evidence, Pulls, Selection
 from torchbandits.widths import Width
 from torchbandits.widths.base import check_rows, check_rows_of
+from torchbandits.widths.randomized import is_random
 
 
 @dataclass(frozen=True, repr=False)
@@ -70,6 +71,8 @@ class AdaptiveUCB(Policy[TreeState]):
         check_model(self.kernel, self.regularization, self.prior_mean)
         wanted = "a torchbandits.widths.Width, such as widths.Constant(2.0)"
         check_instance("width (confidence of Composed)", self.confidence, Width, wanted)
+        message = "cells are split by bounds of one width, and random widths are drawn for every ask: pass another width=."
+        require(not is_random(self.confidence), message, UnsupportedError)
         non_negative("noise_std", self.noise_std)
         check_norm_bound(self.norm_bound)
         good = is_whole(N, 3) and N % 2 == 1

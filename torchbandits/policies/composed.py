@@ -45,8 +45,9 @@ from torchbandits.sources import ArmSet, ArmSource
 from torchbandits.starts import Start
 from torchbandits.transfers import to_device, to_host
 from torchbandits.types import Evidence, FitReport, Generators, Points, Pulls, Selection
-from torchbandits.widths import RandomWidth, Width
+from torchbandits.widths import Width
 from torchbandits.widths.base import check_rows
+from torchbandits.widths.randomized import draw_width, is_random
 
 
 @dataclass(frozen=True, repr=False)
@@ -198,8 +199,9 @@ class Composed(Policy[TableState | BoxState]):
         """
         message = "auto measures features over given arms: pass arms=, such as points of the box, or take gp_ucb with a kernel."
         require(self.from_data is None, message, UnsupportedError)
-        given = not isinstance(self.confidence, RandomWidth)
-        require(given, "random widths are drawn for given arms: pass arms, or another width=.", UnsupportedError)
+        require(
+            not self._draws_width, "random widths are drawn for given arms: pass arms, or another width=.", UnsupportedError
+        )
         check_for_box(self.score, self.confidence, self.batch_rule, Spectrum.of(self.kernel), self.features)
         # Raise the errors of the first call of `select` here, when the bandit is made.
         if self.initial is not None:
@@ -295,8 +297,8 @@ class Composed(Policy[TableState | BoxState]):
         opened = first_picks(state, self.initial, remaining, offered, twins, fill) if state.opening else None
         if opened is not None:
             remaining = remaining.masked_fill(opened[1], 0)
-        if isinstance(self.confidence, RandomWidth):
-            width = self._drawn_width(self.confidence, state, remaining, twins)
+        if self._draws_width:
+            width = self._drawn_width(state, remaining, twins)
         picker = Picker(state, self.score, rule, width)
         due = None if self.from_data is None or self._draws_picks else self.from_data.replicates(state, remaining, offered)
         again = None if due is None else picker.recommended(offered, due)
@@ -327,14 +329,19 @@ class Composed(Policy[TableState | BoxState]):
         """Whether picks after the first picks are random: by a draw of the posterior, a random width, or drawn rewards."""
         base = base_of(self.score)
         drawn = isinstance(base, PosteriorDraw | MostProbable) or isinstance(self.batch_rule, RandomizedBeliever)
-        return drawn or isinstance(self.confidence, RandomWidth)
+        return drawn or self._draws_width
 
-    def _drawn_width(self, confidence: RandomWidth, state: TableState, remaining: Tensor, twins: Generators) -> Tensor:
+    @cached_property
+    def _draws_width(self) -> bool:
+        """Whether the width is drawn for every ask."""
+        return is_random(self.confidence)
+
+    def _drawn_width(self, state: TableState, remaining: Tensor, twins: Generators) -> Tensor:
         """The width of this ask, `batch_shape`: a draw in rows that pick, and the root mean square, without a draw, in
         others."""
         resting = [twin for twin, size in zip(twins, remaining.reshape(-1).tolist(), strict=True) if not size]
         states = [twin.get_state() for twin in resting]
-        drawn = confidence.draw(state.progress(confidence.reads), twins)
+        drawn = draw_width(self.confidence, state.progress(self.confidence.reads), twins)
         for twin, before in zip(resting, states, strict=True):
             twin.set_state(before)
         width = self.width(state)

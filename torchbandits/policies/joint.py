@@ -29,7 +29,8 @@ from torchbandits.scores import UCB, LogEI, PosteriorDraw, Score
 from torchbandits.sources import ArmSet
 from torchbandits.transfers import to_device
 from torchbandits.types import Evidence, FitReport, Generators, Progress, Pulls, Selection
-from torchbandits.widths import RandomWidth, Width
+from torchbandits.widths import Width
+from torchbandits.widths.randomized import is_random
 
 _MODELS = "gp_ucb, igp_ucb, bkb, thompson_sampling"
 
@@ -561,7 +562,7 @@ def _check_model(name: str, part: Any, estimated: bool) -> None:
         and part.features is None
         and type(part.batch_rule) is FixedSize
         and isinstance(part.score, UCB | LogEI | PosteriorDraw)
-        and not isinstance(part.confidence, RandomWidth)
+        and not is_random(part.confidence)
     )
     require(
         plain,

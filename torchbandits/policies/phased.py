@@ -13,13 +13,14 @@ from torch import Tensor
 
 from torchbandits.arms import ArmRows
 from torchbandits.checks import check_whole
-from torchbandits.errors import NumericalError, require
+from torchbandits.errors import NumericalError, UnsupportedError, require
 from torchbandits.gradients import without_gradients
 from torchbandits.policies.base import Policy
 from torchbandits.policies.composed import Composed
 from torchbandits.policies.picking import on_offer
 from torchbandits.policies.state import SUMS, TableState
 from torchbandits.types import Arms, Generators, Picks, Pulls
+from torchbandits.widths.randomized import is_random
 
 # Total slope of `preference`, relative to the largest prior standard deviation: above rounding errors, and otherwise
 # negligible.
@@ -68,6 +69,8 @@ class Phased(Policy[P], ABC):
 
     def __post_init__(self) -> None:
         check_whole("horizon", self.horizon)
+        message = "this policy compares bounds of one width, and random widths are drawn for every ask: pass another width=."
+        require(not is_random(self.engine.confidence), message, UnsupportedError)
 
     @property
     def kernel(self) -> gpytorch.kernels.Kernel:

@@ -107,7 +107,7 @@ class Growing(Width):
 
 @dataclass(frozen=True)
 class Scaled(Width):
-    """`scale` times another width."""
+    """`scale` times another width, which is drawn for every ask if that one is."""
 
     base: Width
     scale: float

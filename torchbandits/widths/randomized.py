@@ -14,7 +14,7 @@ from torch import Tensor
 from torchbandits.checks import check_choice, check_instance
 from torchbandits.errors import UnsupportedError, require
 from torchbandits.types import Progress
-from torchbandits.widths.base import Width
+from torchbandits.widths.base import Scaled, Width
 
 
 class RandomWidth(Width):
@@ -29,6 +29,21 @@ class RandomWidth(Width):
             progress: As for other widths.
             generators: One CPU generator per batch row, which the draw advances.
         """
+
+
+def is_random(width: Width) -> bool:
+    """Whether a width is drawn for every ask: a `RandomWidth`, or a multiple of one."""
+    while isinstance(width, Scaled):
+        width = width.base
+    return isinstance(width, RandomWidth)
+
+
+def draw_width(width: Width, progress: Progress, generators: Sequence[torch.Generator]) -> Tensor:
+    """Draw a width that `is_random`; the arguments are those of `RandomWidth.draw`."""
+    if isinstance(width, Scaled):
+        return width.scale * draw_width(width.base, progress, generators)
+    assert isinstance(width, RandomWidth)
+    return width.draw(progress, generators)
 
 
 @dataclass(frozen=True)
@@ -85,7 +100,7 @@ class Explored(RandomWidth):
     def __post_init__(self) -> None:
         wanted = "a torchbandits.widths.Width that is not drawn, such as IGP(…)"
         check_instance("base", self.base, Width, wanted)
-        require(not isinstance(self.base, RandomWidth), f"base must be {wanted}, got {type(self.base).__name__}.")
+        require(not is_random(self.base), f"base must be {wanted}, got {type(self.base).__name__}.")
         check_choice("shape", self.shape, tuple(_SHAPES))
 
     @property

@@ -166,7 +166,8 @@ class Global(_Threshold):
 class Repeat(_Threshold):
     """Repeat one arm ⌊(C² − 1)/lev_fb(x)⌋ times, at least once, until its variance has shrunk by C², the `ratio_threshold`.
 
-    Every chosen arm adds at least log((C² + 1)/2) to log det(V/λ), which bounds the number of switches.
+    Unless a cap ends the repeats early, every chosen arm adds at least log((C² + 1)/2) to log det(V/λ), which bounds the number
+    of switches.
     Source: Calandriello et al. 2022, Alg. 1.
     """
 

@@ -85,10 +85,10 @@ class Failures:
     def left_in(self, available: Tensor | None, count: int) -> Tensor:
         """The arms that are not likely to fail, `batch_shape x A` booleans.
 
-        These are the arms whose predicted success is at least one half, or the fraction of evaluations that succeeded so far if
-        that is less, but for arms that failed twice and never succeeded. Before the first success they are the half of the arms
-        about which the failures tell least. If fewer than `count` of them are different, the next ones are left in too. Batch
-        rows without failures keep all arms.
+        These are the arms whose predicted success is at least one half, or (s + 1)/(n + 2) after s successes in n evaluations
+        if that is less, but for arms that failed twice and never succeeded. Before the first success they are the half of the
+        arms about which the failures tell least. If fewer than `count` of them are different, the next ones are left in too.
+        Batch rows without failures keep all arms.
 
         Args:
             available: `batch_shape x A`, the arms on offer, the only ones considered; None for all.

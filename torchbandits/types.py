@@ -273,7 +273,7 @@ class Pulls:
 class Progress:
     """The inputs of a confidence width; every entry broadcasts with the batch rows.
 
-    `t` is the number of the pick being chosen (from 1), `pulls` the number of pulls told, `log_det` is
+    `t` is one more than the number of pulls told, and `pulls` that number, at least 1; `log_det` is
     Σ log(1 + lev_{s−1}(x_s)), `batched_log_det` Σ log(1 + lev_fb(x_s)), `batched_log_det_3` Σ log(1 + 3 lev_fb(x_s)),
     `effective_dimension` Σ_s lev_t(x_s), `kappa2` the largest k(x, x), and `sketch_loss` a bound on the error of a sketch of V
     in any direction (0 without a sketch). `points` is the number of distinct points pulled, None if it is unknown

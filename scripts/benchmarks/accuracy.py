@@ -6,7 +6,7 @@ docs/guarantees.md.
 600 arms are drawn uniformly from the unit cube and each is pulled once, in blocks of 50, with λ = 0.1 and lengthscale ½. The
 worst ratio is the maximum over the 600 arms of variance / exact variance or its inverse, whichever is larger. The script prints
 the maximum and the median of the worst ratio over the seeds, the median number m of dictionary points, and the effective
-dimension d_eff. Theorem 1 of BKB bounds the ratio by α = 3 (ε = ½) with q̄ = 72 log(4T/δ) ≈ 724 for T = 600, δ = 0.1; the
+dimension d_eff. Theorem 1 of BKB bounds the ratio by α = 3 (ε = ½) with q̄ = 72 log(4T/δ) ≈ 726 for T = 600, δ = 0.1; the
 dictionary then contains every point.
 """
 

@@ -43,8 +43,8 @@ def auto(
     tell noise from a function that varies over short distances. The posterior, `best` and the bounds are reported in reward
     units.
 
-    After the first evaluation that fails, arms are left out whose predicted success is below one half, or below the fraction of
-    successes so far if that is less. Success is modelled in the same way as the reward.
+    After the first evaluation that fails, arms are left out whose predicted success is below one half, or below (s + 1)/(n + 2)
+    after s successes in n evaluations if that is less. Success is modelled in the same way as the reward.
 
     Args:
         batch_size: Number of picks per `ask`.

@@ -113,7 +113,7 @@ CATALOGUE: tuple[Entry, ...] = (
     Entry(
         gp_ucb,
         paper="Srinivas et al. 2010, Thm 1",
-        guarantee="O(√(T γ_T log A)) for f drawn from the prior",
+        guarantee="O(√(T γ_T log(A T))) for f drawn from the prior",
         cost="O(A u)",
         batch="one",
         kernels="any",
@@ -235,8 +235,8 @@ CATALOGUE: tuple[Entry, ...] = (
     Entry(
         thompson_sampling,
         paper="Chowdhury & Gopalan 2017, Thm 4; Mutný & Krause 2018, Thm 4 (qff)",
-        guarantee="O(γ_T √(dT)) for exact with λ = 1 + 2/T; O(√T) up to logs for qff whose nodes grow with T; none for this "
-        "implementation of nystrom, rff or batches",
+        guarantee="γ_T √(dT) up to logs for exact with λ = 1 + 2/T; √T up to logs for qff whose nodes grow with T; none for "
+        "this implementation of nystrom, rff or batches",
         cost="O(A m) a pick, O(A²) a pick up to 2,000 arms unless qff or rff",
         batch="fixed",
         kernels="any (exact, nystrom); RBF, Matérn, Tanimoto (rff); RBF (qff)",

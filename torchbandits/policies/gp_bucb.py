@@ -52,7 +52,9 @@ def gp_bucb(
             default the kernel is never refitted, because the theory assumes a known kernel.
 
     Guarantee: regret within a factor C of the sequential algorithm's bound. Cost: O(A u) per distinct arm of a batch.
-    Source: Desautels et al. 2014, Alg. 1, Thm 2; Calandriello et al. 2020, Lemma 1 for the global rule.
+    Source: Desautels et al. 2014, Thm 2, and their GP-AUCB for batches that grow by themselves (GP-BUCB is given the batches);
+    Calandriello et al. 2020 for the width, and Lemma 1 for the global rule. The constant C' of Desautels et al. bounds the
+    information gained by a batch: C = exp(2C'). Their width is exp(C') = √C times that of the sequential algorithm.
     """
     lam = regularization_of(noise_std, regularization)
     rule = named_rule(batch_rule, ratio_threshold, max_batch_size, max_pulls)

@@ -44,8 +44,8 @@ def gp_ucb(
         refit_every: Refit the kernel (`Bandit.fit_kernel_`) each time the number of pulls passes a multiple of this number. By
             default the kernel is never refitted, because the theory assumes a known kernel.
 
-    Guarantee: regret O(√(T γ_T log A)) when the rewards are drawn from the prior and λ is the variance of the noise. Cost:
-    O(A u) per step, u distinct arms.
+    Guarantee: regret O(√(T γ_T log(A T))) with probability 1 − δ when the rewards are drawn from the prior and λ is the
+    variance of the noise. Cost: O(A u) per step, u distinct arms.
     Source: Srinivas et al. 2010, Alg. 1, Thm 1.
     """
     return Composed(

@@ -43,8 +43,9 @@ def lucb(
         k: Number of arms to identify; 1 for the best arm.
         noise_std: Standard deviation of the noise, reward units.
         delta: Failure probability of the bounds.
-        batch_size: Number of picks per `ask`, each with variances conditioned on the picks before it; by default 2, the two
-            critical arms of LUCB.
+        batch_size: Number of picks per `ask`, each with variances conditioned on the picks before it; by default 2, as many as
+            LUCB pulls per round. The second pick need not be LUCB's other critical arm, because the first pick may leave a
+            third arm more ambiguous.
         max_pulls: Cap on the picks of one arm in a batch.
         width: Multiplier of the posterior standard deviation; `Srinivas(delta)` by default.
         regularization: λ; noise_std² by default.

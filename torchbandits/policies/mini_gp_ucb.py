@@ -56,8 +56,9 @@ def mini_gp_ucb(
             default the kernel is never refitted, because the theory assumes a known kernel.
 
     Guarantee: the regret of GP-UCB up to C for a width that is valid at every step, as the default is; at most
-    log det(V/λ)/log((C² + 1)/2) + 1 switches, and therefore u = O(γ_T) distinct arms (both for UCB; there is no proof for PI).
-    Cost: O(A u) per switch, independent of the number of pulls. Source: Calandriello et al. 2022, Alg. 1, Thm 1.
+    log det(V/λ)/log((C² + 1)/2) + 1 switches, and therefore u = O(γ_T) distinct arms, unless a cap or `limit` ends repeats
+    early (both for UCB; there is no proof for PI). Cost: O(A u) per switch, independent of the number of pulls.
+    Source: Calandriello et al. 2022, Alg. 1, Thm 1.
     """
     lam = regularization_of(noise_std, regularization)
     return Composed(

@@ -267,9 +267,9 @@ def regularized_evolution(
 ) -> RegularizedEvolution:
     """Evaluate a random neighbour of the best of a few random members; each new observation replaces the oldest member.
 
-    The first `population` picks are uniform. Afterwards `tournament` members are drawn with replacement, and the one with the
-    highest observed reward is replaced by one of its neighbours on offer, drawn uniformly. If none of them is on offer, the
-    pick is drawn from all arms on offer. Pending picks count towards the first `population` picks and are not members yet.
+    The first `population` picks are uniform. Afterwards `tournament` members are drawn with replacement, and the pick is drawn
+    uniformly from the neighbours on offer of the one with the highest observed reward. If none of them is on offer, the pick
+    is drawn from all arms on offer. Pending picks count towards the first `population` picks and are not members yet.
 
     Args:
         population: Number of members, which are the last evaluations told; at most the number of arms.

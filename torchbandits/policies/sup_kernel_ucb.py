@@ -182,8 +182,9 @@ def sup_kernel_ucb(
     they suit rewards of order 1, as in the paper.
 
     A told pull, asked for or not, joins the first level at which its arm is uncertain (above 2^(−s)), or none if before that
-    every remaining candidate is known to within 1/√T, and the upper bound of its arm is within 4/√T of the largest. History
-    (`observe`) enters only the posterior of all pulls, which is `Bandit.posterior`. The rule stays the same after T pulls.
+    every remaining candidate is known to within 1/√T, and its arm is one of them, with an upper bound within 4/√T of the
+    largest. History (`observe`) enters only the posterior of all pulls, which is `Bandit.posterior`. The rule stays the same
+    after T pulls.
 
     Args:
         kernel: Kernel of the RKHS that holds the expected reward.

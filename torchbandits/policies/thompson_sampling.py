@@ -67,10 +67,11 @@ def thompson_sampling(
         ArgumentError: When the bandit is made, if there are too many features or they exceed the memory budget. The message
             names a number that works.
 
-    Guarantee: regret O(γ_T √(dT)) with probability 1 − δ for `"exact"` (Chowdhury & Gopalan 2017, Thm 4, with λ = 1 + 2/T),
-    O(√T) up to logarithms for `"qff"` with a number of nodes that grows with T (Mutný & Krause 2018, Thm 4), hence none at a
-    fixed `num_features`. None for this implementation of `"nystrom"`, `"rff"` and batches: the proofs for sparse posteriors
-    (Vakili et al. 2021) and for batches (Kandasamy et al. 2018) require other dictionaries, other widths or a prior over f.
+    Guarantee: regret γ_T √(dT) up to logarithms with probability 1 − δ for `"exact"` (Chowdhury & Gopalan 2017, Thm 4, with
+    λ = 1 + 2/T), √T up to logarithms for `"qff"` with a number of nodes that grows with T (Mutný & Krause 2018, Thm 4), hence
+    none at a fixed `num_features`. None for this implementation of `"nystrom"`, `"rff"` and batches: the proofs for sparse
+    posteriors (Vakili et al. 2021) and for batches (Kandasamy et al. 2018) require other dictionaries, other widths or a prior
+    over f.
     Cost: O(A m) per draw, m features or dictionary points. Source: Kandasamy et al. 2018 for asynchronous TS.
     """
     check_choice("embedding", embedding, EMBEDDINGS)

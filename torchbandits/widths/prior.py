@@ -32,7 +32,7 @@ class Srinivas(Width):
         check_delta(self.delta)
 
     def __call__(self, progress: Progress) -> Tensor:
-        """The width, where t is the number of the pick being chosen, from 1."""
+        """The width, where t is one more than the number of pulls told."""
         return (2 * torch.log(progress.num_arms * progress.t**2 * (math.pi**2 / (6 * self.delta)))).sqrt()
 
 
@@ -57,7 +57,7 @@ class SrinivasCompact(Width):
             positive(name, getattr(self, name))
 
     def __call__(self, progress: Progress) -> Tensor:
-        """The width, where t is the number of the pick being chosen, from 1."""
+        """The width, where t is one more than the number of pulls told."""
         d, t2 = progress.dim, progress.t**2
         smooth = d * self.b * self.r * math.sqrt(max(math.log(4 * d * self.a / self.delta), 0.0))
         beta = 2 * torch.log(2 * math.pi**2 * t2 / (3 * self.delta)) + 2 * d * torch.log(t2 * smooth)

@@ -29,12 +29,13 @@ def per_cost(policy: Policy, *, exponent: float = 1.0, baseline: float = 0.0) ->
     to the posterior means, under the same weights and limits; for `epal`, the uncertainty is divided by the cost.
 
     Args:
-        policy: A policy that scores arms by one Gaussian process: not `pi_gp_ucb`, `ada_bkb`, `bpe`, `sup_kernel_ucb`; or one
-            of several outcomes, not `safe` or `fidelity`.
+        policy: A policy that scores arms by one Gaussian process: not `pi_gp_ucb`, `ada_bkb`, `bpe`, `reds`, `sup_kernel_ucb`,
+            `lb_gp_ucb`, `lucb` or `qpo`; or one of several outcomes, not `safe` or `fidelity`.
         exponent: α ≥ 0; 1 for gain per cost, 0 to ignore costs.
         baseline: b, the reward at which a pull has no value, reward units (only for UCB and draws of a single outcome). For
             rewards below b, the score of an arm decreases with its cost. For UCB, u(x) at the start of a batch decides which of
-            the two formulas an arm has in the whole batch.
+            the two formulas an arm has in the whole batch; for `kriging_believer`, whose drawn rewards move u(x), each pick
+            decides anew.
 
     The costs are those given to the bandit (`Bandit(policy, arms, costs=…)`), or those of the environment in `run`. Batches,
     memory and width are those of the policy. Guarantee: none; with a large budget, the ratio is the greedy choice of the gain
@@ -42,6 +43,7 @@ def per_cost(policy: Policy, *, exponent: float = 1.0, baseline: float = 0.0) ->
 
     Raises:
         UnsupportedError: For a policy without scores.
+        ArgumentError: For `lucb` and `qpo`, whose scores are not gains.
     """
     require(isinstance(policy, Policy), f"policy must be a torchbandits policy, got {type(policy).__name__}.")
     if isinstance(policy, Joint):

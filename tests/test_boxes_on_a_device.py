@@ -14,7 +14,7 @@ from torch import Tensor
 
 import torchbandits as tb
 from torchbandits.errors import NumericalError
-from torchbandits.policies import near, state
+from torchbandits.policies import host_copy, state
 
 BOX = torch.tensor([[-0.5, 0.2], [1.0, 1.2]], dtype=torch.float64)
 OWN = {"noise_std": 0.1, "width": tb.widths.Constant(2.0)}
@@ -144,4 +144,4 @@ def test_a_state_of_a_box_is_loaded_and_moved_with_its_copy():
 
 
 def test_the_limit_of_what_is_searched_on_the_host_is_a_number_of_coordinates():
-    assert 100 < near.MOST < 5_000
+    assert 100 < host_copy.MOST < 5_000

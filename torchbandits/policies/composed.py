@@ -352,10 +352,10 @@ class Composed(Policy[TableState | BoxState]):
         """Add the pulls, choose a new dictionary, and update means and leverages; see `learn` for the cost."""
         reweighting = self.memory if isinstance(self.memory, Reweighting) else None
         plain = self.refit_every is None and reweighting is None
-        if isinstance(state, BoxState) and plain and (near := state.beside) is not None:
+        if isinstance(state, BoxState) and plain and (copy := state.host_copy) is not None:
             state.forget_derived_()
             heard = pulls.here()
-            near.changed(lambda own: self.update(own, heard))
+            copy.change_(lambda own: self.update(own, heard))
             return state
         if reweighting is not None:
             pulls = reweighting.before_(state, pulls, self._noise_of_model(state))

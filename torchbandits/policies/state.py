@@ -21,7 +21,7 @@ from torchbandits.arms.rows import Summed
 from torchbandits.buffered import Buffered
 from torchbandits.errors import StateError, UnsupportedError, require
 from torchbandits.gradients import without_gradients
-from torchbandits.policies.near import MOST, Near
+from torchbandits.policies.host_copy import MOST, HostCopy
 from torchbandits.policies.scale import ScaleWatch
 from torchbandits.posteriors import GaussianProcess, PartitionedProcess, Statistics, aggregate
 from torchbandits.transfers import to_device, to_host
@@ -702,24 +702,24 @@ class BoxState(GaussianState):
     def __init__(self, box: Box, generators: Sequence[torch.Generator], *, counts_batches: bool = True) -> None:
         super().__init__(box.rows, box.posterior, generators, box, counts_batches=counts_batches)
         # For a state on a device: its copy on the host, if there is one.
-        self.near: Near | None = None
+        self.kept_copy: HostCopy | None = None
 
     @property
-    def beside(self) -> Near | None:
+    def host_copy(self) -> HostCopy | None:
         """The copy on the host in which searches are made. None for a state on the host, and for a posterior that is large
         enough to be searched on the device."""
         posterior = self.posterior
         m = posterior.statistics.size if posterior.finite is None else posterior.finite.num_features
         if self.pending_index.device.type == "cpu" or m * m * self.rows.batch_shape.numel() > MOST * MOST:
-            self.near = None
-        elif self.near is None or not self.near.fits:
-            self.near = Near(self)
-        return self.near
+            self.kept_copy = None
+        elif self.kept_copy is None or not self.kept_copy.fits:
+            self.kept_copy = HostCopy(self)
+        return self.kept_copy
 
     def here(self) -> BoxState:
         """This state, or its copy on the host, to read from."""
-        near = self.beside
-        return self if near is None else cast(BoxState, near.follow())
+        copy = self.host_copy
+        return self if copy is None else cast(BoxState, copy.follow())
 
     def progress(self, reads: frozenset[str], told: Tensor | None = None) -> Progress:
         """See `GaussianState.progress`; computed by the copy on the host if there is one."""
@@ -728,12 +728,12 @@ class BoxState(GaussianState):
 
     def found_(self, selection: Selection) -> None:
         """Add the points of picks as arms, at the indices of the picks."""
-        near = self.beside
-        if near is None:
+        copy = self.host_copy
+        if copy is None:
             super().found_(selection)
             return
         points, index = to_host(selection.points, selection.index)
-        near.changed(lambda own: own.box.find_(points, index, own.statistics))
+        copy.change_(lambda own: own.box.find_(points, index, own.statistics))
 
     @property
     def tabulation(self) -> Box:
@@ -746,12 +746,12 @@ class BoxState(GaussianState):
         return self.box.kappa2
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> BoxState:
-        self.near = None
+        self.kept_copy = None
         super()._apply(fn, recurse)
         return self
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
-        self.near = None
+        self.kept_copy = None
         super()._load_from_state_dict(state_dict, prefix, *args)
 
 

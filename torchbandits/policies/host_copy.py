@@ -22,7 +22,7 @@ from torchbandits.transfers import to_device, to_host
 MOST = 512
 
 
-class Near:
+class HostCopy:
     """A copy of the state of a box on the host. Changed buffers are found by comparing identities, because buffers are replaced
     whenever they change and never written in place.
 
@@ -32,10 +32,10 @@ class Near:
 
     def __init__(self, state: Any) -> None:
         memo = {id(generator): generator for generator in state.generators}
-        memo[id(state.near)] = memo[id(state.scale)] = None
+        memo[id(state.kept_copy)] = memo[id(state.scale)] = None
         self.own: Any = copy.deepcopy(state, memo).to("cpu")
         self._state = state
-        self._known = _known(state.posterior)
+        self._settings = _settings(state.posterior)
         pairs = zip(state.modules(), self.own.modules(), strict=True)
         self._pairs = [(there, here) for there, here in pairs if there._buffers]
         self._there = [dict(there._buffers) for there, _ in self._pairs]
@@ -45,7 +45,7 @@ class Near:
     @property
     def fits(self) -> bool:
         """Whether nothing but buffers has changed since the copy was made."""
-        return self._known == _known(self._state.posterior)
+        return self._settings == _settings(self._state.posterior)
 
     def follow(self) -> Any:
         """Bring the copy up to date, and return it. Waits for the device once, if a buffer there has changed."""
@@ -69,10 +69,11 @@ class Near:
         own.opening, own.unsettled, own.scale = state.opening, state.unsettled, state.scale
         own.rows.outside, own.posterior.weighted = state.rows.outside, state.posterior.weighted
 
-    def changed(self, work: Callable[[Any], Any]) -> None:
+    def change_(self, work: Callable[[Any], Any]) -> None:
         """Run `work` on the copy, and apply its changes to the state. If `work` fails, the state is unchanged."""
         own, state = self.follow(), self._state
-        state.near = None  # until the copy is consistent again
+        # Until the copy is consistent again.
+        state.kept_copy = None
         work(own)
         changed = _replaced((here for _, here in self._pairs), self._here)
         away: list[Tensor] = [tensor for place, name, tensor in changed if self._belongs_there(place, name, tensor)]
@@ -84,9 +85,10 @@ class Near:
         state.rows.outside, state.posterior.weighted = own.rows.outside, own.posterior.weighted
         state.opening = own.opening
         state.posterior.invalidate_()
-        state.near = self
+        state.kept_copy = self
 
     def _makes_factors(self, place: int, name: str) -> bool:
+        """Whether the factors of the posterior depend on a buffer."""
         posterior = self._state.posterior
         return name not in ("pending", "pending_points") and any(self._pairs[place][0] is part for part in posterior.modules())
 
@@ -106,5 +108,6 @@ def _replaced(modules: Iterable[nn.Module], known: Sequence[dict[str, Any]]) -> 
     ]
 
 
-def _known(posterior: GaussianProcess) -> tuple[nn.Module, float, bool]:
+def _settings(posterior: GaussianProcess) -> tuple[nn.Module, float, bool]:
+    """What a posterior depends on besides its buffers."""
     return posterior.kernel, posterior.regularization, posterior.sparse

@@ -38,6 +38,7 @@ from torchbandits.experiments.records import Record
 from torchbandits.experiments.watching import outcomes_of, state_of
 from torchbandits.journal import Reading
 from torchbandits.policies import joint as joint_policy
+from torchbandits.streams import copies_of
 from torchbandits.upstream import log_improvement
 
 pytestmark = OFF_SCALE
@@ -429,7 +430,7 @@ def test_draws_are_those_of_every_posterior(name):
     bandit = tb.OutcomeBandit(POLICIES[name](), PROBLEM.tensor, generator=generator(6))
     play = Play(bandit)
     for _ in range(8):
-        state, twins = bandit.loop.state, bandit.loop.state.twins()
+        state, twins = bandit.loop.state, copies_of(bandit.loop.state.generators)
         drawn = torch.cat(list(state.draws.draw([2, 2], bandit.width, twins)), dim=-2).numpy()  # k x q x A
         mean = play.beliefs().mean * [[1.0], [-1.0]]
         selection = bandit.ask(exactly=2)

@@ -1,9 +1,11 @@
-"""Standard normal numbers in bulk, for posterior draws: from the CPU's generators, or optionally from the device that needs
-them."""
+"""Random streams: copies of generators, generators that rest while others draw, and standard normals in bulk, which may come
+from the device that needs them."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor
@@ -12,6 +14,25 @@ from torchbandits.transfers import to_device
 
 # Whether a CUDA device draws the numbers for its arms, by Philox. Off unless asked for, because the CPU draws other numbers.
 PHILOX = os.environ.get("TORCHBANDITS_PHILOX") == "1"
+
+
+def copies_of(generators: Sequence[torch.Generator]) -> tuple[torch.Generator, ...]:
+    """Copies of CPU generators, for draws that must not advance the originals."""
+    copies = tuple(torch.Generator() for _ in generators)
+    for copy, generator in zip(copies, generators, strict=True):
+        copy.set_state(generator.get_state())
+    return copies
+
+
+@contextmanager
+def only_advancing(generators: Sequence[torch.Generator], active: Tensor) -> Iterator[None]:
+    """Within this context, draws of all generators, one per batch row, advance those of the `active` rows alone (`batch_shape`
+    booleans); the others are set back at the end."""
+    resting = [generator for generator, on in zip(generators, active.reshape(-1).tolist(), strict=True) if not on]
+    states = [generator.get_state() for generator in resting]
+    yield
+    for generator, before in zip(resting, states, strict=True):
+        generator.set_state(before)
 
 
 def normals(rows: int, columns: int, generator: torch.Generator, device: torch.device) -> Tensor:

@@ -15,6 +15,7 @@ from torchbandits.kernels import kernel_matrix
 from torchbandits.linalg import covariance_root
 from torchbandits.posteriors.effects import Effects
 from torchbandits.posteriors.paths import FourierPrior, explained, explained_weights, standard_normals
+from torchbandits.streams import copies_of
 from torchbandits.types import Generators
 
 # Up to this number of arms the prior is drawn jointly.
@@ -181,9 +182,7 @@ class PosteriorDraws:
         """Standard normals of each draw and arm. They are generated when they are read, and the generators are advanced past
         them here, since all other draws come after them."""
         table, posterior = self._table, self._table.posterior
-        twins = [torch.Generator() for _ in generators]
-        for twin, generator in zip(twins, generators, strict=True):
-            twin.set_state(generator.get_state())
+        twins = copies_of(generators)
 
         def noise(part: slice, generators: Generators) -> Tensor:
             own = [max(0, min(part.stop, size) - part.start) for size in sizes]

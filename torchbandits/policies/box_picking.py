@@ -19,6 +19,7 @@ from torchbandits.policies.state import BoxState
 from torchbandits.posteriors import SamplePaths
 from torchbandits.scores import UCB, MostProbable, PerCost, PosteriorDraw, Score, TopBoundary
 from torchbandits.starts import Start
+from torchbandits.streams import copies_of
 from torchbandits.types import Evidence, Selection
 from torchbandits.widths import Width
 
@@ -84,7 +85,7 @@ def pick_in_box(
     Cost: O((num_raw + 64) m²) per pick for two sweeps, plus the local ascents.
     """
     box, shape = state.box, state.rows.batch_shape
-    remaining, twins = room_for(state, rule.max_batch_size, limit), state.twins()
+    remaining, twins = room_for(state, rule.max_batch_size, limit), copies_of(state.generators)
     first = torch.full((*shape, 0, box.corners.shape[-1]), torch.nan, dtype=torch.float64, device=box.corners.device)
     if initial is not None:
         first = initial.points(box.corners, (state.told + state.pending_counts.sum(dim=-1)).cpu(), remaining, twins)

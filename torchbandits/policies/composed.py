@@ -43,6 +43,7 @@ from torchbandits.posteriors import GaussianProcess
 from torchbandits.scores import UCB, MostProbable, PerCost, PosteriorDraw, Score, base_of
 from torchbandits.sources import ArmSet, ArmSource
 from torchbandits.starts import Start
+from torchbandits.streams import copies_of, only_advancing
 from torchbandits.transfers import to_device, to_host
 from torchbandits.types import Evidence, FitReport, Generators, Points, Pulls, Selection
 from torchbandits.widths import Width
@@ -292,7 +293,7 @@ class Composed(Policy[TableState | BoxState]):
         width = self.width(state)
         offered = on_offer(rows, available)
         remaining = room_for(state, rule.max_batch_size, limit)
-        twins = state.twins() if state.opening or self._draws_picks else ()
+        twins = copies_of(state.generators) if state.opening or self._draws_picks else ()
         fill = exactly is not None and self.from_data is not None
         opened = first_picks(state, self.initial, remaining, offered, twins, fill) if state.opening else None
         if opened is not None:
@@ -339,13 +340,10 @@ class Composed(Policy[TableState | BoxState]):
     def _drawn_width(self, state: TableState, remaining: Tensor, twins: Generators) -> Tensor:
         """The width of this ask, `batch_shape`: a draw in rows that pick, and the root mean square, without a draw, in
         others."""
-        resting = [twin for twin, size in zip(twins, remaining.reshape(-1).tolist(), strict=True) if not size]
-        states = [twin.get_state() for twin in resting]
-        drawn = draw_width(self.confidence, state.progress(self.confidence.reads), twins)
-        for twin, before in zip(resting, states, strict=True):
-            twin.set_state(before)
-        width = self.width(state)
-        return torch.where(to_device(width.device, remaining > 0)[0], to_device(width.device, drawn)[0], width)
+        picks, width = remaining > 0, self.width(state)
+        with only_advancing(twins, picks):
+            drawn = draw_width(self.confidence, state.progress(self.confidence.reads), twins)
+        return torch.where(to_device(width.device, picks)[0], to_device(width.device, drawn)[0], width)
 
     @without_gradients
     def update(self, state: TableState | BoxState, pulls: Pulls) -> TableState | BoxState:

@@ -17,6 +17,7 @@ from torchbandits.policies.state import SumsState
 from torchbandits.posteriors import Statistics
 from torchbandits.sources import ArmSet
 from torchbandits.starts import draw_points
+from torchbandits.streams import copies_of
 from torchbandits.types import Evidence, Pulls, Selection
 
 H = TypeVar("H", bound=SumsState)
@@ -59,7 +60,7 @@ class Heuristic(Policy[H], ABC):
         shape, device = state.rows.batch_shape, state.log_det.device
         size = torch.full(shape, self.batch_size if exactly is None else exactly)
         size = size if limit is None else torch.minimum(size, limit)
-        sizes, twins = size.reshape(-1).tolist(), state.twins()
+        sizes, twins = size.reshape(-1).tolist(), copies_of(state.generators)
         if state.box is not None:
             require(available is None, "available= names arms, and a box has none: leave it out.", UnsupportedError)
             points = draw_points(state.box.corners, sizes, twins)

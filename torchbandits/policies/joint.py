@@ -27,6 +27,7 @@ from torchbandits.policies.state import TableState
 from torchbandits.policies.successive import Successive
 from torchbandits.scores import UCB, LogEI, PosteriorDraw, Score
 from torchbandits.sources import ArmSet
+from torchbandits.streams import copies_of
 from torchbandits.transfers import to_device
 from torchbandits.types import Evidence, FitReport, Generators, Progress, Pulls, Selection
 from torchbandits.widths import Width
@@ -277,7 +278,7 @@ class Joint(Policy[TableState]):
         rule = engine.batch_rule if exactly is None else engine.batch_rule.exactly(exactly)
         offered = self._offered(state, available)
         remaining = room_for(state, rule.max_batch_size, limit)
-        twins = state.twins() if self.draws_on_select(state) else ()
+        twins = copies_of(state.generators) if self.draws_on_select(state) else ()
         opened = first_picks(state, engine.initial, remaining, offered, twins) if state.opening else None
         if opened is not None:
             starting, begun = opened

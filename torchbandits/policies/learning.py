@@ -19,6 +19,7 @@ from torchbandits.posteriors import Conditioning, GaussianProcess
 from torchbandits.posteriors.bless import bless_rows
 from torchbandits.posteriors.effects import Effects
 from torchbandits.posteriors.factors import Factors
+from torchbandits.streams import only_advancing
 from torchbandits.transfers import to_host
 from torchbandits.types import Pulls
 
@@ -453,12 +454,8 @@ def _draw_dictionary(state: GaussianState, memory: Memory, leverage: Tensor, cou
     told = (counts > 0).any(dim=-1)
     if isinstance(memory, SteadySampling):
         posterior.drawn = torch.where(told.cpu(), statistics.num_rows, posterior.drawn)
-    resting = [g for g, on in zip(state.generators, told.reshape(-1).tolist(), strict=True) if not on]
-    states = [generator.get_state() for generator in resting]
-    chosen = memory.choose(leverage, statistics.weights_on_host, statistics.mask_on_host, state.generators)
-    # `choose` advances every generator, so the generators of rows without new pulls are set back.
-    for generator, before in zip(resting, states, strict=True):
-        generator.set_state(before)
-    if resting:
+    with only_advancing(state.generators, told):
+        chosen = memory.choose(leverage, statistics.weights_on_host, statistics.mask_on_host, state.generators)
+    if not bool(told.all()):
         chosen = torch.where(told.unsqueeze(-1), chosen, posterior.dictionary.cpu())
     posterior.set_dictionary_(chosen)

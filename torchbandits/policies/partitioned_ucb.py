@@ -30,6 +30,7 @@ from torchbandits.policies.state import PartitionedState
 from torchbandits.posteriors import Domain, PartitionedProcess
 from torchbandits.posteriors.cells import ARM, CELL, DEVIATION, MEAN, RUN, Cells
 from torchbandits.starts import Start
+from torchbandits.streams import copies_of
 from torchbandits.types import Arms, Evidence, Pulls, Selection
 from torchbandits.widths.base import check_delta, check_rows_of
 
@@ -118,7 +119,7 @@ class PartitionedUCB(Policy[PartitionedState]):
         rows = state.rows
         offered = on_offer(rows, available)
         remaining = room_for(state, 1 if exactly is None else exactly, limit)
-        twins = state.twins() if state.opening else ()
+        twins = copies_of(state.generators) if state.opening else ()
         opened = first_picks(state, self.initial, remaining, offered, twins) if state.opening else None
         if opened is not None:
             remaining = remaining.masked_fill(opened[1], 0)

@@ -16,6 +16,7 @@ from torchbandits.policies.composed import Composed
 from torchbandits.policies.elimination import Batches, EliminationState, begin, learn, remaining_picks
 from torchbandits.policies.phased import Phased
 from torchbandits.starts import draw_uniform
+from torchbandits.streams import copies_of
 from torchbandits.types import Arms, Evidence, Generators, Pulls, Selection
 from torchbandits.widths import FixedDesign, Width
 
@@ -96,7 +97,7 @@ class RandomExploration(Phased[EliminationState]):
 
 def _drawn(state: EliminationState, candidates: Tensor, room: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
     """Uniform draws with replacement, `batch_shape x q` (−1 where padded), and the states of the generators after them."""
-    sizes, twins = room.reshape(-1).tolist(), state.twins()
+    sizes, twins = room.reshape(-1).tolist(), copies_of(state.generators)
     index = draw_uniform(state.rows.num_arms, sizes, twins, candidates.reshape(-1, state.rows.num_arms))
     index = index.to(candidates.device).reshape(*candidates.shape[:-1], -1)
     return index, tuple(twin.get_state() for twin in twins)

@@ -135,13 +135,6 @@ class State(Buffered, ABC):
         """Whether pending picks are hallucinated, here or in a posterior that other arms had before."""
         return bool(self.pending_index.shape[-1])
 
-    def twins(self) -> tuple[torch.Generator, ...]:
-        """Copies of the generators, for draws that must not advance the originals."""
-        copies = tuple(torch.Generator() for _ in self.generators)
-        for twin, generator in zip(copies, self.generators, strict=True):
-            twin.set_state(generator.get_state())
-        return copies
-
     def forget_derived_(self) -> None:
         """Drop the quantities derived from the state, before it changes."""
 

@@ -11,14 +11,14 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from torchbandits.arms import FullSweep, best_arm
+from torchbandits.arms import best_arm
 from torchbandits.checks import explains_keywords, non_negative, regularization_of
 from torchbandits.errors import UnsupportedError, require
 from torchbandits.gradients import without_gradients
 from torchbandits.kernels import kernel_row, stack_kernels
 from torchbandits.policies.composed import Composed
 from torchbandits.policies.learning import learn_kernel
-from torchbandits.policies.phased import Phased, PhasedState, offers, one_by_one
+from torchbandits.policies.phased import Phased, PhasedState, at_one_level, beside_rows, offers, one_by_one, sweep_of
 from torchbandits.policies.picking import room_for
 from torchbandits.policies.scale import ScaleWatch
 from torchbandits.sources.ranges import ranges_of
@@ -56,10 +56,10 @@ class Balance(nn.Module):
         zeros = torch.zeros(candidates, *batch_shape, dtype=torch.float64, device=device)
         for name in ("counts", "sums", "spread"):
             self.register_buffer(name, zeros.clone())
-        first = torch.arange(candidates, device=device).reshape(-1, *(1 for _ in batch_shape)) == 0
-        self.register_buffer("alive", first.expand(zeros.shape).clone())
-        self.register_buffer("known", torch.ones(batch_shape, dtype=torch.int64, device=device))
-        self.register_buffer("shown", torch.zeros(batch_shape, dtype=torch.int64, device=device))
+        first = torch.zeros(batch_shape, dtype=torch.int64, device=device)
+        self.register_buffer("alive", at_one_level(first, candidates))
+        self.register_buffer("known", torch.ones_like(first))
+        self.register_buffer("shown", first)
 
     def add_(self, level: Tensor, told: Tensor, reward: Tensor, spread: Tensor) -> None:
         """Credit one pull of each marked row (`told`, `batch_shape`) to a candidate (`level`, `batch_shape`)."""
@@ -88,8 +88,7 @@ class Balance(nn.Module):
 
     def at(self, level: Tensor) -> Tensor:
         """`K x batch_shape` booleans, true at one candidate of each row."""
-        places = torch.arange(self.alive.shape[0], device=level.device)
-        return places.reshape(-1, *(1 for _ in level.shape)) == level
+        return at_one_level(level, self.alive.shape[0])
 
 
 class BalancedState(PhasedState):
@@ -155,8 +154,7 @@ class LengthscaleBalancing(Phased[BalancedState]):
         offered = offers(rows, available)
         room = room_for(state, 1 if exactly is None else exactly, limit).to(state.told.device)
         counts, turn = state.balance.counts, self._turn(state)
-        none = inner.told.new_zeros(*inner.told.shape, 0)
-        sweep, width = FullSweep(inner.table, None, (none.long(), none)), self.widths(state)
+        sweep, width = sweep_of(inner), self.widths(state)
         K, lam = counts.shape[0], self.engine.regularization
         for arm in one_by_one(state.pending_index, state.pending_counts):
             counts = counts + state.balance.at(turn(counts)) * (arm >= 0).double()
@@ -224,9 +222,8 @@ class LengthscaleBalancing(Phased[BalancedState]):
         """β of every candidate, `K x batch_shape`: the width of IGP-UCB for the norm bound e^(i/2) N."""
         inner, bound = state.inner, torch.as_tensor(self.norm_bound, dtype=torch.float64, device=state.told.device)
         grown = (torch.arange(inner.told.shape[0], dtype=torch.float64, device=state.told.device) / 2).exp()
-        bounds = grown.reshape(-1, *(1 for _ in state.told.shape)) * bound
-        igp = IGP(self.engine.noise_std, bounds, self.delta / 2, self.engine.regularization)
-        return inner.width_of(igp)
+        bounds = beside_rows(grown, state.told.shape) * bound
+        return inner.width_of(IGP(self.engine.noise_std, bounds, self.delta / 2, self.engine.regularization))
 
     # ------------------------------------------------------------------ internals
 
@@ -236,8 +233,7 @@ class LengthscaleBalancing(Phased[BalancedState]):
         nu = base.nu if isinstance(base, gpytorch.kernels.MaternKernel) else None
         d = state.rows.source.shape[-1]
         bound = torch.as_tensor(self.norm_bound, dtype=torch.float64, device=state.told.device)
-        grown = torch.arange(alive.shape[0], device=state.told.device).double().exp()
-        grown = grown.reshape(-1, *(1 for _ in state.told.shape))
+        grown = beside_rows(torch.arange(alive.shape[0], device=state.told.device).double().exp(), state.told.shape)
 
         def turn(counts: Tensor) -> Tensor:
             n = counts + 1

@@ -11,7 +11,7 @@ import gpytorch
 import torch
 from torch import Tensor
 
-from torchbandits.arms import ArmRows
+from torchbandits.arms import ArmRows, FullSweep
 from torchbandits.checks import check_whole
 from torchbandits.errors import NumericalError, UnsupportedError, require
 from torchbandits.gradients import without_gradients
@@ -155,6 +155,22 @@ def restart_(state: TableState, over: Tensor, *, told: bool = True) -> None:
     state.posterior.invalidate_()
     here, names = over.cpu(), SUMS if told else SUMS[1:]
     state.set_sums_(**{name: state.sum_on_host(name).masked_fill(here, 0.0) for name in names})
+
+
+def beside_rows(values: Tensor, batch_shape: torch.Size) -> Tensor:
+    """Values of the levels, `levels`, in the shape `levels x 1 x … x 1`, which broadcasts with `levels x batch_shape`."""
+    return values.reshape(-1, *(1 for _ in batch_shape))
+
+
+def at_one_level(level: Tensor, levels: int) -> Tensor:
+    """`levels x batch_shape` booleans, true at the level of each row (`batch_shape`)."""
+    return beside_rows(torch.arange(levels, device=level.device), level.shape) == level
+
+
+def sweep_of(inner: TableState) -> FullSweep:
+    """A sweep over the arms of an inner state, on which nothing is pending yet."""
+    none = inner.told.new_zeros(*inner.told.shape, 0)
+    return FullSweep(inner.table, None, (none.long(), none))
 
 
 def offers(rows: ArmRows, available: Tensor | None) -> Tensor:

@@ -9,11 +9,11 @@ import gpytorch
 import torch
 from torch import Tensor
 
-from torchbandits.arms import FullSweep, best_arm
+from torchbandits.arms import best_arm
 from torchbandits.checks import explains_keywords, is_whole, regularization_of
 from torchbandits.gradients import without_gradients
 from torchbandits.policies.composed import Composed
-from torchbandits.policies.phased import Phased, PhasedState, offers, one_by_one, preference
+from torchbandits.policies.phased import Phased, PhasedState, at_one_level, offers, one_by_one, preference, sweep_of
 from torchbandits.policies.picking import room_for
 from torchbandits.policies.state import TableState
 from torchbandits.types import Arms, Evidence, Generators, PickMask, Picks, Pulls, Selection
@@ -36,8 +36,7 @@ class Descent:
     """
 
     def __init__(self, inner: TableState, mean: Tensor, width: Tensor, horizon: int) -> None:
-        none = width.new_zeros(*width.shape, 0)
-        self._sweep = FullSweep(inner.table, None, (none.long(), none))
+        self._sweep = sweep_of(inner)
         self._mean, self._width = mean, width.unsqueeze(-1) * inner.posterior.regularization**0.5
         self._fine, self._preference = horizon**-0.5, preference(inner)
 
@@ -87,8 +86,7 @@ class Descent:
 
 def at_level(index: Picks, level: Tensor, levels: int) -> Tensor:
     """Picks `batch_shape x q` at the level of their row (`batch_shape`), `levels x batch_shape x q`, −1 at all others."""
-    own = torch.arange(levels, device=index.device).reshape(-1, *(1 for _ in level.shape)) == level
-    return torch.where(own.unsqueeze(-1), index, -1)
+    return torch.where(at_one_level(level, levels).unsqueeze(-1), index, -1)
 
 
 @dataclass(frozen=True, repr=False)

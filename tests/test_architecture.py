@@ -39,7 +39,7 @@ ROOMS = [
     "botorch",  # a bandit returns its BoTorch model
     "explanation", "sets", "fronts", "stopping",
     "filling",  # batches under constraints
-    "bandit", "outcome_bandit", "worker", "contextual",
+    "bandit", "outcome_bandit", "worker", "contexts", "contextual",
     "evaluation", "running", "callbacks", "diagnostics", "files", "experiments",
     "campaigns", "plugins", "cli", "testing", "__init__", "__main__",
 ]  # fmt: skip

@@ -17,9 +17,9 @@ import math
 import time
 from collections.abc import Callable, Sequence
 
-import gpytorch
 import torch
 from botorch.test_functions import Branin, Hartmann
+from fixed_kernels import rbf
 from torch import Tensor
 
 import torchbandits as tb
@@ -30,12 +30,6 @@ PROBLEMS: dict[str, tuple[Callable[[], object], int, float, float]] = {
     "branin": (lambda: Branin(negate=True), 300, 0.25, -308.129096),
     "hartmann6": (lambda: Hartmann(dim=6, negate=True), 700, 0.5, 0.0),
 }
-
-
-def rbf(lengthscale: float) -> gpytorch.kernels.Kernel:
-    kernel = gpytorch.kernels.RBFKernel().double()
-    kernel.lengthscale = torch.tensor(lengthscale, dtype=torch.float64)
-    return kernel
 
 
 def policy_for(name: str, norm_bound: float, lengthscale: float, horizon: int):

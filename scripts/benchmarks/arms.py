@@ -17,9 +17,9 @@ import sys
 import time
 from pathlib import Path
 
-import gpytorch
 import numpy as np
 import torch
+from fixed_kernels import rbf
 
 import torchbandits as tb
 from torchbandits.environments import Environment
@@ -65,10 +65,8 @@ def one(name: str, arguments: argparse.Namespace) -> None:
     torch.set_num_threads(arguments.threads)
     horizon = arguments.rounds or ROUNDS[name]
     environment = environment_of(name, arguments.arms or {"ten_million": 10_000_000}.get(name, 1_000_000), arguments.folder)
-    kernel = gpytorch.kernels.RBFKernel().double()
-    kernel.lengthscale = BANDWIDTH[name]
     policy = tb.batch_bkb(
-        kernel, noise_std=0.01, norm_bound=1.0, delta=1 / horizon, memory_budget=int(arguments.budget_gib * 2**30)
+        rbf(BANDWIDTH[name]), noise_std=0.01, norm_bound=1.0, delta=1 / horizon, memory_budget=int(arguments.budget_gib * 2**30)
     )
     began, processor = time.perf_counter(), time.process_time()
     history = tb.run(policy, environment, horizon, generator=torch.Generator().manual_seed(0))

@@ -32,11 +32,11 @@ from typing import Any
 with warnings.catch_warnings():
     # Warnings of linear_operator under torch 2.13.
     warnings.simplefilter("ignore", DeprecationWarning)
-    import gpytorch
     import torch
     from botorch.acquisition import UpperConfidenceBound
     from botorch.models import SingleTaskGP
     from botorch.optim import optimize_acqf_discrete
+from fixed_kernels import rbf
 from torch import Tensor
 
 import torchbandits as tb
@@ -64,12 +64,6 @@ WAYS = {
 SWEEPS = ("score", "batch", "million")
 
 
-def rbf() -> gpytorch.kernels.Kernel:
-    kernel = gpytorch.kernels.RBFKernel().double()
-    kernel.lengthscale = 0.5
-    return kernel.requires_grad_(False)
-
-
 def observations(t: int, seed: int = 0) -> tuple[Tensor, Tensor]:
     """Points `t x d` and rewards `t x 1` of a smooth function, noisy."""
     generator = torch.Generator().manual_seed(seed)
@@ -79,13 +73,13 @@ def observations(t: int, seed: int = 0) -> tuple[Tensor, Tensor]:
 
 
 def stock(X: Tensor, Y: Tensor) -> SingleTaskGP:
-    variances = torch.full_like(Y, NOISE**2)
-    return SingleTaskGP(X, Y, variances, covar_module=rbf(), outcome_transform=None, input_transform=None).requires_grad_(False)
+    plain = {"outcome_transform": None, "input_transform": None}
+    return SingleTaskGP(X, Y, torch.full_like(Y, NOISE**2), covar_module=rbf(0.5), **plain).requires_grad_(False)
 
 
 def ours(X: Tensor, Y: Tensor, points: int | None = None) -> BanditModel:
     dictionary: Any = "all" if points is None else X[:points]
-    return BanditModel(X, Y, kernel=rbf(), noise_std=NOISE, dictionary=dictionary)
+    return BanditModel(X, Y, kernel=rbf(0.5), noise_std=NOISE, dictionary=dictionary)
 
 
 def resident(field: str) -> int:
@@ -179,7 +173,7 @@ def score(way: str, t: int, num_arms: int) -> dict[str, Any]:
 def batch(way: str, t: int, num_arms: int) -> dict[str, Any]:
     X, Y = observations(t)
     arms = observations(num_arms, seed=1)[0]
-    policy = tb.gp_ucb(rbf(), noise_std=NOISE, width=tb.widths.Constant(WIDTH))
+    policy = tb.gp_ucb(rbf(0.5), noise_std=NOISE, width=tb.widths.Constant(WIDTH))
 
     @torch.no_grad()
     def picks() -> list[int]:

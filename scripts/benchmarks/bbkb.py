@@ -15,17 +15,12 @@ from pathlib import Path
 import gpytorch
 import numpy as np
 import torch
+from fixed_kernels import rbf
 from matplotlib.figure import Figure
 
 import torchbandits as tb
 from torchbandits.arms.compiled import pick_leaders
 from torchbandits.policies import Policy
-
-
-def rbf(bandwidth: float) -> gpytorch.kernels.Kernel:
-    kernel = gpytorch.kernels.RBFKernel().double()
-    kernel.lengthscale = bandwidth
-    return kernel
 
 
 def real(name: str, bandwidth: float, horizon: int, seeds: int) -> None:

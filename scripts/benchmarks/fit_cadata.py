@@ -13,23 +13,17 @@ from __future__ import annotations
 import argparse
 import time
 
-import gpytorch
 import torch
+from fixed_kernels import rbf
 
 import torchbandits as tb
-
-
-def rbf(bandwidth: float) -> gpytorch.kernels.Kernel:
-    kernel = gpytorch.kernels.RBFKernel().double()
-    kernel.lengthscale = torch.tensor(bandwidth, dtype=torch.float64)
-    return kernel
 
 
 def play(environment: tb.environments.Table, bandwidth: float, every: int | None, horizon: int, seed: int) -> list[float]:
     """Run BBKB. Returns the regret ratio, that of the second half, the last bandwidth, distinct arms and CPU seconds."""
     bandits: list[tb.Bandit] = []
     policy = tb.batch_bkb(
-        rbf(bandwidth),
+        rbf(bandwidth).requires_grad_(True),
         noise_std=0.01,
         norm_bound=1.0,
         delta=1 / horizon,

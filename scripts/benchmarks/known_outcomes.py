@@ -18,11 +18,11 @@ from pathlib import Path
 # Must be set before NumPy and torch start their threads.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-import gpytorch
 import matplotlib.pyplot as plt
 import numpy as np
 import torch
 import typer
+from fixed_kernels import rbf
 from torch import Tensor
 
 import torchbandits as tb
@@ -42,10 +42,8 @@ def problem(kind: str, seed: int) -> tuple[Tensor, Tensor, Tensor]:
         return torch.randn(ARMS, generator=draw, dtype=torch.float64)
 
     arms = torch.rand(ARMS, DIM, generator=draw, dtype=torch.float64)
-    kernel = gpytorch.kernels.RBFKernel().double()
-    kernel.lengthscale = 0.5
     with torch.no_grad():
-        root = torch.linalg.cholesky(kernel(arms).to_dense() + 1e-8 * torch.eye(ARMS))
+        root = torch.linalg.cholesky(rbf(0.5)(arms).to_dense() + 1e-8 * torch.eye(ARMS))
     value = root @ normal()
     price = {
         "function": lambda: root @ normal(),

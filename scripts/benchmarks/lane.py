@@ -24,8 +24,8 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-import gpytorch
 import torch
+from fixed_kernels import matern, rbf
 from lane_pictures import write_picture
 from torch import Tensor
 
@@ -44,13 +44,6 @@ LARGEST_BPE_ON_CPU = 100_000
 # A line is not started with fewer seconds left.
 LEAST_SECONDS = 1.0
 Line = dict[str, Any]
-
-
-def rbf(lengthscale: float) -> gpytorch.kernels.Kernel:
-    """A fixed RBF kernel."""
-    kernel = gpytorch.kernels.RBFKernel().double()
-    kernel.lengthscale = torch.tensor(lengthscale, dtype=torch.float64)
-    return kernel.requires_grad_(False)
 
 
 POLICIES: dict[str, Callable[[], tb.policies.Policy]] = {
@@ -301,12 +294,10 @@ def matern_run(policy: str, draws: int, points: int, horizon: int, device: str, 
     assert isinstance(arms, Tensor)
     means = torch.stack([table.expected(torch.arange(len(arms))) for table in tables])
     norms = max(float(table.norm_bound) for table in tables)
-    kernel = gpytorch.kernels.MaternKernel(nu=1.5).double()
-    kernel.lengthscale = torch.tensor(0.2, dtype=torch.float64)
     own: Line = {"noise_std": 1.0, "norm_bound": norms, "delta": 0.1}
     if policy == "pi_gp_ucb":
         own |= {"nu": 1.5, "horizon": horizon}
-    made = getattr(tb, policy)(kernel.requires_grad_(False), **own)
+    made = getattr(tb, policy)(matern(1.5, 0.2), **own)
     generators = [torch.Generator().manual_seed(draw) for draw in range(draws)]
     return course(made, arms, means, generators, device, horizon, until, 3**-0.5)
 

@@ -17,8 +17,8 @@ import os
 import time
 from dataclasses import asdict
 
-import gpytorch
 import torch
+from fixed_kernels import rbf
 from scaling.config import BenchmarkConfig, Point
 from scaling.machine import Rates, fastest, sweep_floor
 from scaling.methods import Problem, SparseTable
@@ -59,10 +59,8 @@ def picks(horizon: int) -> None:
     else:
         arms = torch.randn(20_640, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
         environment = tb.environments.Table(arms, torch.sin(arms.sum(dim=-1)), noise_std=0.01)
-    kernel = gpytorch.kernels.RBFKernel().double()
-    kernel.lengthscale = 12.5
     policy = tb.batch_bkb(
-        kernel, noise_std=0.01, norm_bound=1.0, delta=1 / horizon, oversampling=2.0, initial=tb.starts.uniform(1)
+        rbf(12.5), noise_std=0.01, norm_bound=1.0, delta=1 / horizon, oversampling=2.0, initial=tb.starts.uniform(1)
     )
     warm_up()
     generator = torch.Generator().manual_seed(0)

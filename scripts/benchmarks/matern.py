@@ -15,8 +15,8 @@ import time
 from itertools import product
 from pathlib import Path
 
-import gpytorch
 import torch
+from fixed_kernels import matern
 
 import torchbandits as tb
 
@@ -28,8 +28,7 @@ PUBLISHED = {
 
 
 def policy_for(name: str, norm_bound, horizon: int):
-    kernel = gpytorch.kernels.MaternKernel(1.5).double()
-    kernel.lengthscale = torch.tensor(0.2, dtype=torch.float64)
+    kernel = matern(1.5, 0.2)
     options = {"noise_std": 1.0, "norm_bound": norm_bound, "delta": 0.1}
     if name == "igp_ucb":
         return tb.igp_ucb(kernel, **options)

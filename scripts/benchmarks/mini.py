@@ -15,17 +15,12 @@ from collections.abc import Callable
 import gpytorch
 import numpy as np
 import torch
+from fixed_kernels import rbf
 
 import torchbandits as tb
 from torchbandits.policies import Policy
 
 HORIZONS = {"abalone": (17.5, 10_000), "cadata": (12.5, 2_000)}
-
-
-def rbf(bandwidth: float) -> gpytorch.kernels.Kernel:
-    kernel = gpytorch.kernels.RBFKernel().double()
-    kernel.lengthscale = bandwidth
-    return kernel
 
 
 def ways(kernel: gpytorch.kernels.Kernel, horizon: int) -> dict[str, Callable[[], Policy]]:

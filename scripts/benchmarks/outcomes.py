@@ -43,6 +43,7 @@ from botorch.models import ModelListGP, SingleTaskGP
 from botorch.models.transforms import Standardize
 from botorch.models.utils.gpytorch_modules import get_covar_module_with_dim_scaled_prior
 from botorch.optim import optimize_acqf_discrete
+from fixed_kernels import rbf
 from gpytorch.mlls import SumMarginalLogLikelihood
 from scipy import stats
 from torch import Tensor
@@ -357,12 +358,7 @@ SCALED = ("growth", "chebyshev", "hypervolume", "bounds", "improvement", "draws"
 def scaled_policy(method: str) -> Any:
     def model(make: Callable[..., Any], **options: Any) -> dict[str, Any]:
         own = {"width": tb.widths.Constant(2.0)} | options
-        return {name: make(fixed(), noise_std=0.1, **own) for name in ("a", "b")}
-
-    def fixed() -> gpytorch.kernels.Kernel:
-        rbf = gpytorch.kernels.RBFKernel().double()
-        rbf.lengthscale = 0.5
-        return rbf
+        return {name: make(rbf(0.5), noise_std=0.1, **own) for name in ("a", "b")}
 
     limits = {"maximize": "a", "at_least": {"b": 0.0}}
     if method == "growth":

@@ -23,10 +23,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import gpytorch
 import numpy as np
 import threadpoolctl
 import torch
+from fixed_kernels import rbf
 from sklearn.gaussian_process.kernels import RBF, PairwiseKernel
 
 import torchbandits as tb
@@ -43,8 +43,7 @@ Play = Callable[[str, bool, float, int, int, np.ndarray, np.ndarray], tuple[floa
 
 def ours(_: str, batch: bool, sigma: float, horizon: int, seed: int, arms: np.ndarray, rewards: np.ndarray) -> Any:
     """Run this package. Returns seconds and picks."""
-    kernel = gpytorch.kernels.RBFKernel().double()
-    kernel.lengthscale = torch.tensor(sigma, dtype=torch.float64)
+    kernel = rbf(sigma)
     options: dict[str, Any] = {"noise_std": NOISE, "norm_bound": 1.0, "delta": 1 / horizon, "oversampling": OVERSAMPLING}
     policy = tb.batch_bkb(kernel, ratio_threshold=RATIO, **options) if batch else tb.bkb(kernel, **options)
     bandit = tb.Bandit(policy, torch.from_numpy(arms), generator=torch.Generator().manual_seed(seed))

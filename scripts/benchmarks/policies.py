@@ -14,24 +14,12 @@ import statistics
 import time
 from collections.abc import Callable
 
-import gpytorch
 import torch
+from fixed_kernels import matern, rbf
 
 import torchbandits as tb
 
 ARMS, PULLS, NOISE = 20_640, 1_000, 0.01
-
-
-def rbf() -> gpytorch.kernels.Kernel:
-    kernel = gpytorch.kernels.RBFKernel().double()
-    kernel.lengthscale = torch.tensor(12.5, dtype=torch.float64)
-    return kernel
-
-
-def matern() -> gpytorch.kernels.Kernel:
-    kernel = gpytorch.kernels.MaternKernel(1.5).double()
-    kernel.lengthscale = torch.tensor(4.0, dtype=torch.float64)
-    return kernel
 
 
 def policies() -> dict[str, tuple[Callable[[], object], int]]:
@@ -40,19 +28,19 @@ def policies() -> dict[str, tuple[Callable[[], object], int]]:
     common = {"noise_std": NOISE}
     draw = common | {"width": one}
     return {
-        "gp_ucb": (lambda: tb.gp_ucb(rbf(), **common), 8),
-        "igp_ucb": (lambda: tb.igp_ucb(rbf(), **common), 8),
-        "gp_bucb": (lambda: tb.gp_bucb(rbf(), **common), 8),
-        "bkb": (lambda: tb.bkb(rbf(), **common), 8),
-        "batch_bkb, global": (lambda: tb.batch_bkb(rbf(), **common), 8),
-        "compressed_gp, ucb": (lambda: tb.compressed_gp(rbf(), **common), 8),
-        "compressed_gp, ei": (lambda: tb.compressed_gp(rbf(), acquisition="ei", **common), 8),
-        "pi_gp_ucb": (lambda: tb.pi_gp_ucb(matern(), nu=1.5, horizon=10_000, **common), 8),
-        "thompson_sampling, exact": (lambda: tb.thompson_sampling(rbf(), **draw), 8),
-        "thompson_sampling, nystrom": (lambda: tb.thompson_sampling(rbf(), embedding="nystrom", **draw), 8),
-        "thompson_sampling, rff": (lambda: tb.thompson_sampling(rbf(), embedding="rff", **draw), 8),
-        "thompson_sampling, qff (d = 2)": (lambda: tb.thompson_sampling(rbf(), embedding="qff", **draw), 2),
-        "rff_ucb": (lambda: tb.rff_ucb(rbf(), **common), 8),
+        "gp_ucb": (lambda: tb.gp_ucb(rbf(12.5), **common), 8),
+        "igp_ucb": (lambda: tb.igp_ucb(rbf(12.5), **common), 8),
+        "gp_bucb": (lambda: tb.gp_bucb(rbf(12.5), **common), 8),
+        "bkb": (lambda: tb.bkb(rbf(12.5), **common), 8),
+        "batch_bkb, global": (lambda: tb.batch_bkb(rbf(12.5), **common), 8),
+        "compressed_gp, ucb": (lambda: tb.compressed_gp(rbf(12.5), **common), 8),
+        "compressed_gp, ei": (lambda: tb.compressed_gp(rbf(12.5), acquisition="ei", **common), 8),
+        "pi_gp_ucb": (lambda: tb.pi_gp_ucb(matern(1.5, 4.0), nu=1.5, horizon=10_000, **common), 8),
+        "thompson_sampling, exact": (lambda: tb.thompson_sampling(rbf(12.5), **draw), 8),
+        "thompson_sampling, nystrom": (lambda: tb.thompson_sampling(rbf(12.5), embedding="nystrom", **draw), 8),
+        "thompson_sampling, rff": (lambda: tb.thompson_sampling(rbf(12.5), embedding="rff", **draw), 8),
+        "thompson_sampling, qff (d = 2)": (lambda: tb.thompson_sampling(rbf(12.5), embedding="qff", **draw), 2),
+        "rff_ucb": (lambda: tb.rff_ucb(rbf(12.5), **common), 8),
         "epsilon_greedy": (lambda: tb.epsilon_greedy(), 8),
         "regularized_evolution": (lambda: tb.regularized_evolution(), 8),
         "uniform": (lambda: tb.uniform(), 8),

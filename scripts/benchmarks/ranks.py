@@ -19,9 +19,9 @@ import time
 from pathlib import Path
 from statistics import median
 
-import gpytorch
 import torch
 import torch.distributed as dist
+from fixed_kernels import rbf
 
 import torchbandits as tb
 
@@ -53,10 +53,8 @@ def measure(options: argparse.Namespace) -> None:
     ends = [options.arms * r // size for r in range(size + 1)]
     x = torch.rand(options.arms, options.dim, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     shard = tb.Shard(x[ends[rank] : ends[rank + 1]].to(device).clone())
-    kernel = gpytorch.kernels.RBFKernel().double()
-    kernel.lengthscale = options.lengthscale
     # Columns are evaluated in every sweep, as with more arms than memory.
-    policy = tb.batch_bkb(kernel, noise_std=0.1, max_batch_size=20, memory_budget=0)
+    policy = tb.batch_bkb(rbf(options.lengthscale), noise_std=0.1, max_batch_size=20, memory_budget=0)
     bandit = tb.Bandit(policy, shard, generator=torch.Generator().manual_seed(1))
     index = torch.randperm(options.arms, generator=torch.Generator().manual_seed(2))[: options.history].to(device)
     rewards = torch.sin(3 * x.to(device)[index]).sum(dim=-1)

@@ -18,11 +18,11 @@ import time
 import warnings
 from collections.abc import Callable
 
-import gpytorch
 import torch
 from botorch.acquisition import UpperConfidenceBound
 from botorch.models import SingleTaskGP
 from botorch.optim import optimize_acqf_discrete
+from fixed_kernels import rbf
 from torch import Tensor
 
 import torchbandits as tb
@@ -32,18 +32,11 @@ BETA, NOISE = 4.0, 0.1
 CHUNK = 256
 
 
-def rbf() -> gpytorch.kernels.Kernel:
-    kernel = gpytorch.kernels.RBFKernel().double()
-    kernel.lengthscale = 2.0
-    kernel.requires_grad_(False)
-    return kernel
-
-
 class PlainTorch:
     """GP-UCB in plain torch, which appends one Cholesky row and one row of L⁻¹K per step."""
 
     def __init__(self, arms: Tensor, index: Tensor, y: Tensor, room: int) -> None:
-        self.arms, self.kernel, t = arms, rbf(), len(index)
+        self.arms, self.kernel, t = arms, rbf(2.0), len(index)
         with torch.no_grad():
             K = self.kernel(arms[index], arms).to_dense()
         L = torch.linalg.cholesky(K[:, index] + NOISE**2 * torch.eye(t, dtype=K.dtype))
@@ -81,7 +74,7 @@ class StockBoTorch:
             self.arms[self.index],
             self.y.unsqueeze(-1),
             torch.full((len(self.y), 1), NOISE**2, dtype=torch.float64),
-            covar_module=rbf(),
+            covar_module=rbf(2.0),
             outcome_transform=None,
         )
         if self.chunk is not None:
@@ -97,7 +90,7 @@ class Ours:
     """`gp_ucb` of this package through ask and tell."""
 
     def __init__(self, arms: Tensor, index: Tensor, y: Tensor) -> None:
-        policy = tb.gp_ucb(rbf(), noise_std=NOISE, width=tb.widths.Constant(math.sqrt(BETA)))
+        policy = tb.gp_ucb(rbf(2.0), noise_std=NOISE, width=tb.widths.Constant(math.sqrt(BETA)))
         self.bandit = tb.Bandit(policy, arms)
         self.bandit.observe(index, torch.ones(len(index)), y)
 

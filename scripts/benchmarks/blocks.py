@@ -22,7 +22,8 @@ from typing import Annotated
 import numpy as np
 import torch
 import typer
-from long_runs import PROBLEMS, print_differences
+from auto_problems import PROBLEMS
+from regrets import print_differences, relative
 
 import torchbandits as tb
 from torchbandits.errors import DiagnosticWarning
@@ -36,7 +37,7 @@ MARKS = (4, 7, 12)
 
 def play(x: np.ndarray, y: np.ndarray, way: str, noise: float, shift: float, seed: int) -> tuple[float, float, float]:
     """Simple regret, mean regret and processor seconds of one run."""
-    regret = (y.max() - y) / (y.max() - y.mean())
+    regret = relative(y)
     bandit = tb.Bandit(tb.auto(batch_size=SIZE), torch.from_numpy(x), generator=torch.Generator().manual_seed(seed))
     # A control is an arm of no interest of its own, which takes one place on each plate.
     control, picks, pulled, began = way == "less a control", SIZE - (way == "less a control"), [], time.process_time()

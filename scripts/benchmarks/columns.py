@@ -25,6 +25,7 @@ from functools import partial
 import numpy as np
 import pandas as pd
 import torch
+from regrets import relative, two_errors
 from scipy.stats import rankdata
 
 import torchbandits as tb
@@ -214,7 +215,7 @@ def play(problem: Problem, encoding: Encoding, seed: int, noise: np.ndarray) -> 
         told = truth[ids] + noise[len(picked) : len(picked) + len(ids)]
         campaign.tell(pd.DataFrame({"id": ids, "result": told}))
         picked += ids.tolist()
-    regret = (truth.max() - truth) / (truth.max() - truth.mean())
+    regret = relative(truth)
     return float(regret[int(campaign.best(1)["id"].iloc[0])]), float(regret[picked].mean())
 
 
@@ -233,7 +234,7 @@ def compare(problems: Mapping[str, Callable[[int], Problem]], encodings: Mapping
     rule = np.array(next(iter(regrets.values())))
     for name, own in regrets.items():
         difference = np.array(own) - rule
-        error = 2 * difference.std(axis=0, ddof=1) / len(rule) ** 0.5
+        error = two_errors(difference)
         mean, higher, lower = np.mean(own, axis=0), (difference > 0.01).sum(axis=0), (difference < -0.01).sum(axis=0)
         said = (
             f"{what} regret {mean[j]:.3f} ({difference[:, j].mean():+.3f} ± {error[j]:.3f}, higher on {higher[j]} and lower on "

@@ -18,6 +18,7 @@ from functools import partial
 
 import numpy as np
 import torch
+from regrets import two_errors
 
 import torchbandits as tb
 from torchbandits import environments
@@ -147,7 +148,7 @@ def main() -> None:
         found = {way: np.array([play(way, own, given.pulls, seed) for seed, own in enumerate(drawn)]) for way in WAYS}
         for way, own in found.items():
             difference = own - found["shared"]
-            error = 2 * difference.std(axis=0, ddof=1) / given.seeds**0.5
+            error = two_errors(difference)
             said = ", ".join(
                 f"{what} {own[:, j].mean():.3f} ({difference[:, j].mean():+.3f} ± {error[j]:.3f})"
                 for j, what in enumerate(("all pulls", "second half", "recommended"))

@@ -26,7 +26,8 @@ from typing import Annotated, cast
 import numpy as np
 import torch
 import typer
-from long_runs import PROBLEMS, print_differences
+from auto_problems import PROBLEMS
+from regrets import print_differences, relative
 
 import torchbandits as tb
 from torchbandits.campaigns.known_noise import known_noise
@@ -74,7 +75,7 @@ def play(x: np.ndarray, y: np.ndarray, case: str, way: str, noise: float, seed: 
     """Simple and mean regret of one run."""
     low, high = CASES[case]
     lower, upper = np.quantile(y, low), np.quantile(y, high) if high < 1 else math.inf
-    regret = (y.max() - y) / (y.max() - y.mean())
+    regret = relative(y)
     bandit = tb.Bandit(policy_of(x, noise, known), torch.from_numpy(x), generator=torch.Generator().manual_seed(seed))
     pulled, measured = [], np.empty(0)
     for plate in range(PLATES):

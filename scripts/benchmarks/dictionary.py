@@ -23,6 +23,7 @@ from contextlib import contextmanager
 import numpy as np
 import torch
 import typer
+from regrets import relative, two_errors
 
 import torchbandits as tb
 from torchbandits.errors import DiagnosticWarning
@@ -82,7 +83,7 @@ def play(number: int, seed: int, pulls: int, batch: int) -> tuple[float, float]:
         index = selection.index[selection.mask].numpy()
         bandit.tell(selection, y[index] + noise[len(pulled) : len(pulled) + len(index)])
         pulled += index.tolist()
-    regret = (y.max() - y) / (y.max() - y.mean())
+    regret = relative(y)
     return float(regret[bandit.best().index[0]]), float(regret[pulled].mean())
 
 
@@ -105,7 +106,7 @@ def regret(seeds: int = 14, pulls: int = 300, batch: int = 10, against: str = "k
         print(f"d = {d}: " + "joining {:.3f} / {:.3f}, {} {:.3f} / {:.3f}".format(*means[:2], against, *means[2:]), flush=True)
     every = np.concatenate(differences)
     for name, own in zip(("simple", "mean"), every.T, strict=True):
-        print(f"{name} regret, joining less {against}: {own.mean():+.3f} ± {2 * own.std(ddof=1) / len(own) ** 0.5:.3f}")
+        print(f"{name} regret, joining less {against}: {own.mean():+.3f} ± {two_errors(own):.3f}")
 
 
 @app.command()

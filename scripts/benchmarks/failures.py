@@ -16,6 +16,7 @@ from collections.abc import Callable
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from regrets import two_errors
 
 import torchbandits as tb
 from torchbandits import environments
@@ -111,7 +112,7 @@ def main(seeds: int) -> None:
         # runs x (left out, told) x measures
         all_of = np.array(results)
         average, change = all_of.mean(axis=0), all_of[:, 1] - all_of[:, 0]
-        error = 2 * change.std(axis=0, ddof=1) / len(change) ** 0.5
+        error = two_errors(change)
         cells = [f"{average[0, 2]:.0%}, {average[1, 2]:.0%}"]
         for measure in (0, 1):
             cells.append(f"{average[0, measure]:.3f}, {average[1, measure]:.3f}")

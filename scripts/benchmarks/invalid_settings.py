@@ -20,6 +20,7 @@ import numpy as np
 import optuna
 import torch
 from optuna.trial import TrialState
+from regrets import two_errors
 
 import torchbandits as tb
 from torchbandits.plugins import PoolSampler
@@ -121,8 +122,8 @@ def main(seeds: int) -> None:
     methods = ["auto (PoolSampler)", "TPE, failed trials", "TPE, constraint", "GP, failed trials", "GP, constraint", "random"]
     for method in methods:
         lost, regret, seconds = np.array([search(method, seed) for seed in range(seeds)]).T
-        error = 2 * regret.std(ddof=1) / seeds**0.5
-        print(f"| {method} | {lost.mean():.0%} | {regret.mean():.2f} ± {error:.2f} | {seconds.mean():.1f} |", flush=True)
+        cells = f"{lost.mean():.0%} | {regret.mean():.2f} ± {two_errors(regret):.2f} | {seconds.mean():.1f}"
+        print(f"| {method} | {cells} |", flush=True)
 
 
 if __name__ == "__main__":

@@ -23,6 +23,7 @@ import numpy as np
 import torch
 import typer
 from fixed_kernels import rbf
+from regrets import two_errors
 from torch import Tensor
 
 import torchbandits as tb
@@ -132,7 +133,7 @@ def main(seeds: int = 20, picture: Path | None = None) -> None:
             for j, method in enumerate(METHODS):
                 plain, score = found[i, j].mean(axis=0)
                 more = found[i, j, :, 1] - found[i, 0, :, 1]
-                paired = "" if not j else f"{more.mean():+.3f} ± {2 * more.std(ddof=1) / seeds**0.5:.3f}"
+                paired = "" if not j else f"{more.mean():+.3f} ± {two_errors(more):.3f}"
                 print(f"| {kind} | {mark} | {method} | {plain:.3f} | {score:.3f} | {paired} |", flush=True)
 
 

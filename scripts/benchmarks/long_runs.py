@@ -21,142 +21,20 @@ import os
 # Must be set before NumPy and torch start their threads.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-import math
 import warnings
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
-from dataclasses import replace
-from pathlib import Path
-from typing import Annotated, Any
+from collections.abc import Sequence
+from typing import Annotated
 
 import numpy as np
 import torch
 import typer
+from auto_problems import PROBLEMS, Problem
+from auto_variants import VARIANTS
+from regrets import relative, two_errors
 
 import torchbandits as tb
 from torchbandits.errors import DiagnosticWarning
-from torchbandits.fitting import standardized
-from torchbandits.ingredients import Priors
-from torchbandits.policies.from_data import FromData
-from torchbandits.posteriors import units
-from torchbandits.widths import Constant, Growing, Width
-
-ARMS = 4_000
-Problem = tuple[np.ndarray, np.ndarray]
-
-
-@contextmanager
-def replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
-    """Replace an attribute for a while."""
-    own = getattr(owner, name)
-    setattr(owner, name, value)
-    try:
-        yield
-    finally:
-        setattr(owner, name, own)
-
-
-def of_single_rewards(self: FromData, state: Any, pulls: Any) -> Any:
-    """Pulls in model units, where each told reward, or sum of rewards, has the score of its average."""
-    n = pulls.counts.clamp_min(1e-300)
-    sums = pulls.counts * state.posterior.units.to_model(pulls.sums / n)
-    return replace(pulls, sums=sums, squares=sums.square() / n)
-
-
-def with_width(make: Callable[[float], Width]) -> AbstractContextManager[None]:
-    """Let the width of `auto`, a number, become another one."""
-    return replaced(FromData, "width", lambda self, state, width: make(width.value))
-
-
-def uncounted() -> AbstractContextManager[None]:
-    """Let all pulls of an arm count in the ranks."""
-    return replaced(units, "_MOST_COUNTED", math.inf)
-
-
-def steep() -> AbstractContextManager[None]:
-    """Let scores rise faster than the noise."""
-    return replaced(units, "_noise_std", lambda counts, scatter: 0.0)
-
-
-def in_batches_alone(own: Callable) -> Callable:
-    """`FromData.replicates` without replicates for single picks."""
-    return lambda self, state, remaining, offered=None: (
-        None if int(remaining.max()) <= 1 else own(self, state, remaining, offered)
-    )
-
-
-@contextmanager
-def before() -> Iterator[None]:
-    """`auto` without any of the three."""
-    with uncounted(), steep(), with_width(Constant):
-        yield
-
-
-VARIANTS: dict[str, Callable[[], AbstractContextManager[None]]] = {
-    "scores": lambda: replaced(FromData, "in_model_units", of_single_rewards),
-    "before": before,
-    "constant": lambda: with_width(Constant),
-    "uncounted": uncounted,
-    "steep": steep,
-    "early": lambda: with_width(lambda value: Growing(value, after=1.0)),
-    "narrow": lambda: replaced(Priors, "of_noise", lambda self, kernel: (-4.0, 1.0)),
-    "ten": lambda: replaced(standardized, "_REPEATS", 10),
-    "unrepeated": lambda: replaced(FromData, "replicates", in_batches_alone(FromData.replicates)),
-}
-
-
-def functions() -> list[Problem]:
-    """Seven sums of sixty random cosines on points of a cube."""
-    return [_cosines(100 + number, d, 2.0) for number, d in enumerate((4, 4, 5, 6, 3, 2, 8))]
-
-
-def more_functions() -> list[Problem]:
-    """Twenty-four such functions of 2 to 12 features, smooth and rough."""
-    found = []
-    for number in range(24):
-        d, scale = (2, 3, 4, 5, 6, 8, 10, 12)[number % 8], (1.5, 3.0, 5.0)[number // 8]
-        found.append(_cosines(500 + number, d, scale, (4 / d) ** 0.5))
-    return found
-
-
-def _cosines(seed: int, d: int, scale: float, factor: float = 1.0) -> Problem:
-    rng = np.random.default_rng(seed)
-    x = rng.random((ARMS, d))
-    f = np.cos(x @ rng.normal(scale=scale, size=(d, 60)) * factor + rng.uniform(0, 2 * np.pi, 60)) @ rng.normal(size=60)
-    return x, f / f.std()
-
-
-def tables() -> list[Problem]:
-    """Rows of Abalone, California housing, two networks of FCNet and NAS-Bench-201."""
-    folder = Path(os.environ["TORCHBANDITS_DATA"])
-    whole = [(t.arms.numpy(), t.means.numpy().ravel()) for t in (tb.environments.abalone(), tb.environments.cadata())]
-    with np.load(folder / "fcnet_hpolib.npz", allow_pickle=True) as held:
-        for name in ("protein_structure", "parkinsons_telemonitoring"):
-            whole.append((held["index"].astype(float), -np.log(held[f"valid_mse_{name}"].mean(axis=1))))
-    with np.load(folder / "nasbench201.npz", allow_pickle=True) as held:
-        whole.append((np.eye(5)[held["ops"]].reshape(len(held["ops"]), -1), held["test_acc_mean_cifar100"]))
-    found = []
-    for number, (x, y) in enumerate(whole):
-        rows = np.random.default_rng(number).permutation(len(y))[:ARMS]
-        found.append((x[rows].astype(float), ((y - y.mean()) / y.std())[rows].astype(float)))
-    return found
-
-
-def print_differences(found: dict[str, list[tuple[float, ...]]]) -> None:
-    """Print simple and mean regret of each way, the differences to the first way by run with two standard errors, and the
-    seconds of a run, if they come third."""
-    first = np.array(next(iter(found.values())))
-    for way, runs in found.items():
-        values, less = np.mean(runs, axis=0), np.array(runs) - first
-        error = 2 * less.std(axis=0, ddof=1) / len(runs) ** 0.5
-        each = zip(("simple", "mean"), values, less.mean(axis=0), error, strict=False)
-        said = "; ".join(f"{name} regret {value:.3f}, {change:+.3f} ± {wide:.3f}" for name, value, change, wide in each)
-        took = f", {values[2]:.1f} s" if len(values) > 2 else ""
-        print(f"{way} ({len(runs)} runs{took}): {said}", flush=True)
-
-
-PROBLEMS = {"functions": functions, "more": more_functions, "tables": tables}
 
 
 def play(
@@ -168,7 +46,7 @@ def play(
     bandit = tb.Bandit(tb.auto(batch_size=batch), torch.from_numpy(x), generator=torch.Generator().manual_seed(seed))
     pulled: list[int] = []
     open_picks: deque[tuple[torch.Tensor, np.ndarray]] = deque()
-    regret, found = (y.max() - y) / (y.max() - y.mean()), []
+    regret, found = relative(y), []
     for mark in marks:
         while len(pulled) < mark:
             if waiting:
@@ -216,8 +94,8 @@ def main(
     every = np.concatenate(differences)
     for mark, at in zip(marks, every.swapaxes(0, 1), strict=True):
         for name, found in zip(("simple regret", "mean regret", "error in deviations"), at.T, strict=True):
-            error = 2 * found.std(ddof=1) / len(found) ** 0.5
-            print(f"{mark} pulls, {name}, auto less {variant}: {found.mean():+.3f} ± {error:.3f} ({len(found)} runs)")
+            change = f"{found.mean():+.3f} ± {two_errors(found):.3f} ({len(found)} runs)"
+            print(f"{mark} pulls, {name}, auto less {variant}: {change}")
 
 
 if __name__ == "__main__":

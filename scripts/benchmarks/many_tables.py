@@ -32,12 +32,13 @@ import numpy as np
 import pandas as pd
 import torch
 import typer
-from long_runs import VARIANTS
+from auto_variants import VARIANTS
 from pandas.api.types import is_bool_dtype, is_numeric_dtype
 from peer_study.game import Budget
 from peer_study.methods import METHODS
 from peer_study.tables import Table
 from r_tables import PULLS, at_random, campaign, played
+from regrets import in_words
 
 from torchbandits.errors import DiagnosticWarning
 
@@ -180,10 +181,7 @@ def main(
 
 def shown(less: np.ndarray) -> str:
     """Differences of simple and mean regret, `runs x 2`, in words."""
-    wide = 2 * less.std(axis=0, ddof=1) / len(less) ** 0.5
-    both = zip(("simple", "mean"), less.mean(axis=0), wide, strict=True)
-    words = ", ".join(f"{kind} regret {change:+.3f} ± {error:.3f}" for kind, change, error in both)
-    return f"{words}; simple regret higher in {(less[:, 0] > 0.02).mean():.0%}"
+    return f"{in_words(less)}; simple regret higher in {(less[:, 0] > 0.02).mean():.0%}"
 
 
 if __name__ == "__main__":

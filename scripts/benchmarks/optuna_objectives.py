@@ -22,6 +22,7 @@ import numpy as np
 import optuna
 import torch
 from invalid_settings import SETTINGS, drawn, suggested, value
+from regrets import two_errors
 
 import torchbandits as tb
 from torchbandits.aims import hypervolume
@@ -79,7 +80,7 @@ def main(seeds: int) -> None:
     print("| --- | --- | --- | --- | --- |")
     for method in METHODS:
         *shares, seconds = np.array([search(method, seed) for seed in range(seeds)]).T
-        cells = [f"{own.mean():.3f} ± {2 * own.std(ddof=1) / seeds**0.5:.3f}" for own in shares]
+        cells = [f"{own.mean():.3f} ± {two_errors(own):.3f}" for own in shares]
         print(f"| {method} | {' | '.join(cells)} | {seconds.mean():.1f} |", flush=True)
 
 

@@ -20,7 +20,8 @@ import numpy as np
 import pandas as pd
 import torch
 import typer
-from long_runs import VARIANTS
+from auto_variants import VARIANTS
+from regrets import in_words, relative
 
 import torchbandits as tb
 from torchbandits.errors import DiagnosticWarning
@@ -60,7 +61,7 @@ def played(
     table: pd.DataFrame, values: np.ndarray, noise: float, seed: int, size: int, pulls: int = PULLS
 ) -> tuple[tb.Campaign, tuple[float, float]]:
     """The campaign itself as well."""
-    regret, rng = (values.max() - values) / (values.max() - values.mean()), np.random.default_rng(seed)
+    regret, rng = relative(values), np.random.default_rng(seed)
     row_of = {name: row for row, name in enumerate(table["id"])}
     own, picks = tb.Campaign(table, objective="value", generator=torch.Generator().manual_seed(seed)), []
     while len(picks) < pulls:
@@ -73,7 +74,7 @@ def played(
 
 def at_random(values: np.ndarray, noise: float, seed: int, pulls: int = PULLS) -> tuple[float, float]:
     """Simple and mean regret of random rows."""
-    regret, rng = (values.max() - values) / (values.max() - values.mean()), np.random.default_rng([seed, 1])
+    regret, rng = relative(values), np.random.default_rng([seed, 1])
     rows = rng.choice(len(values), pulls, replace=False)
     best = rows[(values[rows] + noise * rng.standard_normal(len(rows))).argmax()]
     return float(regret[best]), float(regret[rows].mean())
@@ -102,10 +103,7 @@ def main(first: int = 0, seeds: int = 5) -> None:
     whole = np.concatenate(every)
     for other, place in (("BoTorch's prior", 1), ("random rows", 2)):
         less = whole[:, 0] - whole[:, place]
-        wide = 2 * less.std(axis=0, ddof=1) / len(less) ** 0.5
-        both = zip(("simple", "mean"), less.mean(axis=0), wide, strict=True)
-        each = ", ".join(f"{kind} regret {change:+.3f} ± {error:.3f}" for kind, change, error in both)
-        print(f"the campaign less {other}, {len(less)} runs: {each}")
+        print(f"the campaign less {other}, {len(less)} runs: {in_words(less)}")
 
 
 if __name__ == "__main__":

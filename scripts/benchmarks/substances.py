@@ -17,6 +17,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import torch
+from regrets import two_errors
 
 import torchbandits as tb
 
@@ -81,7 +82,7 @@ def report(tables: list[pd.DataFrame], compared: str, seeds: range) -> None:
                 ]
             )
             average, change = runs.mean(axis=0), runs[:, 1] - runs[:, 0]
-            error = 2 * change.std(axis=0, ddof=1) / len(runs) ** 0.5
+            error = two_errors(change)
             each = zip(*average, change.mean(axis=0), error, strict=True)
             cells = [f"{one:.3f}, {other:.3f} ({less:+.3f} ± {wide:.3f})" for one, other, less, wide in each]
             print(f"| {noise}, {batch} | {' | '.join(cells)} |", flush=True)

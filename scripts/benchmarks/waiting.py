@@ -19,7 +19,8 @@ from typing import Annotated, Any
 
 import torch
 import typer
-from long_runs import PROBLEMS, print_differences
+from auto_problems import PROBLEMS
+from regrets import print_differences
 
 import torchbandits as tb
 from torchbandits.errors import DiagnosticWarning

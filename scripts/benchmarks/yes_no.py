@@ -15,6 +15,7 @@ import warnings
 import numpy as np
 import pandas as pd
 import torch
+from regrets import relative, two_errors
 
 import torchbandits as tb
 
@@ -43,7 +44,7 @@ def play(seed: int, batch: int, **options: float) -> tuple[float, float, float]:
         campaign.tell(pd.DataFrame({"id": ids, "success": success.astype(float)}))
         told += ids.tolist()
     best = campaign.best(1).iloc[0]
-    regret = (p.max() - p) / (p.max() - p.mean())
+    regret = relative(p)
     return regret[int(best["id"])], regret[told].mean(), abs(best["expected"] - p[int(best["id"])]) / best["deviation"]
 
 
@@ -60,7 +61,7 @@ def main() -> None:
     }
     for name, own in found.items():
         difference = own[:, :2] - found["auto"][:, :2]
-        error = 2 * difference.std(axis=0, ddof=1) / len(own) ** 0.5
+        error = two_errors(difference)
         simple, mean = (f"{own[:, j].mean():.3f} ({difference[:, j].mean():+.3f} ± {error[j]:.3f})" for j in (0, 1))
         print(
             f"{name}: simple regret {simple}, mean regret {mean}, off by at most {own[:, 2].max():.1f} deviations", flush=True

@@ -33,8 +33,9 @@ from torchbandits.aims.dominance import simplex
 from torchbandits.aims.improvement import HypervolumeGrowth
 from torchbandits.botorch import optimize_arms
 from torchbandits.cli import app
-from torchbandits.experiments.page import best_so_far, figures_of_run, write_fronts, write_page
+from torchbandits.experiments.page import best_so_far, write_fronts, write_page
 from torchbandits.experiments.records import Record
+from torchbandits.experiments.trade_offs import figures_of_run
 from torchbandits.experiments.watching import outcomes_of, state_of
 from torchbandits.journal import Reading
 from torchbandits.policies import joint as joint_policy

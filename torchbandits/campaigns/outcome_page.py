@@ -12,17 +12,9 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from torchbandits.campaigns.page import pending_and_columns, shown
-from torchbandits.experiments.page import (
-    MOST_PAIRS,
-    averages_of,
-    beaten_by_none,
-    document,
-    escape,
-    image,
-    indicators,
-    trade_offs,
-)
+from torchbandits.experiments.page import document, escape, image
 from torchbandits.experiments.printable import literal
+from torchbandits.experiments.trade_offs import MOST_PAIRS, averages_of, beaten_by_none, indicators, trade_offs
 from torchbandits.figures import COLORS, tidy
 from torchbandits.files import write_text
 

@@ -24,9 +24,9 @@ from torchbandits import experiments
 from torchbandits.cli import app
 from torchbandits.errors import ArgumentError, ConfigError, DataError, DiagnosticWarning
 from torchbandits.experiments.config import build_environment, build_policy, parse_config
-from torchbandits.experiments.judging import digits
 from torchbandits.experiments.records import Record, load_records
 from torchbandits.experiments.results import DISPENSABLE, HEADERS, Printed, aggregate, printed, to_rich
+from torchbandits.experiments.rounded import digits
 from torchbandits.experiments.runner import run_experiment
 from torchbandits.history import History
 from torchbandits.policies import CATALOGUE, Entry, markdown_table

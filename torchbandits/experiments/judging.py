@@ -38,6 +38,7 @@ from torchbandits.experiments.measures import (
 )
 from torchbandits.experiments.records import Record
 from torchbandits.experiments.reproduction import ClaimConfig, ReproductionConfig
+from torchbandits.experiments.rounded import digits
 from torchbandits.files import write_atomically
 
 # ------------------------------------------------------------------ the summary
@@ -383,11 +384,3 @@ def _shown(mean: float, low: float, high: float) -> str:
     if math.isnan(low) or high - low <= 1e-6 * abs(mean):
         return digits(mean)
     return f"{digits(mean)} ({digits(low)} … {digits(high)})"
-
-
-def digits(number: float) -> str:
-    """A number with three digits, without an exponent from 0.0001 to a million."""
-    if number == 0 or 1e-4 <= abs(number) < 1e6:
-        places = 0 if abs(number) >= 100 else 2 - math.floor(math.log10(abs(number))) if number else 0
-        return f"{number:,.{places}f}"
-    return f"{number:.2e}"

@@ -21,8 +21,9 @@ from torchbandits.experiments.measures import Measure, Times, Values, baseline_r
 from torchbandits.experiments.printable import printable
 from torchbandits.experiments.records import CONFIG, Record, load_records, output_folder
 from torchbandits.experiments.results import Printed, aggregate, draw_headline, draw_labels, headline, printed
+from torchbandits.experiments.rounded import number
 from torchbandits.experiments.trade_offs import figures_of_run
-from torchbandits.experiments.watching import best_arms, number, outcomes_of
+from torchbandits.experiments.watching import best_arms, outcomes_of
 from torchbandits.files import write_atomically, write_text
 from torchbandits.history import History
 from torchbandits.journal import Reading, in_words

@@ -35,7 +35,6 @@ from torchbandits.experiments.judging import (
     Numbers,
     Summary,
     Verdict,
-    digits,
     numbers_of,
     numbers_of_study,
     read_summary,
@@ -49,6 +48,7 @@ from torchbandits.experiments.printable import literal, printable
 from torchbandits.experiments.records import Record, ended_records
 from torchbandits.experiments.reproduction import PanelConfig, ReproductionConfig
 from torchbandits.experiments.results import ENOUGH_FOR_BAND, MOST_LINES, draw_band
+from torchbandits.experiments.rounded import digits
 from torchbandits.experiments.runner import check_console, checked_environments, run_experiment
 from torchbandits.experiments.starvation import study
 from torchbandits.figures import tidy

@@ -28,7 +28,6 @@ from torchbandits.checks import as_path
 from torchbandits.display import count
 from torchbandits.errors import DataError, nearest, require
 from torchbandits.experiments.config import BASELINE, ExperimentConfig
-from torchbandits.experiments.judging import digits
 from torchbandits.experiments.measures import (
     Measure,
     Values,
@@ -43,6 +42,7 @@ from torchbandits.experiments.measures import (
 )
 from torchbandits.experiments.printable import literal, plain, printable
 from torchbandits.experiments.records import CONFIG, RECORDS, Record, check_config, check_records
+from torchbandits.experiments.rounded import digits
 from torchbandits.figures import COLORS, STYLES, tidy
 from torchbandits.files import write_atomically, write_text
 

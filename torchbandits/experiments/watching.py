@@ -24,6 +24,7 @@ from rich.text import Text
 from torchbandits.errors import DataError, require
 from torchbandits.experiments.printable import plain
 from torchbandits.experiments.records import CONFIG, output_folder
+from torchbandits.experiments.rounded import number, spread
 from torchbandits.journal import Reading, in_words
 
 BEST = 8
@@ -184,16 +185,6 @@ def checked(reading: Reading, row: int, now: float) -> RunState:
 def pulls_in_words(p: RunState) -> str:
     """Number of pulls told, and of all pulls if that is known."""
     return f"{p.pulls:,}" if p.rounds is None else f"{p.pulls:,} of {p.rounds:,}"
-
-
-def number(value: float) -> str:
-    """A number with three digits, or – if it is unknown."""
-    return "–" if np.isnan(value) else f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
-
-
-def spread(mean: float, error: float) -> str:
-    """A mean, with its standard error if that is known."""
-    return number(mean) if np.isnan(error) else f"{number(mean)} ± {number(error)}"
 
 
 def clock(seconds: float) -> str:

@@ -281,18 +281,11 @@ class Joint(Policy[TableState]):
         twins = copies_of(state.generators) if self.draws_on_select(state) else ()
         opened = first_picks(state, engine.initial, remaining, offered, twins) if state.opening else None
         if opened is not None:
-            starting, begun = opened
-            # All outcomes share the first picks of the outcome with the most pulls.
-            most = state.sum_on_host("told").argmax(dim=-1, keepdim=True)
-            begun = begun.gather(-1, most).expand_as(begun)
-            slot = to_device(starting.device, most)[0].unsqueeze(-1).expand(*most.shape, starting.shape[-1])
-            starting = starting.gather(-2, slot).expand_as(starting)
-            # Another outcome, with fewer pulls, may have more first picks left.
-            starting = starting[..., : int((starting >= 0).sum(dim=-1).max())]
-            remaining = remaining.masked_fill(begun, 0)
+            opened = _shared(state, *opened)
+            remaining = remaining.masked_fill(opened[1], 0)
         index, values = self._picked(state, width, offered, remaining, twins, rule.max_pulls)
         if opened is not None:
-            index = with_first(starting, begun, index)
+            index = with_first(*opened, index)
             values = torch.nn.functional.pad(values, (0, index.shape[-1] - values.shape[-1]), value=torch.nan)
         states = tuple(twin.get_state() for twin in twins)
         evidence = Evidence(values, state.table.leverage_at(index), width, states)
@@ -467,6 +460,17 @@ class Joint(Policy[TableState]):
             return None
         sizes = remaining.expand(width.shape).reshape(-1).tolist()
         return torch.cat(list(state.draws.draw(sizes, width, twins)), dim=-2).double()
+
+
+def _shared(state: TableState, starting: Tensor, begun: Tensor) -> tuple[Tensor, Tensor]:
+    """First picks and the rows that make them, as `first_picks` returns them, with those of the outcome that has the most pulls
+    for all outcomes."""
+    most = state.sum_on_host("told").argmax(dim=-1, keepdim=True)
+    slot = to_device(starting.device, most)[0].unsqueeze(-1).expand(*most.shape, starting.shape[-1])
+    shared = starting.gather(-2, slot).expand_as(starting)
+    # Another outcome, with fewer pulls, may have more first picks left.
+    wide = int((shared >= 0).sum(dim=-1).max())
+    return shared[..., :wide], begun.gather(-1, most).expand_as(begun)
 
 
 def all_outcomes(state: TableState, mean: Tensor, std: Tensor) -> tuple[Tensor, Tensor]:

@@ -102,17 +102,7 @@ class Composed(Policy[TableState | BoxState]):
         for name, kind in (*ingredients, *optional):
             given = getattr(self, name)
             require(isinstance(given, kind), f"{name} must be one of torchbandits.ingredients, got {given!r}.")
-        base = base_of(self.score)
-        for own in (UCB, PosteriorDraw, MostProbable):
-            message = f"{type(base).__name__} derives from {own.__name__}, which policies compute without a call: use Score."
-            require(not isinstance(base, own) or type(base) is own, message, UnsupportedError)
-        draws = isinstance(base, PosteriorDraw | MostProbable)
-        message = (
-            f"the rule {type(self.batch_rule).__name__} ends batches of upper confidence bounds, and the score is "
-            f"{type(base).__name__}: use {'FixedSize' if draws else 'Global, Product or FixedSize'}."
-        )
-        ends = self.batch_rule.max_batch_size is not None if draws else self.batch_rule.budget is not None
-        require(isinstance(base, UCB) or ends, message, UnsupportedError)
+        _check_score(base_of(self.score), self.batch_rule)
         message = "auto weights rewards by its own rules: take gp_ucb, gp_bucb or thompson_sampling for robust or forgetting."
         require(self.from_data is None or self.reweighting is None, message, UnsupportedError)
         check_memory_budget(self.memory_budget)
@@ -543,6 +533,24 @@ class Composed(Policy[TableState | BoxState]):
         if (units := state.posterior.units) is not None:
             largest, lower = units.to_rewards(torch.stack([largest, lower], dim=-1)).unbind(dim=-1)
         return largest, lower
+
+
+def _check_score(score: Score | PosteriorDraw, rule: BatchRule) -> None:
+    """Refuse a score that policies would not call, and a batch rule that does not end batches of this score."""
+    name = type(score).__name__
+    for own in (UCB, PosteriorDraw, MostProbable):
+        message = f"{name} derives from {own.__name__}, which policies compute without a call: use Score."
+        require(not isinstance(score, own) or type(score) is own, message, UnsupportedError)
+    if isinstance(score, UCB):
+        return
+    # Draws are made in batches of a known size. Other scores are evaluated anew after each pick.
+    draws = isinstance(score, PosteriorDraw | MostProbable)
+    ends = (rule.max_batch_size if draws else rule.budget) is not None
+    message = (
+        f"the rule {type(rule).__name__} ends batches of upper confidence bounds, and the score is {name}: use "
+        f"{'FixedSize' if draws else 'Global, Product or FixedSize'}."
+    )
+    require(ends, message, UnsupportedError)
 
 
 def _check_features(name: str, finite: Any, arms: Tensor) -> None:

@@ -571,8 +571,7 @@ def _first(arms: ArmSet) -> Tensor:
 
 def _weight_of_rows(state: TableState | BoxState) -> Tensor | None:
     """The weight of a pull in each batch row; None if it is 1."""
-    weight = state.pull_weight if isinstance(state, TableState) else None
-    return None if weight is None else weight.squeeze(-1)
+    return None if state.pull_weight is None else state.pull_weight.squeeze(-1)
 
 
 def noise_share(noise_std: float, regularization: float) -> float:

@@ -70,7 +70,16 @@ def first_picks(
     if pending[0].shape[-1]:
         made = made + pending[1].sum(dim=-1).cpu()
     opening = Opening(
-        state.rows, state.statistics, process.kernel, process.regularization, pending, made, remaining, offered, twins, fill
+        rows=state.rows,
+        statistics=state.statistics,
+        kernel=process.kernel,
+        regularization=process.regularization,
+        pending=pending,
+        made=made,
+        remaining=remaining,
+        offered=offered,
+        generators=twins,
+        fill=fill,
     )
     index, over = initial.picks(opening)
     # Pending picks may still be forgotten, and unavailable arms may become available again: the start may then continue.

@@ -14,7 +14,7 @@ from torchbandits.embeddings import FeatureMap, Spectrum
 from torchbandits.errors import UnsupportedError, require
 from torchbandits.gradients import without_gradients
 from torchbandits.optimize import optimize_continuous
-from torchbandits.policies.picking import frozen_batch, room_for, scorer
+from torchbandits.policies.picking import frozen_batch, is_users_own, room_for, scorer
 from torchbandits.policies.state import BoxState
 from torchbandits.posteriors import SamplePaths
 from torchbandits.scores import UCB, MostProbable, PerCost, PosteriorDraw, Score, TopBoundary
@@ -51,13 +51,18 @@ def check_for_box(
         UnsupportedError,
     )
     if "num_arms" in width.reads:
-        name, own = type(width).__name__, not type(width).__module__.startswith("torchbandits.")
+        # A class of the user's own reads everything unless it says otherwise.
+        if is_users_own(width):
+            counts = "may count"
+            remedy = "give it a property `reads` that returns the optional quantities that it needs, frozenset() for none."
+        else:
+            counts = "counts"
+            remedy = (
+                "pass width=widths.SrinivasCompact(delta, a, b, r) with the constants of kernel and box, or "
+                "widths.Constant(2.0)."
+            )
         raise UnsupportedError(
-            f"the width {name} may count the arms of a finite set, and a box has no number of them: give it a property `reads` "
-            "that returns the optional quantities that it needs, frozenset() for none."
-            if own
-            else f"the width {name} counts the arms of a finite set, and a box has no number of them: pass "
-            "width=widths.SrinivasCompact(delta, a, b, r) with the constants of kernel and box, or widths.Constant(2.0)."
+            f"the width {type(width).__name__} {counts} the arms of a finite set, and a box has no number of them: {remedy}"
         )
     require(
         not isinstance(score, PosteriorDraw) or features is not None or spectrum is not None,

@@ -140,11 +140,12 @@ def incumbent(state: TableState | BoxState) -> Tensor:
 def no_incumbent(score: Score, width: Tensor) -> Tensor:
     """The incumbent that a score is given if it is not relative, `batch_shape`: NaN for a class of the user, so that it
     is noticed if it reads the incumbent all the same. The package's own classes do not read it, and save an operation."""
-    return torch.full_like(width, torch.nan) if _is_users(score) else width
+    return torch.full_like(width, torch.nan) if is_users_own(score) else width
 
 
-def _is_users(score: Score) -> bool:
-    return not type(score).__module__.startswith("torchbandits.")
+def is_users_own(ingredient: object) -> bool:
+    """Whether a score, width or other ingredient is of a class that is not the package's."""
+    return not type(ingredient).__module__.startswith("torchbandits.")
 
 
 @without_gradients
@@ -248,7 +249,7 @@ class Picker:
         level = score.reference(only_entries(self._table.rows, means)) if relative else no_incumbent(score, self._width)
         values = score(mean, std, self._width, level)
         # Those of the package are finite, and to look at them would wait for a device.
-        if _is_users(score):
+        if is_users_own(score):
             values = self._checked(score, values, mean, slot)
         return self._priced(values, slot)
 

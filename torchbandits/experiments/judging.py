@@ -36,7 +36,7 @@ from torchbandits.experiments.measures import (
     measures,
     t_interval,
 )
-from torchbandits.experiments.records import Record
+from torchbandits.experiments.records import Record, of_place
 from torchbandits.experiments.reproduction import ClaimConfig, ReproductionConfig
 from torchbandits.experiments.rounded import digits
 from torchbandits.files import write_atomically
@@ -87,7 +87,7 @@ def summarise(
     t = np.unique(np.append(t, looked_at)).astype(np.int64)
     parts = []
     for place, policy in enumerate(config.policies):
-        mine = [record for record in records if record.place == place]
+        mine = of_place(records, place)
         # A policy of fewer repetitions is compared with the same ones of the baseline.
         seeds = {record.seed for record in mine}
         known = measures({seed: regret for seed, regret in baseline.items() if seed in seeds}, reproduction.trainers)

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from scipy.special import stdtrit  # type: ignore[import-untyped]
 
 from torchbandits.experiments.config import BASELINE, ExperimentConfig
-from torchbandits.experiments.records import Record
+from torchbandits.experiments.records import Record, of_place
 
 Values = NDArray[np.float64]
 Times = NDArray[np.int64]
@@ -175,7 +175,7 @@ def baseline_regret(config: ExperimentConfig, records: Iterable[Record]) -> dict
     places = [place for place, policy in enumerate(config.policies) if policy.name == BASELINE]
     if not places:
         return {}
-    return {record.seed: record.history.cumulative_regret() for record in records if record.place == places[0]}
+    return {record.seed: record.history.cumulative_regret() for record in of_place(records, places[0])}
 
 
 def regret_ratio(record: Record, baseline: dict[int, Values]) -> Values:

@@ -19,7 +19,7 @@ from matplotlib.figure import Figure
 from torchbandits.errors import DataError, require
 from torchbandits.experiments.measures import Measure, Times, Values, baseline_regret, measures
 from torchbandits.experiments.printable import printable
-from torchbandits.experiments.records import CONFIG, Record, load_records, output_folder
+from torchbandits.experiments.records import CONFIG, Record, load_records, of_place, output_folder
 from torchbandits.experiments.results import Printed, aggregate, draw_headline, draw_labels, headline, printed
 from torchbandits.experiments.rounded import number
 from torchbandits.experiments.trade_offs import figures_of_run
@@ -307,7 +307,7 @@ def best_so_far(small: frozenset[str], record: Record, t: Times) -> Values:
 def best_table(page: Page, place: int) -> str:
     """Table of the arms of one policy with the highest lower bounds on their mean rewards, or the lowest upper bounds for an
     outcome to be minimised."""
-    mine = [record for record in page.records if record.place == place and len(record.history)]
+    mine = [record for record in of_place(page.records, place) if len(record.history)]
     if not mine:
         return "<p>no pulls</p>"
     # Another repetition may have another reward function.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -40,6 +40,11 @@ def check_records(records: object) -> None:
     for record in records:
         message = f"records: the run of {record.label}, seed {record.seed}, has no pull: leave it out."
         require(len(record.history) > 0, message)
+
+
+def of_place(records: Iterable[Record], place: int) -> list[Record]:
+    """The records of the policy at a place of the list of policies."""
+    return [record for record in records if record.place == place]
 
 
 def record_folder(output: Path, slug: str, seed: int) -> Path:

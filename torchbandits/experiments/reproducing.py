@@ -45,7 +45,7 @@ from torchbandits.experiments.judging import (
 )
 from torchbandits.experiments.measures import measures
 from torchbandits.experiments.printable import literal, printable
-from torchbandits.experiments.records import Record, ended_records
+from torchbandits.experiments.records import Record, ended_records, of_place
 from torchbandits.experiments.reproduction import PanelConfig, ReproductionConfig
 from torchbandits.experiments.results import ENOUGH_FOR_BAND, MOST_LINES, draw_band
 from torchbandits.experiments.rounded import digits
@@ -195,7 +195,7 @@ def _missing(config: ExperimentConfig, records: list[Record]) -> str:
     """The policies that lack repetitions, in words."""
     listed = []
     for place, policy in enumerate(config.policies):
-        found, wanted = sum(record.place == place for record in records), repetitions_of(config, place)
+        found, wanted = len(of_place(records, place)), repetitions_of(config, place)
         if found < wanted:
             listed.append(f"{policy.label} ({wanted - found} of {wanted} repetitions)")
         elif wanted < config.repetitions:

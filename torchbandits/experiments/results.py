@@ -41,7 +41,7 @@ from torchbandits.experiments.measures import (
     t_interval,
 )
 from torchbandits.experiments.printable import literal, plain, printable
-from torchbandits.experiments.records import CONFIG, RECORDS, Record, check_config, check_records
+from torchbandits.experiments.records import CONFIG, RECORDS, Record, check_config, check_records, of_place
 from torchbandits.experiments.rounded import digits
 from torchbandits.figures import COLORS, STYLES, tidy
 from torchbandits.files import write_atomically, write_text
@@ -147,7 +147,7 @@ def aggregate(config: ExperimentConfig, records: Sequence[Record], versus: str |
     reference = _reference(config, [place for place, mine in enumerate(numbers) if mine], versus)
     lines = []
     for place, policy in enumerate(config.policies):
-        mine = [record for record in records if record.place == place]
+        mine = of_place(records, place)
         if not mine:
             continue
         ratios = known_curves(np.array([regret_ratio(record, baseline)[-1:] for record in mine])).squeeze(-1)
@@ -175,7 +175,7 @@ def _with_interval(name: str, values: Values) -> dict[str, float]:
 
 def _numbers(records: Sequence[Record], place: int) -> dict[int, dict[str, float]]:
     """The numbers of the runs of a policy, by seed."""
-    mine = [record for record in records if record.place == place]
+    mine = of_place(records, place)
     return {r.seed: r.history.summary() | {"largest_reward": float(r.history.pulls["reward"].max())} for r in mine}
 
 
@@ -357,7 +357,7 @@ def draw_labels(name: str, labels: Sequence[str], records: Sequence[Record], mea
     Ten repetitions or more have their 95 % t-interval shaded, fewer are drawn as thin lines. A panel has at most five labels;
     panels share their axes. Axes are linear for runs of up to 1,000 pulls.
     """
-    told = [place for place in range(len(labels)) if any(record.place == place for record in records)]
+    told = [place for place in range(len(labels)) if of_place(records, place)]
     panels = [told[start : start + MOST_LINES] for start in range(0, len(told), MOST_LINES)]
     figure = Figure(figsize=(6.4 * len(panels), 4.6), layout="constrained")
     FigureCanvasAgg(figure)
@@ -368,7 +368,7 @@ def draw_labels(name: str, labels: Sequence[str], records: Sequence[Record], mea
     t = np.unique(spaced(1, max(horizon, 1), POINTS).round().astype(np.int64))
     for axes, places in zip(np.atleast_1d(figure.subplots(1, len(panels), sharey=True)), panels, strict=True):
         for place in places:
-            curves = known_curves(np.stack([measure.curve(record, t) for record in records if record.place == place]))
+            curves = known_curves(np.stack([measure.curve(record, t) for record in of_place(records, place)]))
             low, mean, high = band(curves)
             # A t-interval of positive numbers may reach below 0; a logarithmic axis ends at the smallest observation.
             low = np.maximum(low, curves.min(axis=0)) if yscale == "log" else low
@@ -429,7 +429,7 @@ def headline(config: ExperimentConfig, records: Sequence[Record]) -> str | None:
     t = np.array([min(len(record.history) for record in records)])
     found = {}
     for place, policy in enumerate(config.policies):
-        mine = [record for record in records if record.place == place]
+        mine = of_place(records, place)
         if mine:
             found[policy.label] = float(np.mean([share(record, t, gap)[0] for record in mine]))
     best, *others = sorted(found, key=lambda label: -found[label])
@@ -453,7 +453,7 @@ def draw_headline(config: ExperimentConfig, records: Sequence[Record]) -> Figure
     t = np.arange(1, min(len(record.history) for record in records) + 1)
     ends: list[tuple[float, str, str]] = []
     for place, policy in enumerate(config.policies):
-        curves = [100 * share(record, t, gap) for record in records if record.place == place]
+        curves = [100 * share(record, t, gap) for record in of_place(records, place)]
         if curves:
             color, mean = COLORS[place % len(COLORS)], np.mean(curves, axis=0)
             for curve in curves:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from rich.text import Text
 
 
@@ -17,6 +19,12 @@ def printable(text: object) -> str:
 def plain(text: object, style: str = "") -> Text:
     """Text for a Rich console: control characters are escaped, and markup such as `[red]` is shown literally."""
     return Text(printable(text), style=style)
+
+
+def markdown_row(cells: Iterable[object]) -> str:
+    """A row of a table in Markdown, with control characters and `|` escaped."""
+    escaped = (printable(cell).replace("|", "\\|") for cell in cells)
+    return f"| {' | '.join(escaped)} |\n"
 
 
 def shortened(text: str, most: int = 80) -> str:

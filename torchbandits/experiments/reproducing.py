@@ -44,7 +44,7 @@ from torchbandits.experiments.judging import (
     write_summary,
 )
 from torchbandits.experiments.measures import measures
-from torchbandits.experiments.printable import literal, printable
+from torchbandits.experiments.printable import literal, markdown_row
 from torchbandits.experiments.records import Record, ended_records, of_place
 from torchbandits.experiments.reproduction import PanelConfig, ReproductionConfig
 from torchbandits.experiments.results import ENOUGH_FOR_BAND, MOST_LINES, draw_band
@@ -485,5 +485,4 @@ def unrepeated(lines: list[list[str]]) -> list[list[str]]:
 
 def table(headers: list[str], lines: list[list[str]]) -> str:
     """A table in Markdown."""
-    rows = [headers, ["---"] * len(headers), *([printable(cell).replace("|", "\\|") for cell in line] for line in lines)]
-    return "".join(f"| {' | '.join(row)} |\n" for row in rows)
+    return "".join(map(markdown_row, (headers, ["---"] * len(headers), *lines)))

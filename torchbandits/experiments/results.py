@@ -40,7 +40,7 @@ from torchbandits.experiments.measures import (
     simple_regret,
     t_interval,
 )
-from torchbandits.experiments.printable import literal, plain, printable
+from torchbandits.experiments.printable import literal, markdown_row, plain, printable
 from torchbandits.experiments.records import CONFIG, RECORDS, Record, check_config, check_records, of_place
 from torchbandits.experiments.rounded import digits
 from torchbandits.figures import COLORS, STYLES, tidy
@@ -250,10 +250,8 @@ def headers_of(table: pd.DataFrame) -> tuple[str, ...]:
 
 def to_markdown(table: Printed) -> str:
     """A table in Markdown, below its caption."""
-    rule = "|".join([" --- ", *[" ---: "] * (len(table.headers) - 1)])
-    lines = [" | ".join(printable(cell).replace("|", "\\|") for cell in line) for line in table.lines]
-    above = f"{printable(table.caption)}\n\n| {' | '.join(table.headers)} |\n|{rule}|\n"
-    return above + "".join(f"| {line} |\n" for line in lines)
+    rule = ["---", *["---:"] * (len(table.headers) - 1)]
+    return f"{printable(table.caption)}\n\n" + "".join(map(markdown_row, (table.headers, rule, *table.lines)))
 
 
 def to_rich(table: Printed, width: int) -> RichTable:

@@ -55,6 +55,13 @@ def plate(text: str) -> pd.DataFrame:
     return pd.read_csv(io.StringIO(text), dtype={"id": str})
 
 
+def test_results_with_limits_are_the_only_decimals_of_a_table_with_commas(folder: Path):
+    """The copy in the folder has no other column that shows its decimal mark."""
+    Path("old.csv").write_text("id;temp;yield\na;60;58,9\nb;70;<10,5\nc;80;\n")
+    run("new", "old.csv", "--objective", "yield")
+    assert run("results").split() == ["id;temp;call;yield", "a;60;1;58,9", "b;70;1;<10,5"]
+
+
 def test_one_value_is_known(folder: Path):
     new = ("new", "candidates.csv", "--objective", "yield", "--column", "dry=ignore")
     run(*new)

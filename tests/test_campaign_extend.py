@@ -219,6 +219,19 @@ def test_rows_that_the_campaign_has_are_not_added_again(form: str, tmp_path: Pat
     assert sorted(again.predict()["id"]) == sorted(every["id"])
 
 
+def test_limits_of_detection_with_decimal_commas_are_added_to_any_table(tmp_path: Path):
+    """The file of the new rows has commas, and the candidates have none, or are texts with points."""
+    more = tmp_path / "more.csv"
+    more.write_text("id;temp;yield\nq1;61;58,25\nq2;62;<10,5\n")
+    for results in ([np.nan] * 5, [1.5, 2.5, "<1.25", np.nan, 30.0]):
+        c = tb.Campaign(pd.DataFrame({"id": list("abcde"), "temp": range(60, 65), "yield": results}), "yield")
+        before = len(c.results())
+        c.tell(pd.DataFrame({"id": ["d"], "yield": [4.0]}))
+        assert c.extend(more) == 2
+        assert c.results()["yield"].tolist()[before:] == [4.0, 58.25, "<10.5"]
+        assert c.results()["yield"].tolist()[:before] == [own for own in results if own == own]
+
+
 def test_another_draw_of_combinations_is_added():
     values = {"temp": range(20, 120), "solvent": ["DMF", "water"], "time": [1, 2, 3]}
     first, second = (tb.combinations(values, count=60, seed=seed) for seed in (0, 1))

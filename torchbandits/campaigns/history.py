@@ -45,7 +45,8 @@ def history(
     if found.text and not found.too_many and {text.casefold() for text in found.categories} <= YES_OR_NO.keys():
         values = _texts(table, objective).str.casefold().map(YES_OR_NO).to_numpy(np.float64)
     elif found.text and (cells := _texts(table, objective)).str.strip().str.match(BEYOND).any():
-        decimal, empty = "," if decimal_commas(table) else ".", cells.isna().to_numpy()
+        # Limits make the column texts, so that its own commas do not tell the form of a copy.
+        decimal, empty = "," if decimal_commas(table, guessed=True) else ".", cells.isna().to_numpy()
         values, signs = values_of(table.name, cells, empty, table.where, objective, decimal, remedy=remedy)
     else:
         require(found.numeric, no_number(found, remedy))

@@ -142,12 +142,19 @@ def read_results(
     )
 
 
-def decimal_commas(table: Table) -> bool:
-    """Whether candidates were read from a text file with decimal commas."""
+def decimal_commas(table: Table, *, guessed: bool = False) -> bool:
+    """Whether candidates were read from a text file with decimal commas.
+
+    Args:
+        table: The candidates.
+        guessed: What to return for the copy of a file without decimals in its columns of numbers, which could be any file with
+            semicolons.
+    """
     saved = (table.schema.metadata or {}).get(FORM)
     if saved is not None:
         # The form of candidates without decimals is a guess.
-        return Form(*json.loads(saved)).decimal == "," and any(pa.types.is_floating(kind) for kind in table.schema.types)
+        decimals = any(pa.types.is_floating(kind) for kind in table.schema.types)
+        return Form(*json.loads(saved)).decimal == "," and (decimals or guessed)
     try:
         return table.path is not None and table.path.suffix.lower() in TEXT and dialect(table.path).decimal == ","
     except DataError:

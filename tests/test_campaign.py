@@ -923,6 +923,26 @@ def test_a_file_of_answers_is_new_even_where_values_repeat(tmp_path: Path):
         assert (told.measured, told.notes) == (n, ())
 
 
+def test_a_plate_in_duplicate_is_new_where_a_row_was_asked_for_again(tmp_path: Path):
+    """Its values may be those of before, such as a limit of detection. A file that grows has those of an earlier call."""
+    c, path = campaign(), tmp_path / "results.csv"
+
+    def told(ids: list[str], rows: str) -> tuple[int, int, list[str]]:
+        c.plan(ids)
+        report = c.tell(written(path, "id,yield\n" + rows.replace(" ", "\n")))
+        return report.measured, report.known, c.open
+
+    first = "003,80 003,>90 004,70 004,70"
+    assert told(["003", "004"], first) == (4, 0, [])
+    second = "003,>90 003,>90 005,1 005,2"
+    assert told(["003", "005"], second) == (4, 0, [])
+    assert "If they are new measurements, tell them with again=True (--again)." in str(c.tell(path))
+    assert told(["003", "004"], f"{first} 004,69") == (1, 4, ["003"])
+    report = c.tell(written(path, "id,yield\n003,80\n006,7\n006,8\n"))
+    assert (report.measured, report.known) == (2, 1)
+    assert "If it is a new measurement, tell it alone, without the other rows, with again=True (--again)." in str(report)
+
+
 def test_cells_are_read_as_spreadsheets_write_them(tmp_path: Path):
     c, path = campaign(), tmp_path / "results.csv"
     path.write_bytes("\ufeffid;yield;note\r\n000;1,5;ä\r\n001;;\r\n;;\r\n002; 2,25 ;\r\n".encode())

@@ -46,9 +46,12 @@ class Told:
             counts = "counts" if self.unasked == 1 else "count"
             said.append(f"{count(self.unasked, 'measurement')} had not been asked for, and {counts} all the same.")
         if self.known:
+            new, them = ("it is a new measurement", "it") if self.known == 1 else ("they are new measurements", "them")
+            # The other rows of the file would count twice.
+            alone = " alone, without the other rows," if self.measured or self.failed else ""
             said.append(
-                f"{count(self.known, 'row')} had been told before (same id, same value) and did not count again. If they are "
-                "new measurements, tell them with again=True (--again)."
+                f"{count(self.known, 'row')} had been told before (same id, same value) and did not count again. If {new}, "
+                f"tell {them}{alone} with again=True (--again)."
             )
         return " ".join([*said, *self.notes])
 

@@ -112,17 +112,21 @@ class Records:
     def new(self, told: Evaluations, opened: Sequence[int] = ()) -> NDArray[np.bool_]:
         """Mask of the values that were not told before, `n x k`, by these rules for each outcome.
 
-        If a value is given k times and was told j times, the last k − j are new. If all its rows are `opened`, each at least as
-        often as it is given, the results answer an ask and are new; but results that one call told before are no answer to
-        another ask. A failed evaluation is new if it is so for any outcome.
+        If a value is given k times and was told j times, the last k − j are new. If all its rows are `opened`, the results
+        answer an ask and are new; but results that one call told before are no answer to another ask. A row may be given more
+        often than it is open, as where everything is measured in duplicate, unless the results contain those of an earlier
+        call, as a file that grows does. A failed evaluation is new if it is so for any outcome.
         """
-        if len(opened) and self._told_in_one_call(_cells(told)):
+        cells = _cells(told)
+        if len(opened) and self._told_in_one_call(cells):
             opened = ()
+        grown = len(opened) > 0 and any(call and call <= cells for call in self.calls)
         rows, values = told.rows.tolist(), told.values
         found, measured = np.zeros(values.shape, bool), ~np.isnan(values)
         for j in range(len(self.names)):
             places = np.flatnonzero(measured[:, j] | ~measured.any(axis=1)).tolist()
-            answers = Counter(rows[place] for place in places) <= Counter(opened)
+            given = Counter(rows[place] for place in places)
+            answers = given.keys() <= {*opened} and (not grown or given <= Counter(opened))
             here = Counter[Cell]()
             for place in places:
                 cell = (rows[place], j, float(values[place, j])) if measured[place, j] else (rows[place], None, None)

@@ -943,6 +943,15 @@ def test_a_plate_in_duplicate_is_new_where_a_row_was_asked_for_again(tmp_path: P
     assert "If it is a new measurement, tell it alone, without the other rows, with again=True (--again)." in str(report)
 
 
+@pytest.mark.parametrize("delimiter", ["\t", ";"])
+def test_a_plate_with_commas_is_filled_in_with_points(delimiter: str, tmp_path: Path):
+    table = written(tmp_path / "table.csv", "id;temp\na;60,5\nb;61,5\nc;62,5\n".replace(";", delimiter))
+    c = tb.Campaign(table, "yield")
+    told = c.tell(written(tmp_path / "results.csv", "id;temp;yield\na;60,5;20.25\nb;61,5;7,5\n".replace(";", delimiter)))
+    assert str(told).startswith("2 measurements and 0 failed evaluations told.")
+    assert c.results()["yield"].tolist() == [20.25, 7.5]
+
+
 def test_cells_are_read_as_spreadsheets_write_them(tmp_path: Path):
     c, path = campaign(), tmp_path / "results.csv"
     path.write_bytes("\ufeffid;yield;note\r\n000;1,5;ä\r\n001;;\r\n;;\r\n002; 2,25 ;\r\n".encode())

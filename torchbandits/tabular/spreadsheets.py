@@ -162,7 +162,8 @@ def _decimal(path: Path, delimiter: str, rows: list[Row], expected: bool) -> str
             f"{path}, line {line}: is {cell!r} {cell.replace('.', '')} or {cell.replace('.', ',')}? {why}. Save the "
             f"sheet without separators of thousands, or write all decimals with a {mark}."
         )
-    if not commas or points:
+    # A plate with commas may be filled in with points.
+    if not commas or (points and not expected):
         return "."
     thousands = delimiter == "\t" and all(_THOUSANDS.fullmatch(cell) for _, cell in commas)
     line, cell = commas[0]

@@ -336,7 +336,7 @@ def test_numbers_that_are_texts_are_said_to_be():
     for cells in ([f"{i}%" for i in range(N)], [f"1,{100 + i}.5" for i in range(N)], [f"{i} °C" for i in range(N)]):
         with pytest.raises(ArgumentError, match="Numbers are written without units and separators of thousands"):
             decided(table()[["number"]].assign(a=cells))
-    with pytest.raises(ArgumentError, match=r"Decimal commas are read where semicolons or tabs separate the cells\."):
+    with pytest.raises(ArgumentError, match=r"Decimal commas are read where semicolons or tabs separate the cells\. In a workbook"):
         decided(table()[["number"]].assign(a=[f"{i},5" for i in range(N)]))
     found = decided(table()[["number"]].assign(a=["5 %", "10 %"] * (N // 2), code=["1A", "2B"] * (N // 2)))
     assert (found["a"].kind, found["a"].why) == (
@@ -344,6 +344,20 @@ def test_numbers_that_are_texts_are_said_to_be():
         "2 different texts: write '10 %' without the unit to use their order",
     )
     assert found["code"].why == "2 different texts"
+
+
+def test_a_row_of_units_is_named_once():
+    def cells(unit: str) -> list[str]:
+        return [unit, *(str(i) for i in range(1, N))]
+
+    with pytest.raises(ArgumentError) as error:
+        decided(table()[["number"]].assign(a=cells("mg"), b=cells("°C"), c=[f"c{i}" for i in range(N)]))
+    said = str(error.value)
+    assert said.startswith("row 0 holds texts above numbers, 'mg' in column 'a', '°C' in column 'b': if they are units, or")
+    assert "column 'c' holds text" in said
+    assert said.count("delete the row") == 1
+    with pytest.raises(ArgumentError, match="which is not a number: if it is a unit, delete its row; otherwise correct it"):
+        decided(table()[["number"]].assign(a=cells("mg")))
 
 
 @pytest.mark.parametrize("slip", ["#DIV/0!", "4O", "20 °C"])

@@ -13,7 +13,7 @@ from torchbandits.tabular.kinds import category, decision_on, number, substance
 from torchbandits.tabular.mixtures import BULK, parts_of_a_whole
 from torchbandits.tabular.survey import LARGEST, MOST_CATEGORIES, Survey, survey
 from torchbandits.tabular.tables import Table
-from torchbandits.tabular.texts import TextError, may_be_ids, remedy
+from torchbandits.tabular.texts import TextError, may_be_ids, remedy, units
 
 FEW_REAGENTS = 100
 """Largest number of different SMILES that are categories beside other features. As substances so few had more simple regret."""
@@ -72,7 +72,11 @@ def decide(table: Table, roles: Mapping[str, str], overruled: Mapping[str, Any],
                 refused[name] = error
     if alone is None:
         decided = _with_reagents(decided, found, list(refused))
-    wrong = [str(error) for error in refused.values() if not isinstance(error, TextError)]
+    headed = [found[name] for name in refused if found[name].headed]
+    # A row of units is named once, and not for each of its cells.
+    named = [s.column for s in headed] if len(headed) > 1 else []
+    wrong = [units(headed)] if named else []
+    wrong += [str(error) for name, error in refused.items() if name not in named and not isinstance(error, TextError)]
     texts = {name: str(error) for name, error in refused.items() if isinstance(error, TextError)}
     if texts:
         # Their remedy is the same, so that one sentence names them all.

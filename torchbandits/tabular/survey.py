@@ -124,6 +124,11 @@ class Survey:
             self.first_text, self._text_row = str(text)[:40], int(row)
 
     @property
+    def headed(self) -> bool:
+        """Whether a text in the first row is above numbers, as a unit below the name of the column is."""
+        return self.text and self.mostly_numbers and bool(self.first_text) and self._text_row == 0
+
+    @property
     def text_at(self) -> str:
         """The place of `first_text` in words."""
         return self._table.where(self._text_row)

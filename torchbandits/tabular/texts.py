@@ -21,6 +21,7 @@ _NAMED = 5
 _LIKE_A_DATE = re.compile(r"\d{1,4}[-./]\d{1,2}[-./]\d{1,4}\b")
 _DATE = re.compile(r"\d{1,2}([-./])\d{1,2}\1\d{4}|\d{4}([-./])\d{1,2}\2\d{1,2}")
 _DECIMAL_COMMA = re.compile(r"[+-]?\d+(,\d+)?")
+_COMMAS = " Decimal commas are read where semicolons or tabs separate the cells. In a workbook, make such texts numbers."
 _WORDS = re.compile(r"[^\W\d_]{4,}([ -][^\W\d_]+)*")
 # A number with a unit, a sign such as <, or separators of thousands.
 _LIKE_A_NUMBER = re.compile(r"[<>~€$£]?\s*[+\-\u2212]?\d[\d.,'\u2019\s]*\s*[^\W\d]{0,3}[%°€$£]?[^\W\d]?")
@@ -49,10 +50,20 @@ def no_number(s: Survey, remedy: str = _CORRECT) -> str:
     if s.text and pd.notna(pd.to_numeric(s.first_text, errors="coerce")):
         held = f"column {s.column!r} holds its numbers as texts, such as {s.first_text!r} in {s.text_at}"
         return f"{held}: convert them, as by pandas.to_numeric, which names a text that is no number."
+    unit = "if it is a unit, delete its row; otherwise " if s.headed else ""
     return (
-        f"column {s.column!r} holds {s.first_text!r} in {s.text_at}, which is not a number: {remedy}."
+        f"column {s.column!r} holds {s.first_text!r} in {s.text_at}, which is not a number: {unit}{remedy}."
         if s.text
         else f"column {s.column!r} holds {s.type}, which is not a number."
+    )
+
+
+def units(columns: Sequence[Survey]) -> str:
+    """Error message for columns of numbers below a row of texts."""
+    held = ", ".join(f"{s.first_text!r} in column {s.column!r}" for s in columns[:_NAMED]) + ", …" * (len(columns) > _NAMED)
+    return (
+        f"{columns[0].text_at} holds texts above numbers, {held}: if they are units, or a second line of headers, delete the "
+        "row (the names of the columns may hold units); otherwise correct these cells, or leave them empty."
     )
 
 
@@ -87,7 +98,7 @@ def remedy(columns: Sequence[Survey], molecules: bool) -> str:
         f"{' Dates are written like 2026-08-31 in a file, and have the type of dates in a table of pandas.' * dates}"
         f"{' Numbers are written without units and separators of thousands, and with one decimal mark in the file.' * amounts}"
         f"{' A minus sign is written as a hyphen.' * any(chr(0x2212) in s.first_text for s in columns)}"
-        f"{' Decimal commas are read where semicolons or tabs separate the cells.' * commas}"
+        f"{_COMMAS * commas}"
     )
 
 

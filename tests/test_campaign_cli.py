@@ -217,6 +217,29 @@ def test_a_table_without_rows_says_why_it_has_none(folder: Path):
         assert result.stderr.startswith(said)
 
 
+@pytest.mark.usefixtures("folder")
+def test_a_last_row_of_sums_is_named_and_a_value_far_from_the_others():
+    """Such a row would be the best one."""
+    whole = frame()[["id", "temp", "conc"]].assign(**{"yield": yields(frame()).round(2).where(frame().index < 12)})
+
+    def said(last: dict[str, Any]) -> str:
+        pd.concat([whole, pd.DataFrame([{"id": "Total"} | last])]).to_csv("totals.csv", index=False)
+        with warnings.catch_warnings():
+            warnings.simplefilter("default", DiagnosticWarning)
+            return RUNNER.invoke(
+                app, ["campaign", "new", "totals.csv", "--objective", "yield", "--folder", f"c{len(last)}"]
+            ).stderr
+
+    sums = {name: float(whole[name].sum().round(4)) for name in ("temp", "conc", "yield")}
+    words = " ".join(said(sums).split())
+    assert (
+        words.count("totals.csv: 'Total', the last row, has the sums of the rows above in temp, conc and yield. If it is") == 1
+    )
+    assert f"'Total' is {sums['yield']:.6g}, and all others are between" in words
+    # Another number than the sum, as of an ordinary row.
+    assert "Total" not in said(sums | {"temp": 50.0, "yield": 1.0, "note": 1})
+
+
 def test_a_last_row_of_totals_is_named_once(folder: Path):
     totals = {"id": "Total", "conc": frame()["conc"].sum()}
     pd.concat([frame(), pd.DataFrame([totals])]).to_csv("totals.csv", index=False)

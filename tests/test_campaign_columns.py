@@ -336,7 +336,9 @@ def test_numbers_that_are_texts_are_said_to_be():
     for cells in ([f"{i}%" for i in range(N)], [f"1,{100 + i}.5" for i in range(N)], [f"{i} °C" for i in range(N)]):
         with pytest.raises(ArgumentError, match="Numbers are written without units and separators of thousands"):
             decided(table()[["number"]].assign(a=cells))
-    with pytest.raises(ArgumentError, match=r"Decimal commas are read where semicolons or tabs separate the cells\. In a workbook"):
+    with pytest.raises(
+        ArgumentError, match=r"Decimal commas are read where semicolons or tabs separate the cells\. In a workbook"
+    ):
         decided(table()[["number"]].assign(a=[f"{i},5" for i in range(N)]))
     found = decided(table()[["number"]].assign(a=["5 %", "10 %"] * (N // 2), code=["1A", "2B"] * (N // 2)))
     assert (found["a"].kind, found["a"].why) == (

@@ -294,8 +294,11 @@ class Campaign(Readable):
         if said and not self._records.rows:
             issue(said)
         if some.any():
-            issue(notes.changed(self._records, told, new, self._pool.ids.of(told.rows)))
-            self._learn(told.masked(new)[some])
+            counted, ids = told.masked(new), self._pool.ids.of(told.rows)
+            issue(notes.changed(self._records, told, new, ids))
+            for j, name in enumerate(self._settings.names):
+                issue(notes.far_off(self._records.measured(j), counted.values[:, j], ids, name))
+            self._learn(counted[some])
 
     def _default(self, priced: bool) -> Policy:
         """The default policy."""

@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,7 +23,12 @@ from torchbandits.tabular.columns import decide
 from torchbandits.tabular.decisions import Decision, Decisions
 from torchbandits.tabular.ids import Ids, id_column, open_table
 from torchbandits.tabular.survey import survey
-from torchbandits.tabular.tables import Table
+from torchbandits.tabular.tables import InMemory, Table
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+else:
+    from torchbandits.tabular.extras import pyarrow as pa
 
 MANY = 1_000_000
 """Number of rows from which on features have single precision by default."""
@@ -35,6 +40,8 @@ _NEARLY_ALL = 0.9
 """Share of rows with a value from which on an outcome looks known, beside one that has values in less than half of the rows."""
 _SEVERAL_KEYS = ("objectives", "at_least", "at_most")
 _LARGEST = 1 << 26
+_LONG, _ROUNDED = 8, 1e-4
+"""Number of rows from which on the last one may hold sums, and the share by which these may be rounded."""
 _FIXED = {  # fields that cannot change during a campaign, in words
     "objective": "the objective",
     "objectives": "the objectives",
@@ -264,18 +271,43 @@ def begin(given: Any, wanted: dict[str, Any], candidates: str | None, paths: Cam
 
 
 def _perhaps_totals(table: Table, ids: Ids, decisions: Decisions) -> list[str]:
-    """A sentence if the last row leaves most features empty that all other rows fill, as a row of totals does."""
-    features, last = [decision for decision in decisions if decision.features], table.count - 1
+    """A sentence if the last row is like a row of totals: it leaves most features empty that all other rows fill, or has the
+    sums of the rows above."""
+    features, last = [decision for decision in decisions if decision.features], np.array([table.count - 1])
     alone = [decision.column for decision in features if decision.missing == 1]
-    if len(alone) < 2 or 2 * len(alone) <= len(features):
-        return []
-    if not all(cell.null_count for cell in table.take(np.array([last]), alone).columns):
-        return []
-    (name,) = ids.of(np.array([last]))
+    if len(alone) >= 2 and 2 * len(alone) > len(features):
+        empty = all(cell.null_count for cell in table.take(last, alone).columns)
+        has = f"is the only one without {listed(alone[:5])}" if empty else ""
+    else:
+        sums = _sums([name for name in table.schema.names if name != ids.column], table)
+        has = f"has the sums of the rows above in {listed(sums[:5])}" if sums else ""
+    (name,) = ids.of(last)
     return [
-        f"{Path(table.name).name}: {name!r}, the last row, is the only one without {listed(alone[:5])}. If it is no candidate, "
-        "such as a row of totals, delete it, and begin again in another folder (or with another journal)."
-    ]
+        f"{Path(table.name).name}: {name!r}, the last row, {has}. If it is no candidate, such as a row of totals, delete it, "
+        "and begin again in another folder (or with another journal)."
+    ] * bool(has)
+
+
+def _sums(names: Sequence[str], table: Table) -> list[str]:
+    """The columns of a spreadsheet that hold the sum of the rows above in the last row, up to rounding; none if another column
+    has a number there, or only one column has."""
+    found = []
+    if not isinstance(table, InMemory) or table.count < _LONG:
+        return []
+    for name in names:
+        kind = table.schema.field(name).type
+        if not (pa.types.is_integer(kind) or pa.types.is_floating(kind)):
+            continue
+        cells = table.arrow.column(name).to_numpy().astype(np.float64)
+        above, total = cells[:-1][~np.isnan(cells[:-1])], cells[-1]
+        if np.isnan(total):
+            continue
+        whole = above.sum()
+        # A single number above is a repetition.
+        if np.count_nonzero(above) < 2 or not abs(total - whole) <= _ROUNDED * abs(whole):
+            return []
+        found.append(name)
+    return found if len(found) > 1 else []
 
 
 def keeping(settings: Settings, table: Table) -> NDArray[np.bool_]:

@@ -219,6 +219,18 @@ def test_rows_that_the_campaign_has_are_not_added_again(form: str, tmp_path: Pat
     assert sorted(again.predict()["id"]) == sorted(every["id"])
 
 
+@pytest.mark.parametrize("kind", ["csv", "xlsx"])
+def test_rows_without_the_column_of_the_ids_say_what_to_rename(kind: str, tmp_path: Path):
+    more = tmp_path / f"more.{kind}"
+    rows = NEW.rename(columns={"id": "Versuch"})
+    (rows.to_csv if kind == "csv" else rows.to_excel)(more, index=False)
+    said = (
+        r"more\.[a-z]+ has no column 'id', and new rows need those of the candidates\..* Rename the column that holds the ids"
+    )
+    with pytest.raises(ArgumentError, match=said):
+        begun().extend(more)
+
+
 def test_limits_of_detection_with_decimal_commas_are_added_to_any_table(tmp_path: Path):
     """The file of the new rows has commas, and the candidates have none, or are texts with points."""
     more = tmp_path / "more.csv"

@@ -97,7 +97,8 @@ def check_rows(new: Table, table: Table, ids: Ids, decisions: Sequence[Decision]
     names, own = table.schema.names, new.schema.names
     missing = [name for name in names if name not in own and name not in outcomes]
     lacks = f"{new.name} has no column {', '.join(map(repr, missing))}, and new rows need those of the candidates"
-    require(not missing, f"{lacks}.{nearest(missing[0], own) if missing else ''}")
+    ids_too = f" Rename the column that holds the ids to {ids.column!r}." if ids.column in missing else ""
+    require(not missing, f"{lacks}.{nearest(missing[0], own) if missing else ''}{ids_too}")
     unknown = [name for name in own if name not in names and name not in outcomes]
     require(not unknown, f"{new.name} has a column {''.join(unknown[:1])!r}, which the candidates lack: leave it out.")
     if ids.column is not None:

@@ -41,9 +41,10 @@ def id_column(names: Sequence[str], told: str | None, index: str | None = None) 
 
 
 def open_table(given: Any, id: str | None) -> Table:
-    """Open the candidates. Ids of a CSV file are read as texts, so that the id 007 keeps its zeros."""
+    """Open the candidates. Ids of a CSV file are read as texts, so that the id 007 keeps its zeros. Whether there is such a
+    column is not checked."""
     if isinstance(given, (str, os.PathLike)) and Path(given).suffix.lower() in TEXT:
-        column = id_column(dialect(Path(given)).header, id)
+        column = id or id_column(dialect(Path(given)).header, None)
         return as_table("table", given, [] if column is None else [column])
     return as_table("table", given, ids=id)
 

@@ -71,6 +71,15 @@ def test_one_value_is_known(folder: Path):
     assert "1 value of yield is known." in run(*new)
 
 
+@pytest.mark.usefixtures("folder")
+def test_a_beginning_says_how_many_rows_its_condition_leaves():
+    few = int((frame()["temp"] < 26).sum())
+    assert 1 < few < 8
+    said = run("new", "candidates.csv", "--objective", "yield", "--candidates", "temp < 26")
+    assert f"{few} rows of them may be selected, under the condition of --candidates." in said
+    assert f"campaign ask -n {few} > plate.csv" in said
+
+
 def test_a_campaign_from_the_table_to_the_report(folder: Path):
     said = run("new", "candidates.csv", "--objective", "yield", "--column", "dry=ignore", "--candidates", "temp < 110")
     assert "The campaign is in campaign." in said

@@ -20,6 +20,7 @@ from rich.progress import Progress
 
 from torchbandits.campaigns.candidates import OPTIMAL
 from torchbandits.campaigns.combining import combinations, parameter
+from torchbandits.campaigns.conditions import on_offer
 from torchbandits.campaigns.folder import CANDIDATES, JOURNAL, SETTINGS, copy_to, form_in, opened, renewed, resumed
 from torchbandits.campaigns.options import parse_aims, parse_kind, parse_limit, parse_result, parse_total, parse_variances
 from torchbandits.campaigns.outcome_campaign import OutcomeCampaign
@@ -227,6 +228,10 @@ def new(
     different = RowsAsArms(made.bandit).different(None)
     alike = f" To the model they are {different:,} different ones: the others differ in no feature." if different < rows else ""
     say(f"{candidates.name} has {count(rows, 'row')}, one per candidate.{alike}")
+    if only:
+        held = int(on_offer("candidates", table, only, strict=True).sum())
+        say(f"{count(held, 'row')} of them may be selected, under the condition of --candidates.")
+        different = min(different, held)
     padded = padded_column(candidates, table.arrow) if isinstance(table, InMemory) and table.lines else None
     if "id" not in [decision.kind for decision in made.columns]:
         say(_unnamed([decision.column for decision in made.columns], padded))

@@ -1911,6 +1911,19 @@ def test_a_campaign_says_when_to_stop_in_its_own_words(minimize: bool):
     assert f"every row is known to be above or below {level:g}" in known.reason
 
 
+def test_a_budget_of_costs_counts_measurements_and_needs_the_column_of_the_costs():
+    budget = tb.stopping.Budget(cost=9.0)
+    c = campaign(frame().assign(price=2.0), cost="price")
+    results = measured(c.ask(4))
+    results.loc[1, "yield"] = np.nan
+    c.tell(results)
+    assert not c.should_stop(budget), "three measurements have cost 6, and a failure counts nothing"
+    c.tell(measured(c.ask(2)))
+    assert c.should_stop(budget)
+    with pytest.raises(ArgumentError, match=r"of a campaign the column of the costs, with which it begins \(cost=, --cost\)"):
+        campaign().should_stop(budget)
+
+
 @pytest.mark.filterwarnings("ignore::torchbandits.errors.DiagnosticWarning")
 def test_a_guessed_kernel_does_not_stop_a_campaign():
     c = campaign(policy=None, noise_std=0.01)

@@ -706,7 +706,10 @@ def _spent(loop: Loop) -> Tensor:
     """Sum of the costs of all pulls of arms, `batch_shape`."""
     rows, statistics = loop.state.rows, loop.state.statistics
     if rows.costs is None:
-        raise ArgumentError("a budget of costs needs the costs of the arms: Bandit(policy, arms, costs=…).")
+        raise ArgumentError(
+            "a budget of costs needs the costs of the arms: Bandit(policy, arms, costs=…), or of a campaign the column of the "
+            "costs, with which it begins (cost=, --cost)."
+        )
     policy = loop.policy
     changed = isinstance(policy, Composed) and (policy.memory.selective or policy.reweighting is not None)
     message = (

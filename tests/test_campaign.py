@@ -943,6 +943,19 @@ def test_a_plate_in_duplicate_is_new_where_a_row_was_asked_for_again(tmp_path: P
     assert "If it is a new measurement, tell it alone, without the other rows, with again=True (--again)." in str(report)
 
 
+def test_cells_of_a_workbook_that_are_no_numbers_are_refused_with_what_to_do(tmp_path: Path):
+    path = tmp_path / "results.xlsx"
+    for cell, said in (
+        ("10,5", "Make texts with decimal commas numbers."),
+        (pd.Timestamp(2026, 5, 1), "make dates of numbers such"),
+    ):
+        pd.DataFrame({"id": ["003", "004"], "yield": pd.Series([cell, 7], dtype=object)}).to_excel(path, index=False)
+        with pytest.raises(ArgumentError, match=said) as error:
+            campaign().tell(path)
+        assert "without units" not in str(error.value)
+        assert "with a point" not in str(error.value)
+
+
 @pytest.mark.parametrize("delimiter", ["\t", ";"])
 def test_a_plate_with_commas_is_filled_in_with_points(delimiter: str, tmp_path: Path):
     table = written(tmp_path / "table.csv", "id;temp\na;60,5\nb;61,5\nc;62,5\n".replace(";", delimiter))

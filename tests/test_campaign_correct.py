@@ -105,7 +105,8 @@ def test_a_corrected_value_of_the_history_is_not_told_again(tmp_path: Path):
     table = frame()
     table["yield"] = yields(table).where(table.index < 9)
     table.loc[4, "yield"] = 800.0
-    c = campaign(table, journal=tmp_path / "lab")
+    with pytest.warns(DiagnosticWarning, match="'004' is 800, and all others are between"):
+        c = campaign(table, journal=tmp_path / "lab")
     c.correct("004", 44.0)
     c.close()
     c = campaign(table, journal=tmp_path / "lab")

@@ -222,6 +222,36 @@ def test_threads_share_the_sampler():
     assert len({str(trial.params) for trial in study.trials}) == 12
 
 
+@pytest.mark.parametrize("repeats", [None, True])
+def test_more_trials_may_run_than_there_are_candidates(repeats: bool | None):
+    """`auto` pulls an arm once at a time."""
+    study = optuna.create_study(sampler=PoolSampler([{"x": 0.0}, {"x": 1.0}, {"x": 2.0}], repeats=repeats))
+    trials = [study.ask() for _ in range(7)]
+    drawn = [trial.suggest_float("x", 0, 2) for trial in trials]
+    assert sorted(map(drawn.count, (0.0, 1.0, 2.0))) == [2, 2, 3]
+    for trial, x in zip(trials, drawn, strict=True):
+        study.tell(trial, x)
+    assert told_of(study.sampler) == [0, 1, 2]
+
+
+@pytest.mark.parametrize("directions", [["maximize"], ["maximize", "minimize"]])
+def test_the_same_candidate_may_run_in_several_processes(directions: list[str]):
+    study = optuna.create_study(directions=directions, sampler=PoolSampler(CORNERS))
+    study.optimize(lambda trial: [trial.suggest_float("a", 0, 2) * trial.suggest_float("b", 0, 2)] * len(directions), 6)
+    running = []
+    for _ in range(2):
+        study.sampler = PoolSampler(CORNERS)
+        study.enqueue_trial({"a": 1.0, "b": 2.0})
+        running.append(study.ask())
+        assert (running[-1].suggest_float("a", 0, 2), running[-1].suggest_float("b", 0, 2)) == (1.0, 2.0)
+    study.sampler = PoolSampler(CORNERS)
+    other = study.ask()
+    assert {"a": other.suggest_float("a", 0, 2), "b": other.suggest_float("b", 0, 2)} in CORNERS
+    for trial in (*running, other):
+        study.tell(trial, [1.0] * len(directions))
+    study.optimize(lambda trial: [trial.suggest_float("a", 0, 2) * trial.suggest_float("b", 0, 2)] * len(directions), 2)
+
+
 CORNERS = [{"a": a, "b": b} for a in (0.0, 1.0, 2.0) for b in (0.0, 1.0, 2.0)]
 
 

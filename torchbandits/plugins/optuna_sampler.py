@@ -153,8 +153,9 @@ class PoolSampler(BaseSampler):
         selection = self._pool.ask(1, offered)
         with_these = f" with {own}" if own else ""
         none_left = f"every candidate{with_these} was evaluated, or is being evaluated: end the study, or pass repeats=True."
-        require(len(selection) > 0, none_left, StateError)
-        return selection
+        require(bool(offered.any()), none_left, StateError)
+        # A policy such as `auto` pulls an arm once at a time, and there may be more trials at a time than candidates.
+        return selection if len(selection) else self._pool.wait_for(self._pool.least_pending(offered))
 
     def _learn(self, study: Study, but: int | None = None) -> None:
         """Learn the trials that other processes and earlier sessions have finished, and count their running trials as pending,

@@ -164,7 +164,7 @@ class Pool:
 
     def ask(self, count: int, offered: Tensor) -> Selection:
         """Select up to `count` further candidates of those on offer, none of them twice, with all open picks as pending."""
-        opened, loop = self.bandit.loop.open, self.bandit.loop
+        opened = self.bandit.loop.open
         before = 0 if opened is None else int(opened.mask.reshape(-1, opened.mask.shape[-1])[0].sum())
         left, rows = offered.clone(), list[int]()
         while len(rows) < count and bool(left.any()):
@@ -174,15 +174,31 @@ class Pool:
                 break
             rows.append(int(picked[-1]))
             left &= ~self.same(rows[-1])
-        index = torch.tensor(rows, dtype=torch.int64)
+        return self._selection(rows)
+
+    def wait_for(self, row: int) -> Selection:
+        """Count a candidate as pending, once more if it is pending already, whatever the policy would choose."""
+        self.bandit.plan(torch.tensor([row]))
+        return self._selection([row])
+
+    def least_pending(self, offered: Tensor) -> int:
+        """Of the candidates on offer, at least one, the first of those with the fewest open picks. Cost O(A) per open pick."""
+        opened = self.bandit.loop.open
+        times = torch.zeros(len(self), dtype=torch.int64)
+        if opened is not None:
+            # Several objectives share the picks.
+            index, mask = (part.reshape(-1, part.shape[-1])[0].cpu() for part in (opened.index, opened.mask))
+            for row in index[mask].tolist():
+                times += self.same(row)
+        return int(times.masked_fill(~offered, len(times) + int(times.sum())).argmin())
+
+    def _selection(self, rows: Sequence[int]) -> Selection:
+        """The picks of these candidates."""
+        index, loop = torch.tensor(rows, dtype=torch.int64), self.bandit.loop
         points = loop.points(index.expand(*loop.batch_shape, len(index)))
         # Several objectives share the picks.
         points = points[0] if loop.batch_shape else points
         return Selection(points, index, index >= 0)
-
-    def wait_for(self, row: int) -> Selection:
-        """Count a candidate as pending that is evaluated elsewhere."""
-        return self.ask(1, torch.arange(len(self)) == row)
 
 
 def _table(candidates: Any) -> Any:

@@ -81,6 +81,19 @@ def test_no_experiment_is_twice_in_a_batch_and_none_is_missing():
         campaign.recommend(21)
 
 
+@pytest.mark.parametrize("running", [[2.0], [2.0, 2.0], [3.0, 1.0, 2.0]])
+def test_pending_experiments_that_may_be_recommended_come_last_and_once(running: list[float]):
+    """`auto` pulls an arm once at a time."""
+    space = SearchSpace.from_product([NumericalDiscreteParameter("x", [1.0, 2.0, 3.0, 4.0])])
+    flags = ("already_recommended", "already_measured", "pending_experiments")
+    allowed = {f"allow_recommending_{flag}": True for flag in flags}
+    campaign = Campaign(space, NumericalTarget("y").to_objective(), BanditRecommender(), **allowed)
+    campaign.add_measurements(pd.DataFrame({"x": [1.0, 2.0, 3.0, 4.0], "y": [1.0, 3.0, 2.0, 0.0]}))
+    plate = campaign.recommend(4, pending_experiments=pd.DataFrame({"x": running}))["x"].tolist()
+    assert sorted(plate) == [1.0, 2.0, 3.0, 4.0]
+    assert set(plate[-len(set(running)) :]) == set(running)
+
+
 @pytest.mark.usefixtures("annotations_not_enforced")
 def test_what_it_cannot_do_is_refused():
     continuous = SearchSpace.from_product([NumericalContinuousParameter("x", (0, 1))])

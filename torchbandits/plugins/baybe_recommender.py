@@ -10,6 +10,7 @@ import torch
 from torchbandits.bandit import Bandit
 from torchbandits.checks import is_whole
 from torchbandits.errors import UnsupportedError, require
+from torchbandits.plugins.pending import least_pending
 from torchbandits.policies import Policy, auto
 
 try:
@@ -82,12 +83,15 @@ class BanditRecommender(PureRecommender):
         if measurements is not None and len(measurements):
             require(objective is not None, "measurements need an objective: pass objective=.")
             self._tell(bandit, self._encoded(searchspace, offered, measurements), rewards(objective, measurements))
-        places = torch.arange(len(points) + len(waiting))
-        for place in range(len(points), len(places)):
-            bandit.ask(more=1, available=places == place)
-        left, rows = places < len(points), list[int]()
+        if len(waiting):
+            bandit.plan(torch.arange(len(points), len(points) + len(waiting)))
+        left, rows = torch.arange(len(points) + len(waiting)) < len(points), list[int]()
         for _ in range(batch_size):
-            rows.append(int(bandit.ask(more=1, available=left).index[-1]))
+            picked = bandit.ask(more=1, available=left).index
+            # A policy such as `auto` pulls an arm once at a time, and those that are left may all be pending.
+            if len(picked) == len(waiting) + len(rows):
+                picked = bandit.plan([least_pending(bandit, left)]).index
+            rows.append(int(picked[-1]))
             left[rows[-1]] = False
         return offered_exp.iloc[rows]
 

@@ -12,6 +12,7 @@ import torch
 from torchbandits.campaigns.offer import FAILURES
 from torchbandits.checks import check_flag
 from torchbandits.errors import ArgumentError, StateError, UnsupportedError, require
+from torchbandits.plugins.pending import least_pending
 from torchbandits.plugins.pool import Pool
 from torchbandits.policies import Policy
 from torchbandits.types import Selection
@@ -155,7 +156,7 @@ class PoolSampler(BaseSampler):
         none_left = f"every candidate{with_these} was evaluated, or is being evaluated: end the study, or pass repeats=True."
         require(bool(offered.any()), none_left, StateError)
         # A policy such as `auto` pulls an arm once at a time, and there may be more trials at a time than candidates.
-        return selection if len(selection) else self._pool.wait_for(self._pool.least_pending(offered))
+        return selection if len(selection) else self._pool.wait_for(least_pending(self._pool.bandit, offered))
 
     def _learn(self, study: Study, but: int | None = None) -> None:
         """Learn the trials that other processes and earlier sessions have finished, and count their running trials as pending,

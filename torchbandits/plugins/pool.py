@@ -181,17 +181,6 @@ class Pool:
         self.bandit.plan(torch.tensor([row]))
         return self._selection([row])
 
-    def least_pending(self, offered: Tensor) -> int:
-        """Of the candidates on offer, at least one, the first of those with the fewest open picks. Cost O(A) per open pick."""
-        opened = self.bandit.loop.open
-        times = torch.zeros(len(self), dtype=torch.int64)
-        if opened is not None:
-            # Several objectives share the picks.
-            index, mask = (part.reshape(-1, part.shape[-1])[0].cpu() for part in (opened.index, opened.mask))
-            for row in index[mask].tolist():
-                times += self.same(row)
-        return int(times.masked_fill(~offered, len(times) + int(times.sum())).argmin())
-
     def _selection(self, rows: Sequence[int]) -> Selection:
         """The picks of these candidates."""
         index, loop = torch.tensor(rows, dtype=torch.int64), self.bandit.loop

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
 
 import gpytorch
@@ -13,7 +14,7 @@ from problems import BOUNDED, COMMON, NOISE_STD, Problem, generator, rbf
 
 import torchbandits as tb
 from torchbandits import errors, stopping
-from torchbandits.testing.play import differences, everything
+from torchbandits.testing.play import Interrupted, Interruption, differences, everything
 
 PROBLEM = Problem(seed=17, a=40, duplicates=3)
 K = oracles.rbf(0.4)(PROBLEM.arms, PROBLEM.arms)
@@ -305,3 +306,24 @@ def test_an_explanation_is_of_the_points_that_were_not_forgotten(context: bool) 
     torch.testing.assert_close(windowed.relevance, fresh.relevance)
     got = [(e.noise_share, e.unexplained, e.predictive_r2, e.rivals, e.upper) for e in explained]
     np.testing.assert_allclose(got[0], got[1], rtol=1e-8)
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_a_tell_that_fails_in_the_middle_leaves_no_trace(name: str):
+    """Under a discount, the new row of the directions was written over the first one of the snapshot."""
+    bandit = tb.Bandit(MAKERS[name](), PROBLEM.tensor, generator=generator(0))
+    for arm in range(9):
+        bandit.tell(torch.tensor([arm]), torch.tensor([0.1 * arm]))
+    told, failed = (torch.tensor([20]), torch.tensor([0.3])), 0
+    with Interruption(torch.inf) as counting:
+        copy.deepcopy(bandit).tell(*told)
+    for at in range(1, counting.calls, 8):
+        twin = copy.deepcopy(bandit)
+        try:
+            with Interruption(at):
+                twin.tell(*told)
+        except Interrupted:
+            failed += 1
+            assert not differences(everything(bandit), everything(twin)), f"at torch call {at} of {counting.calls}"
+    # The last calls make the report, after which nothing is undone.
+    assert failed > 12

@@ -328,8 +328,7 @@ class Directions(Buffered):
         self._work, self.incomplete = 0, False
         self._forget_ahead()
         if self.dense:
-            self.covariance = self._prior_covariance() - block.mT @ block
-            self.used = 0
+            self._keep(self._prior_covariance() - block.mT @ block)
         else:
             self.block, self.used, self._made = block, size, block
 
@@ -368,10 +367,12 @@ class Directions(Buffered):
     def _flush(self) -> None:
         """Subtract the rows of T from the kept covariance, which leaves the posterior unchanged."""
         C, T = (x.reshape(-1, *x.shape[-2:]) for x in (self._dense(), self.rows_used))
-        # k̃ = C − TᵀT becomes the kept covariance, and T becomes empty. Both are new tensors, set in one assignment, so that
-        # after an interrupt or a rollback no subtracted row is still in T.
-        kept = torch.baddbmm(C, T.mT, T, alpha=-1).reshape(self.covariance.shape)
-        buffers = {**self._buffers, "covariance": kept, "block": torch.empty_like(self.block)}
+        self._keep(torch.baddbmm(C, T.mT, T, alpha=-1).reshape(self.covariance.shape))
+
+    def _keep(self, covariance: Tensor) -> None:
+        """Set the kept covariance k̃ = C − TᵀT, and T empty. Both are new tensors, set in one assignment, so that after an
+        interrupt or a rollback no subtracted row is still in T, and the rows of a snapshot are not written to."""
+        buffers = {**self._buffers, "covariance": covariance, "block": torch.empty_like(self.block)}
         self.__dict__.update(used=0, _buffers=buffers)
 
     # ------------------------------------------------------------------ snapshots, saved states and devices

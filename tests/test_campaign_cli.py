@@ -618,6 +618,20 @@ def test_kinds_of_columns_are_read(text: str):
     assert ("ordered" if "<" in text else "category") in line
 
 
+def test_a_campaign_stops_when_its_budget_is_spent(folder: Path):
+    frame().assign(price=2.5).to_csv("candidates.csv", index=False)
+    run("new", "candidates.csv", "--objective", "yield", "--cost", "price", "--column", "price=ignore")
+    rows = plate(run("ask", "-n", "4"))
+    rows["yield"] = yields(rows)
+    rows.loc[0, "yield"] = np.nan
+    rows.to_csv("results.csv", index=False)
+    run("tell", "results.csv")
+    goes_on = RUNNER.invoke(app, ["campaign", "stop", "--budget", "10"])
+    assert (goes_on.exit_code, goes_on.stdout) == (1, "Go on.\n")
+    assert run("stop", "--budget", "7.5", "--measurements", "9").startswith("Stop: 7.5 was spent, of a budget of 7.5")
+    assert "cost must be finite and > 0" in refused("stop", "--budget", "0")
+
+
 @pytest.mark.exhaustive
 def test_plates_noise_and_when_to_stop(folder: Path, monkeypatch: pytest.MonkeyPatch):
     run("new", "candidates.csv", "--objective", "yield", "--noise-std", "0.5")
@@ -633,7 +647,7 @@ def test_plates_noise_and_when_to_stop(folder: Path, monkeypatch: pytest.MonkeyP
     goes_on = RUNNER.invoke(app, ["campaign", "stop", "--measurements", "7", "--within", "1e-6"])
     assert (goes_on.exit_code, goes_on.stdout) == (1, "Go on.\n")
     assert run("stop", "--measurements", "6").startswith("Stop: 6 measurements were told")
-    assert "give at least one of --within, --price and --measurements" in refused("stop")
+    assert "give at least one of --within, --price, --measurements and --budget" in refused("stop")
     assert "--at-most takes NAME=COUNT" in refused("ask", "--at-most", "dry")
     assert "no column 'wet'" in refused("ask", "--same", "wet", "-n", "9")
     assert "--total takes NAME=NUMBER" in refused("ask", "--total", "temp")

@@ -426,14 +426,18 @@ def stop(
         int | None,
         typer.Option(help="Stop after this number of measurements (of each outcome); failures do not count."),
     ] = None,
+    budget: Annotated[
+        float | None,
+        typer.Option(help="Stop when the measurements have cost this much. Needs --cost of `new`; failures do not count."),
+    ] = None,
     folder: Folder = HERE,
     device: Device = "cpu",
 ) -> None:
     """Print whether to stop, and the reason. The exit status is 0 to stop, and 1 to continue."""
-    rules: list[Rule] = [] if measurements is None else [Budget(pulls=measurements)]
+    rules: list[Rule] = [Budget(measurements, budget)] if measurements is not None or budget is not None else []
     rules += [] if within is None else [ProbableRegret(within, delta)]
     rules += [] if price is None else [ImprovementPerCost(price)]
-    require(bool(rules), "give at least one of --within, --price and --measurements.", ConfigError)
+    require(bool(rules), "give at least one of --within, --price, --measurements and --budget.", ConfigError)
     with opened(folder, device) as campaign:
         decision = campaign.should_stop(*rules)
     say(f"Stop: {decision.reason}." if decision else "Go on.")

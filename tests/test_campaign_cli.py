@@ -77,14 +77,16 @@ def test_a_beginning_says_how_many_rows_its_condition_leaves():
     assert 1 < few < 8
     said = run("new", "candidates.csv", "--objective", "yield", "--candidates", "temp < 26")
     assert f"{few} rows of them may be selected, under the condition of --candidates." in said
-    assert f"campaign ask -n {few} > plate.csv" in said
+    assert f"campaign ask -n {few} --output plate.csv" in said
 
 
 def test_a_campaign_from_the_table_to_the_report(folder: Path):
     said = run("new", "candidates.csv", "--objective", "yield", "--column", "dry=ignore", "--candidates", "temp < 110")
     assert "The campaign is in campaign." in said
     assert f"candidates.csv has {len(pd.read_csv('candidates.csv'))} rows, one per candidate." in said
-    assert all(word in said for word in ("log", "3 different texts", "as told", "torchbandits campaign ask -n 8 > plate.csv"))
+    assert all(
+        word in said for word in ("log", "3 different texts", "as told", "torchbandits campaign ask -n 8 --output plate.csv")
+    )
     first = run("ask", "-n", "4")
     assert run("ask", "-n", "4") == first  # repeating the command changes nothing
     assert len(plate(run("ask", "-n", "2", "--more"))) == 6
@@ -545,10 +547,12 @@ def test_mistakes_are_one_line(folder: Path):
 
 
 def session(text: str) -> list[str]:
-    """Run the commands of a text of the documentation, and return the output of each."""
+    """Run the commands of a text of the documentation, and return the output of each, or the plate that it writes."""
     found = []
     for block in re.findall(r"^```bash\n(.*?)^```", text, re.DOTALL | re.MULTILINE):
-        found += [run(*shlex.split(line.partition(" > ")[0])[2:]) for line in block.splitlines()]
+        for line in block.splitlines():
+            said = run(*shlex.split(line)[2:])
+            found.append(Path("plate.csv").read_text() if line.endswith("--output plate.csv") else said)
     return found
 
 

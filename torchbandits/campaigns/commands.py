@@ -239,7 +239,7 @@ def new(
         say(f"Column {padded[0]!r} was read as numbers: plates show {padded[1]!r} without its leading zeros.")
     known = f"{count(int(told), 'value')} of {names} {'is' if told == 1 else 'are'} known."
     say(known if told else f"No value of {names} is known yet.")
-    plate = "--output plate.xlsx" if candidates.suffix.lower() in WORKBOOK else "> plate.csv"
+    plate = "--output plate.xlsx" if candidates.suffix.lower() in WORKBOOK else "--output plate.csv"
     say(f"Next: torchbandits campaign ask -n {min(8, different)}{where} {plate}")
 
 

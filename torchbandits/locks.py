@@ -46,6 +46,19 @@ def lock(fd: int) -> None:
         raise
 
 
+def unlock(fd: int) -> None:
+    """Release the lock of `lock`.
+
+    Raises:
+        OSError: If the file is not locked.
+    """
+    if not WINDOWS:
+        _fcntl.flock(fd, _fcntl.LOCK_UN)
+        return
+    os.lseek(fd, _PLACE, os.SEEK_SET)
+    _msvcrt.locking(fd, _msvcrt.LK_UNLCK, 1)
+
+
 def remove(path: Path) -> None:
     """Delete a file that may be missing. On Windows one that is still open stays, as by an object that a traceback holds."""
     with suppress(PermissionError) if WINDOWS else nullcontext():
@@ -61,16 +74,3 @@ def let_go() -> None:
 def advice(error: BaseException) -> str:
     """A sentence for the end of a message, where Windows has refused a file that another program may have open; else empty."""
     return " Close it in the program that has it open, such as Excel." if WINDOWS and isinstance(error, PermissionError) else ""
-
-
-def unlock(fd: int) -> None:
-    """Release the lock of `lock`.
-
-    Raises:
-        OSError: If the file is not locked.
-    """
-    if not WINDOWS:
-        _fcntl.flock(fd, _fcntl.LOCK_UN)
-        return
-    os.lseek(fd, _PLACE, os.SEEK_SET)
-    _msvcrt.locking(fd, _msvcrt.LK_UNLCK, 1)

@@ -18,6 +18,7 @@ import typer
 from rich.console import Console
 from rich.progress import Progress
 
+from torchbandits.campaigns.campaign import Campaign
 from torchbandits.campaigns.candidates import OPTIMAL
 from torchbandits.campaigns.combining import combinations, parameter
 from torchbandits.campaigns.conditions import on_offer
@@ -45,7 +46,7 @@ from torchbandits.files import check_folder, prepare_folder, write_atomically
 from torchbandits.stopping import Budget, ImprovementPerCost, ProbableRegret, Rule
 from torchbandits.tabular.ids import open_table
 from torchbandits.tabular.spreadsheets import Form, form_of, padded_column
-from torchbandits.tabular.tables import PARQUET, TEXT, InMemory, as_table
+from torchbandits.tabular.tables import PARQUET, TEXT, InMemory, Table, as_table
 from torchbandits.tabular.workbooks import WORKBOOK
 
 if TYPE_CHECKING:
@@ -223,7 +224,11 @@ def new(
         status = f"The campaign is in {folder}."
     print_table(made.columns.to_pandas().reset_index())
     say(status)
-    where = "" if folder == HERE else f" --folder {folder}"
+    _say_begun(made, candidates, table, only, folder)
+
+
+def _say_begun(made: Campaign, candidates: Path, table: Table, only: str | None, folder: Path) -> None:
+    """Print what the rows of a campaign are, which of them may be selected, and what to do next."""
     told, names, rows = made.bandit.pulls.sum(), made.objective, table.count
     different = RowsAsArms(made.bandit).different(None)
     alike = f" To the model they are {different:,} different ones: the others differ in no feature." if different < rows else ""
@@ -239,6 +244,7 @@ def new(
         say(f"Column {padded[0]!r} was read as numbers: plates show {padded[1]!r} without its leading zeros.")
     known = f"{count(int(told), 'value')} of {names} {'is' if told == 1 else 'are'} known."
     say(known if told else f"No value of {names} is known yet.")
+    where = "" if folder == HERE else f" --folder {folder}"
     plate = "--output plate.xlsx" if candidates.suffix.lower() in WORKBOOK else "--output plate.csv"
     say(f"Next: torchbandits campaign ask -n {min(8, different)}{where} {plate}")
 

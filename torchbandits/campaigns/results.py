@@ -41,8 +41,9 @@ YES_OR_NO = {"true": 1.0, "yes": 1.0, "false": 0.0, "no": 0.0}
 _COMMA = re.compile(r"[+-]?\d+,\d+([eE][+-]?\d+)?")
 # A number with something around it.
 _DRESSED = re.compile(r"[€$£]?\s*[+-]?[.,]?\d")
-# A date as workbooks hold it.
+# A date as workbooks hold it, and what to do.
 _DATE = re.compile(r"\d{4}-\d\d-\d\d\b")
+_DATES = " Spreadsheet programs make dates of numbers such as 1.5: format the cells as numbers, and type them."
 # A whole number of many digits as spreadsheet programs write it.
 _ROUNDED = re.compile(r"\d([.,]\d+)?[eE]\+\d\d")
 # What programs add to dates, and whole numbers as they write them.
@@ -283,12 +284,7 @@ def values_of(
         book = Path(name).suffix.lower() in WORKBOOK
         point = " Make texts with decimal commas numbers." if book else " Write decimals with a point."
         hint = point if any(_COMMA.fullmatch(texts.iloc[i]) for i in odd) else ""
-        dates = any(_DATE.match(texts.iloc[i]) for i in odd)
-        hint += (
-            " Spreadsheet programs make dates of numbers such as 1.5: format the cells as numbers, and type them."
-            if dates
-            else ""
-        )
+        hint += _DATES if any(_DATE.match(texts.iloc[i]) for i in odd) else ""
         texts_of = [texts.iloc[i] for i in odd if math.isnan(numbers[i])]
         dressed = any(_DRESSED.match(text) and not _COMMA.fullmatch(text) and not _DATE.match(text) for text in texts_of)
         hint += " Write numbers without units, percent signs and separators of thousands." if dressed else ""

@@ -281,11 +281,13 @@ def _perhaps_totals(table: Table, ids: Ids, decisions: Decisions) -> list[str]:
     else:
         sums = _sums([name for name in table.schema.names if name != ids.column], table)
         has = f"has the sums of the rows above in {listed(sums[:5])}" if sums else ""
+    if not has:
+        return []
     (name,) = ids.of(last)
     return [
         f"{Path(table.name).name}: {name!r}, the last row, {has}. If it is no candidate, such as a row of totals, delete it, "
         "and begin again in another folder (or with another journal)."
-    ] * bool(has)
+    ]
 
 
 def _sums(names: Sequence[str], table: Table) -> list[str]:

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from weakref import WeakSet
 
 from torchbandits.errors import DataError, StateError, require
-from torchbandits.locks import BINARY, WINDOWS, lock, unlock
+from torchbandits.locks import BINARY, WINDOWS, lock, remove, unlock
 
 HEADER = '{"kind":"header",'
 # A string of JSON, or the beginning of one that was cut short.
@@ -262,28 +262,23 @@ class Lines:
             self.close()
 
     def replace(self, other: Path) -> None:
-        """Let another file take the place of this one, which is closed. Nobody can open it in between.
+        """Let another file take the place of this one, which nobody has opened meanwhile.
 
         Raises:
-            OSError: If that fails.
+            OSError: If that fails. This file is then where it was.
         """
-        file = self.path.resolve()
-        if WINDOWS:  # which refuses to replace an open file: this one, and then one that another process has opened meanwhile
+        if WINDOWS:  # which refuses to replace an open file: this one, and then one that another process has opened
             self.close()
-        os.replace(other, file)
-        self.close()
+        os.replace(other, self.path.resolve())
 
     def discard(self) -> None:
         """Close, and remove the file where it was created here and nothing was written."""
         empty = self._fd >= 0 and self.created and not os.fstat(self._fd).st_size and self._in_place()
-        if empty and WINDOWS:
-            # Another process may open it from now on, and then it can't be removed.
+        # Removed while it is locked: once it is closed it may be another process's, which only Windows refuses to remove.
+        if WINDOWS:
             self.close()
-            with contextlib.suppress(PermissionError):
-                self.path.unlink(missing_ok=True)
-        elif empty:
-            # Removed while it is locked: once it is closed it may be another process's.
-            self.path.unlink(missing_ok=True)
+        if empty:
+            remove(self.path)
         self.close()
 
 

@@ -133,7 +133,7 @@ def _sheets(path: Path) -> dict[str, list[Row]]:
             sheets[sheet.title] = [(number, cells) for number, cells in numbered if cells]
         book.close()
     except PermissionError as error:
-        raise DataError(f"{path} can't be read: {error.strerror}.{advice(error)}") from error
+        raise DataError(f"{path} can't be read: {error.strerror or error}.{advice(error)}") from error
     except (OSError, ValueError, KeyError, BadZipFile) as error:
         raise DataError(f"{path} can't be read as a workbook ({error}): save the sheet as 'CSV UTF-8'.") from error
     return sheets

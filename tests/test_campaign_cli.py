@@ -502,14 +502,19 @@ def test_leading_zeros_of_other_columns_are_said_to_be_lost(folder: Path):
     assert "leading zeros" not in run("new", "candidates.csv", "--objective", "yield", "--folder", "plain")
 
 
-def test_the_column_of_the_costs_may_be_declared_to_be_no_feature(folder: Path):
+def test_the_column_of_the_costs_is_a_feature_only_if_it_is_said(folder: Path):
     frame().assign(price=np.arange(60) + 1.0).to_csv("priced.csv", index=False)
     said = run("new", "priced.csv", "--objective", "yield", "--cost", "price", "--column", "price=ignore")
     assert re.search(r"price +cost +0", said)
-    wrong = refused(
-        "new", "priced.csv", "--objective", "yield", "--cost", "price", "--column", "price=log", "--folder", "other"
-    )
-    assert "'price' is the cost and can't be a feature as well" in wrong
+    new = "new", "priced.csv", "--objective", "yield", "--cost", "price"
+    assert re.search(r"price +cost +0", run(*new, "--folder", "plain"))
+    assert re.search(r"price +log +1 +0 +as told", run(*new, "--column", "price=log", "--folder", "other"))
+    plate = pd.read_csv(io.StringIO(run("ask", "-n", "2", "--folder", "other")), dtype={"id": str})
+    plate.assign(**{"yield": [1.0, 2.0]}).to_csv("results.csv", index=False)
+    run("tell", "results.csv", "--folder", "other")
+    assert len(pd.read_csv(io.StringIO(run("ask", "-n", "2", "--folder", "other")))) == 2
+    id_too = "new", "priced.csv", "--objective", "yield", "--column", "id=category", "--folder", "none"
+    assert "'id' is the id and can't be a feature as well" in refused(*id_too)
 
 
 def test_messages_name_the_users_file_and_what_to_write(folder: Path):

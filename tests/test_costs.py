@@ -27,7 +27,7 @@ def costs_of(seed: int, a: int = A) -> torch.Tensor:
 
 
 def oracle_picks(
-    problem: Problem, costs: np.ndarray, horizon: int, acquisition: str, exponent: float, baseline: float
+    problem: Problem, costs: np.ndarray, horizon: int, acquisition: str, exponent: float, baseline: float | None
 ) -> list[int]:
     """Picks of a dense GP whose scores are computed again at every step and divided by the cost."""
     kernel = kernel_pair("matern52")[1]
@@ -39,7 +39,7 @@ def oracle_picks(
             mean, var = solved.T @ np.array(rewards), var - (K[picks] * solved).sum(0)
         std = np.sqrt(np.maximum(var, 0))
         if acquisition == "ucb":
-            u = mean + oracles.width_srinivas(t + 1, A, 0.1) * std - baseline
+            u = mean + oracles.width_srinivas(t + 1, A, 0.1) * std - (mean.max() if baseline is None else baseline)
             score = np.where(u >= 0, u / costs**exponent, u * costs**exponent)
         else:
             z = (mean - mean.max()) / std
@@ -52,10 +52,11 @@ def oracle_picks(
 
 @pytest.mark.sweep(6)
 @pytest.mark.parametrize(
-    ("acquisition", "exponent", "baseline"), [("ucb", 1.0, 0.0), ("ucb", 0.5, 3.0), ("ucb", 2.0, -1.0), ("ei", 1.0, 0.0)]
+    ("acquisition", "exponent", "baseline"),
+    [("ucb", 0.5, None), ("ucb", 1.0, None), ("ucb", 1.0, 0.0), ("ucb", 0.5, 3.0), ("ucb", 2.0, -1.0), ("ei", 1.0, None)],
 )
 @pytest.mark.parametrize("seed", range(3))
-def test_picks_are_those_of_a_plain_loop(seed: int, acquisition: str, exponent: float, baseline: float):
+def test_picks_are_those_of_a_plain_loop(seed: int, acquisition: str, exponent: float, baseline: float | None):
     """With a baseline of 3 every arm is below the baseline, where expensive arms have lower scores."""
     problem, costs = Problem(seed=seed, a=A), costs_of(seed)
     policy = tb.per_cost(
@@ -97,7 +98,7 @@ def test_equal_costs_change_no_pick(name: str):
 @pytest.mark.parametrize("name", POLICIES)
 def test_costs_matter_and_rows_have_their_own(name: str):
     problem, costs = Problem(seed=5, a=A), torch.stack([costs_of(7), costs_of(8)])
-    policy = tb.per_cost(POLICIES[name](), baseline=0.0)
+    policy = tb.per_cost(POLICIES[name]())
     batch = tb.Bandit(policy, problem.tensor, generator=[generator(1), generator(2)], costs=costs)
     singles = [tb.Bandit(policy, problem.tensor, generator=generator(1 + r), costs=costs[r]) for r in range(2)]
     plain = tb.Bandit(POLICIES[name](), problem.tensor, generator=generator(1))
@@ -117,13 +118,15 @@ def test_costs_matter_and_rows_have_their_own(name: str):
     assert differs
 
 
-def test_a_batch_per_cost_is_what_full_recomputation_picks():
+@pytest.mark.parametrize("baseline", [None, 0.0])
+def test_a_batch_per_cost_is_what_full_recomputation_picks(baseline: float | None):
     """Lazy picks among leaders equal those of a dense loop with hallucinated variances, in batches of fixed size."""
     theirs, ours = kernel_pair("matern32")
     for seed in range(3):
         problem, costs = Problem(seed=seed, a=A, near_duplicates=6), costs_of(seed)
         policy = tb.per_cost(
-            tb.gp_bucb(theirs, max_batch_size=9, ratio_threshold=1e300, width=tb.widths.Constant(2.0), **BOUNDED)
+            tb.gp_bucb(theirs, max_batch_size=9, ratio_threshold=1e300, width=tb.widths.Constant(2.0), **BOUNDED),
+            baseline=baseline,
         )
         bandit = tb.Bandit(policy, problem.tensor, costs=costs)
         K, lam = ours(problem.arms, problem.arms), 0.01
@@ -134,19 +137,39 @@ def test_a_batch_per_cost_is_what_full_recomputation_picks():
             told, batch = len(rewards), []
             known = picks[:told]
             mean = K[known].T @ np.linalg.solve(K[np.ix_(known, known)] + lam * np.eye(told), rewards) if told else np.zeros(A)
-            price = None
+            price, level, power = None, mean.max() if baseline is None else baseline, costs.numpy() ** 0.5
             for _ in range(9):
                 all_ = known + batch
                 var = np.diag(K).copy()
                 if all_:
                     var -= (K[all_] * np.linalg.solve(K[np.ix_(all_, all_)] + lam * np.eye(len(all_)), K[all_])).sum(0)
-                u = mean + 2.0 * np.sqrt(np.maximum(var, 0))
-                price = np.where(u >= 0, 1 / costs.numpy(), costs.numpy()) if price is None else price
-                batch.append(oracles.argmax(u * price, np.ones(A, dtype=bool)))
+                gain = mean + 2.0 * np.sqrt(np.maximum(var, 0)) - level
+                price = np.where(gain >= 0, 1 / power, power) if price is None else price
+                batch.append(oracles.argmax(gain * price, np.ones(A, dtype=bool)))
             assert selection.index.tolist() == batch
             y = problem.rewards(told, selection.index)
             bandit.tell(selection, y)
             picks, rewards = picks + batch, rewards + y.tolist()
+
+
+@pytest.mark.parametrize("policy", [tb.gp_ucb, tb.gp_bucb])
+def test_the_baseline_is_the_best_mean_that_can_be_had(policy: Any):
+    """Arms that are neither on offer nor pulled do not count: where they promise the most, picks are those without them."""
+    arms, costs = torch.linspace(0, 1, 30, dtype=torch.float64).unsqueeze(-1), costs_of(0, 30)
+
+    def told(own: torch.Tensor, price: torch.Tensor) -> tb.Bandit:
+        given = policy(rbf(), width=tb.widths.Constant(1.0), noise_std=0.1)
+        bandit = tb.Bandit(tb.per_cost(given), own, generator=generator(5), costs=price)
+        points = torch.tensor([[0.1], [0.5], [0.97]], dtype=torch.float64)
+        bandit.observe(points, torch.full((3,), 4), torch.tensor([0.0, 4.0, 16.0], dtype=torch.float64))
+        return bandit
+
+    whole = told(arms, costs)
+    mean = whole.posterior(arms).mean
+    assert float(mean[20:].max()) > float(mean[:20].max()) + 1
+    picks = whole.ask(limit=3, available=torch.arange(30) < 20).index.tolist()
+    assert picks == told(arms[:20], costs[:20]).ask(limit=3).index.tolist()
+    assert picks != told(arms, costs).ask(limit=3).index.tolist()
 
 
 def test_costs_travel_with_new_arms():
@@ -225,11 +248,12 @@ def test_the_rounding_of_a_sum_of_costs_neither_saves_nor_adds_a_pull(cost: floa
 
 @pytest.mark.exhaustive
 def test_per_cost_gains_more_for_the_same_budget():
-    """Cheap and expensive arms have equal rewards; per unit of cost more is gained, in the mean of ten problems."""
+    """Cheap and expensive arms have equal rewards; per unit of cost more reward is collected, in the mean of ten problems."""
     gained = {"plain": [], "per cost": []}
     for seed in range(10):
         env = environment(seed)
-        for name, policy in {"plain": tb.gp_ucb(rbf(), **COMMON), "per cost": tb.per_cost(tb.gp_ucb(rbf(), **COMMON))}.items():
+        own = tb.gp_ucb(rbf(), **COMMON)
+        for name, policy in {"plain": own, "per cost": tb.per_cost(own, exponent=1.0, baseline=0.0)}.items():
             history = tb.run(policy, env, 1000, generator=generator(seed), budget=60.0)
             gained[name].append((env.means.numpy() - float(env.means.min()))[history.pulls["arm"]].sum())
     assert np.mean(gained["per cost"]) > 1.5 * np.mean(gained["plain"])

@@ -391,3 +391,12 @@ def test_a_default_that_has_changed_is_no_difference():
     assert not difference(before, describe_policy(tb.auto()))
     assert "priors.noise" in difference(describe_policy(tb.auto()), before)
     assert "priors.noise.0 was -3.0, is absent" in difference(other, describe_policy(tb.auto()))
+
+
+def test_the_default_of_per_cost_has_changed_and_that_is_no_difference():
+    """A journal of a policy per cost with the defaults of before stays its journal; one of other options does not become it."""
+    policy = tb.gp_ucb(rbf())
+    now, before = describe_policy(tb.per_cost(policy)), describe_policy(tb.per_cost(policy, exponent=1.0, baseline=0.0))
+    assert not difference(before, now)
+    assert "score.exponent" in difference(describe_policy(tb.per_cost(policy, exponent=2.0)), now)
+    assert "score.baseline" in difference(now, before)

@@ -221,12 +221,12 @@ class PerCost(Score):
     Attributes:
         base: The score, or a draw of the posterior.
         exponent: 1 for gain per cost, 0 to ignore costs.
-        baseline: Reward at which a pull has no value, reward units.
+        baseline: Reward at which a pull has no value, reward units; None for the highest posterior mean.
     """
 
     base: Score | PosteriorDraw
-    exponent: float = 1.0
-    baseline: float = 0.0
+    exponent: float = 0.5
+    baseline: float | None = None
 
     def __post_init__(self) -> None:
         known = isinstance(self.base, Score | PosteriorDraw)
@@ -238,9 +238,9 @@ class PerCost(Score):
             "the probability to be the best, and the boundary of the top k, are not gains, and can't be divided by costs.",
         )
         require(is_finite(self.exponent) and self.exponent >= 0, f"exponent must be finite and ≥ 0, got {self.exponent}.")
-        require(is_finite(self.baseline), f"baseline must be finite, got {self.baseline}.")
-        logarithmic = isinstance(self.base, _Improvement)
-        require(not logarithmic or self.baseline == 0, "EI and PI are improvements already: they take no baseline.")
+        if self.baseline is not None:
+            require(is_finite(self.baseline), f"baseline must be finite, got {self.baseline}.")
+            require(not isinstance(self.base, _Improvement), "EI and PI are improvements already: they take no baseline.")
 
     @property
     def relative(self) -> bool:  # type: ignore[override]
@@ -252,16 +252,32 @@ class PerCost(Score):
         base = self.base if isinstance(self.base, Score) else UCB()
         return base(mean, std, width, incumbent)
 
-    def priced(self, scores: Tensor, costs: Tensor) -> Tensor:
-        """The base scores per cost, of the same shape; `costs` are the positive costs of the same arms."""
+    @property
+    def over_best(self) -> bool:
+        """Whether the baseline is the highest posterior mean."""
+        return self.baseline is None and not isinstance(self.base, _Improvement)
+
+    def priced(self, scores: Tensor, costs: Tensor, best: Tensor) -> Tensor:
+        """The base scores per cost, of the same shape.
+
+        Args:
+            scores: `... x n`.
+            costs: The positive costs of the same arms.
+            best: The highest posterior mean, `... x 1`, if the score is `over_best`.
+        """
         if isinstance(self.base, _Improvement):
             return scores - self.exponent * costs.log()
-        return (scores - self.baseline) * self.price(scores, costs)
+        gain = self.gain(scores, best)
+        return gain * self.price(gain, costs)
 
-    def price(self, scores: Tensor, costs: Tensor) -> Tensor:
+    def gain(self, scores: Tensor, best: Tensor) -> Tensor:
+        """Values minus the baseline, reward units; arguments as for `priced`."""
+        return scores - (best if self.baseline is None else self.baseline)
+
+    def price(self, gain: Tensor, costs: Tensor) -> Tensor:
         """The positive factor of the gain over the baseline: cost^(−exponent), or cost^exponent below the baseline."""
         power = costs**self.exponent
-        return torch.where(scores >= self.baseline, 1 / power, power)
+        return torch.where(gain >= 0, 1 / power, power)
 
 
 def base_of(score: Score | PosteriorDraw) -> Score | PosteriorDraw:

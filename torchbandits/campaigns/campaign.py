@@ -131,7 +131,7 @@ class Campaign(Readable):
         id: The column of the ids; by default the index of a pandas table, else a column called id, else a column `row` of row
             numbers from 1.
         minimize: Whether to minimise the objective. All values shown have the user's units and sign.
-        policy: The policy, as for `Bandit`; `tb.auto()` by default, per cost where there are costs.
+        policy: The policy, as for `Bandit`; by default `tb.auto()`, or `tb.per_cost(tb.auto())` where there are costs.
         noise_std: Standard deviation of the noise of a measurement, in units of the objective, where it is known. The default
             policy is then GP-UCB with this noise and a kernel that is fitted repeatedly to the results. It supports results
             with individual noise variances (`tell(noise_var=)`) and more rules of `should_stop`.
@@ -142,7 +142,7 @@ class Campaign(Readable):
             `"temp < 80 and solvent != 'DMF'"`. A row with an empty cell in one of these columns does not fulfil it, not even
             beside `or` and `not`. Results of other rows may be told as well. If a resumed campaign is given another condition,
             it holds from then on; an empty text lifts it. `exclude` takes out single rows.
-        cost: The column of the cost of an evaluation, > 0.
+        cost: The column of the cost of an evaluation, > 0. It is no feature, unless `columns` gives its kind, such as `"log"`.
         dtype: Precision of the features: float64 by default, float32 from 10⁶ rows on.
         device: Where the rows are scored, such as `"cuda"`. A resumed campaign may be on another device, where it selects the
             same rows.

@@ -184,7 +184,8 @@ def new(
         str | None, typer.Option("--candidates", help='Rows that may be selected: a column, or "temp < 80 and dry".')
     ] = None,
     cost: Annotated[
-        str | None, typer.Option(help="Column of the cost of an evaluation: rows are chosen by what they promise per cost.")
+        str | None,
+        typer.Option(help="Column of the cost of an evaluation: of two rows that promise as much the cheaper comes first."),
     ] = None,
     noise_std: Annotated[
         list[str] | None,

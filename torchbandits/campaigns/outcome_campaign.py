@@ -91,7 +91,7 @@ class OutcomeCampaign(Campaign):
             these values are measurements.
         candidates: As for `Campaign`.
         cost: The column of the cost of an evaluation, > 0, for any number of measured outcomes: rows are chosen by their
-            expected gain per cost. A given `policy` takes the cost into account if it is `tb.per_cost(…)`.
+            expected gain, divided by the root of the cost. A given `policy` takes costs into account if it is `tb.per_cost(…)`.
         dtype: As for `Campaign`.
         device: As for `Campaign`.
         generator: As for `Bandit`.

@@ -35,6 +35,9 @@ _CHANGED_DEFAULTS = {
     ".priors.noise": ("builtins.tuple", "None"),
     ".priors.noise.0": ("-4.0", None),
     ".priors.noise.1": ("1.0", None),
+    ".score.exponent": ("1.0", "0.5"),
+    ".score.baseline": ("0.0", "None"),
+    ".aim.exponent": ("1.0", "0.5"),
 }
 _CONTENT = "arms.content"
 # The arms of a source in descriptions that have no entry for its content yet.

@@ -178,10 +178,12 @@ class Picker:
         self._table: ArmTable = state.table
         self._base = score.base if isinstance(score, PerCost) else score
         self._pending = (state.pending_index, state.pending_counts)
+        self._offered: Tensor | None = None
 
     def pick(self, offered: Tensor | None, remaining: Tensor, twins: Generators) -> tuple[Tensor, Tensor | None]:
         """Select picks, `batch_shape x q` (−1 where padded). Also returns their scores if these are not functions of the
         marginals."""
+        self._offered = offered
         if not bool(remaining.any() if remaining.dim() else remaining):
             return torch.full((*remaining.shape, 0), -1, device=self._pending[0].device), None
         if self._state.draws is not None:
@@ -238,7 +240,7 @@ class Picker:
     def _of_all(self) -> Tensor:
         """The scores of all arms, `batch_shape x A`."""
         if isinstance(self._base, UCB):
-            return self._priced(upper_bounds(self._state, self._width), None)
+            return self._priced(upper_bounds(self._state, self._width), None, None)
         mean, std = marginals(self._state)
         return self._scores(mean, std, mean, None)
 
@@ -251,7 +253,7 @@ class Picker:
         # Those of the package are finite, and to look at them would wait for a device.
         if is_users_own(score):
             values = self._checked(score, values, mean, slot)
-        return self._priced(values, slot)
+        return self._priced(values, slot, means)
 
     def _checked(self, score: Score, values: Any, mean: Tensor, slot: Tensor | None) -> Tensor:
         """The scores of a user's class; an error where no arm would be the best."""
@@ -266,8 +268,22 @@ class Picker:
             raise NumericalError(f"the score {name} is NaN or ∞ at some arms.{hint}")
         return values
 
-    def _priced(self, scores: Tensor, slot: Tensor | None) -> Tensor:
-        return self._score.priced(scores, self._costs(slot)) if isinstance(self._score, PerCost) else scores
+    def _priced(self, scores: Tensor, slot: Tensor | None, means: Tensor | None) -> Tensor:
+        """The scores of the arms `slot`, per cost if the policy's are; `means` as for `_best_mean`."""
+        if not isinstance(self._score, PerCost):
+            return scores
+        return self._score.priced(scores, self._costs(slot), self._best_mean(self._score, means))
+
+    def _best_mean(self, score: PerCost, means: Tensor | None = None) -> Tensor:
+        """The highest posterior mean of the arms that are on offer or were pulled, `batch_shape x 1`; `means` are those of all
+        arms, by default the present ones. Of no meaning where the score does not need it."""
+        if not score.over_best:
+            return self._width.unsqueeze(-1)
+        rows = self._table.rows
+        means = only_entries(rows, marginals(self._state)[0] if means is None else means)
+        if self._offered is not None:
+            means = means.masked_fill(~self._offered & (rows.row_of_arm < 0), -torch.inf)
+        return rows.across.amax(means).unsqueeze(-1)
 
     def _costs(self, slot: Tensor | None) -> Tensor:
         costs = self._state.rows.costs
@@ -308,8 +324,9 @@ class Picker:
         mean, price = marginals(self._state)[0], None
         # Whether an arm is above or below the baseline is decided at the batch start, although its bound may fall below later.
         if isinstance(self._score, PerCost):
-            price = self._score.price(upper_bounds(self._state, self._width), self._costs(None))
-            mean = (mean - self._score.baseline) * price
+            best = self._best_mean(self._score)
+            price = self._score.price(self._score.gain(upper_bounds(self._state, self._width), best), self._costs(None))
+            mean = self._score.gain(mean, best) * price
         lookahead = Lookahead(
             self._table,
             mean,
@@ -390,7 +407,8 @@ class Picker:
         picks, scores = [], []
         for values in draws.draw(sizes, self._width, twins):
             if isinstance(self._score, PerCost):
-                values = self._score.priced(values, self._costs(None).unsqueeze(-2))
+                best = self._best_mean(self._score).unsqueeze(-2)
+                values = self._score.priced(values, self._costs(None).unsqueeze(-2), best)
             if offered is not None:
                 values = values.masked_fill(~offered.unsqueeze(-2), -torch.inf)
             picks.append(best_arm(values))

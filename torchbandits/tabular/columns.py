@@ -39,7 +39,7 @@ def decide(table: Table, roles: Mapping[str, str], overruled: Mapping[str, Any],
 
     Args:
         table: The candidates.
-        roles: Role of each column that is not a feature.
+        roles: Role of each column that is not a feature. A column of costs is one if its kind is overruled.
         overruled: Kind of a column by its name, one of `KINDS`, or the list of its categories in order.
         molecules: Whether a column may hold molecules or substances.
 
@@ -50,6 +50,7 @@ def decide(table: Table, roles: Mapping[str, str], overruled: Mapping[str, Any],
     Cost: one pass over the table, and 100,000 of its rows in memory.
     """
     _check_overruled(table, roles, overruled, molecules)
+    roles = {name: role for name, role in roles.items() if role != "cost" or overruled.get(name, "ignore") == "ignore"}
     names = table.schema.names
     alone = _only_molecules(overruled)
     wanted = [
@@ -96,9 +97,10 @@ def _check_overruled(table: Table, roles: Mapping[str, str], overruled: Mapping[
     kinds = [own for own in KINDS if molecules or own not in (MOLECULE, SUBSTANCE)]
     for column, kind in overruled.items():
         require(column in names, f"columns: {table.name} has no column {column!r}.{nearest(str(column), names)}")
-        # Costs and conditions are no features in any case.
-        free = column not in roles or (kind == "ignore" and roles[column] in ("cost", "candidates"))
-        require(free, f"columns: {column!r} is the {roles.get(column)} and can't be a feature as well.")
+        # Conditions are no features in any case, and costs are if it is said.
+        role = roles.get(column)
+        free = role in (None, "cost") or (kind == "ignore" and role == "candidates")
+        require(free, f"columns: {column!r} is the {role} and can't be a feature as well.")
         known = kind in kinds if isinstance(kind, str) else isinstance(kind, Sequence) and len(kind) > 1
         message = (
             f"columns: {column!r} must be one of {', '.join(kinds)}, or the list of its categories in order, got {kind!r}."

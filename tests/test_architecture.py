@@ -40,7 +40,7 @@ ROOMS = [
     "explanation", "sets", "fronts", "stopping",
     "filling",  # batches under constraints
     "bandit", "outcome_bandit", "worker", "contexts", "contextual",
-    "evaluation", "running", "callbacks", "diagnostics", "files", "experiments",
+    "evaluation", "rounds", "steps", "running", "callbacks", "diagnostics", "files", "experiments",
     "campaigns", "plugins", "cli", "testing", "__init__", "__main__",
 ]  # fmt: skip
 

@@ -7,17 +7,14 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor
 from contextlib import contextmanager
-from dataclasses import fields
 from itertools import takewhile
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.functional import pad
 
 from torchbandits.bandit import Bandit
-from torchbandits.checks import as_tensor, check_flag, check_function, check_observed, check_whole, explains_keywords
-from torchbandits.constraints import counts_of
+from torchbandits.checks import check_flag, check_function, check_observed, check_whole, explains_keywords
 from torchbandits.environments.base import Environment
 from torchbandits.errors import EvaluationError, NonFiniteError, ShapeError, UnsupportedError, require
 from torchbandits.evaluation import (
@@ -31,16 +28,17 @@ from torchbandits.evaluation import (
     check_parallel,
 )
 from torchbandits.history import History
-from torchbandits.journal import Journal, as_journal, describe, describe_environment, difference, held, pack, report_in
+from torchbandits.journal import Journal, as_journal, describe, describe_environment, difference, held, report_in
 from torchbandits.outcome_bandit import OutcomeBandit
 from torchbandits.policies import Policy
 from torchbandits.policies.joint import Joint
-from torchbandits.policies.state import TableState
+from torchbandits.rounds import RemainingBudget, Rounds
 from torchbandits.selections import marked
-from torchbandits.stopping import ROUNDING, Decision, Rule, check_rules, decide, shared
+from torchbandits.steps import Steps, regret_fields, regret_of
+from torchbandits.stopping import Rule, check_rules, decide, shared
 from torchbandits.types import ArrayLike, Report, Selection
 
-_STEPS = 64  # steps that are recorded at once
+Callback = Callable[[Bandit, Selection, Tensor, Report], bool | None]
 
 
 @explains_keywords
@@ -137,56 +135,78 @@ def run(
             Bandit.observe(bandit, *observed)
         drawn = [record for record in opening if record["kind"] == "seeds"]
         before = held(drawn[0]["told"]).to(bandit.device).long() if drawn else bandit.pulls.long()
-        money = None if budget is None else Budget(budget, environment, bandit)
+        remaining = None if budget is None else RemainingBudget(budget, environment, bandit)
         seeds = drawn[0]["seeds"] if drawn else bandit.recorder.draw_seeds(rounds=num_rounds, environment=environment.name)
         noise = [torch.Generator().manual_seed(seed) for seed in seeds]
         # Regrets are recorded after many steps. Expected rewards that are no tensor are an error here, before the first pull.
-        _regret(environment, torch.full((*bandit.batch_shape, 1), -1, device=bandit.device), policy)
-        steps = _Steps(environment, bandit.batch_shape, policy)
-        rounds = Rounds(bandit, num_rounds + before, money, once=not repeats)
+        regret_of(environment, torch.full((*bandit.batch_shape, 1), -1, device=bandit.device), policy)
+        steps = Steps(environment, bandit.batch_shape, policy)
+        rounds = Rounds(bandit, num_rounds + before, remaining, once=not repeats)
         exclude = failures == "exclude"
         if bandit.journal is not None:
-            several, own = bool(policy.outcomes), describe(rules, "stop")
+            several, described = bool(policy.outcomes), describe(rules, "stop")
             # The list alone, because through `rounds` the journal would hold its bandit, and stay open after both are dropped.
-            regrets, stopped = _regrets(environment, policy), rounds.stopped
-            bandit.journal.ride(noise, lambda record: regrets(record) | _stopped(record, stopped, own))
-            _catch_up(bandit.journal, steps, money, rounds, bandit.device, rules, own, exclude=exclude, several=several)
+            regrets, stopped = regret_fields(environment, policy), rounds.stopped
+            bandit.journal.ride(noise, lambda record: regrets(record) | _stopped(record, stopped, described))
+            _catch_up(
+                bandit.journal, steps, remaining, rounds, bandit.device, rules, described, exclude=exclude, several=several
+            )
         evaluator = _evaluator(environment, noise, executor, workers, retries, timeout, failures, asynchronous)
         try:
             rounds.shorten()
             if asynchronous and (out := rounds.again()) is not None:
                 evaluator.submit(out)
-            while True:
-                if rules:
-                    rounds.stop(decide(rules, bandit.loop))
-                began = clock()
-                selection = rounds.ask(evaluator.waiting, workers if asynchronous else None)
-                asked = clock() - began
-                if selection is not None:
-                    evaluator.submit(selection)
-                elif not evaluator.waiting:
-                    return steps.history(rounds.stopped)
-                answers = evaluator.settle()
-                began = clock()
-                answers, report = _tell(bandit, answers)
-                lost = None if answers.failed is None else answers.failed.index
-                if lost is not None and answers.error is None:
-                    rounds.lose(lost, exclude=exclude)
-                seconds = asked + clock() - began
-                selection, rewards = answers.selection, answers.rewards
-                steps.add(selection.index, rewards, bandit.loop.best_arm(), report, seconds, lost)
-                if answers.error is not None:
-                    raise EvaluationError(_what_is_kept(answers, bandit), steps.history(), bandit) from answers.error
-                stops = [callback(bandit, selection, rewards, report) for callback in callbacks]
-                if any(stops):
-                    return steps.history(rounds.stopped)
+            in_progress = workers if asynchronous else None
+            return _play(bandit, rounds, evaluator, steps, rules, callbacks, clock, in_progress, exclude=exclude)
         finally:
             evaluator.cancel()
 
 
-def _checked(
-    environment: Any, num_rounds: Any, callbacks: Any, observed: Any
-) -> tuple[Callable[[Bandit, Selection, Tensor, Report], bool | None], ...]:
+def _play(
+    bandit: Bandit,
+    rounds: Rounds,
+    evaluator: Evaluator,
+    steps: Steps,
+    rules: Sequence[Rule],
+    callbacks: Sequence[Callback],
+    clock: Callable[[], float],
+    workers: int | None,
+    *,
+    exclude: bool,
+) -> History:
+    """Ask, evaluate and tell until no round is left or a callback ends the run.
+
+    Args:
+        workers: Number of evaluations that an asynchronous run keeps in progress; None for a run in batches.
+        exclude: Whether arms whose evaluation failed are never offered again.
+    """
+    while True:
+        if rules:
+            rounds.stop(decide(rules, bandit.loop))
+        began = clock()
+        selection = rounds.ask(evaluator.waiting, workers)
+        asked = clock() - began
+        if selection is not None:
+            evaluator.submit(selection)
+        elif not evaluator.waiting:
+            return steps.history(rounds.stopped)
+        answers = evaluator.settle()
+        began = clock()
+        answers, report = _tell(bandit, answers)
+        lost = None if answers.failed is None else answers.failed.index
+        if lost is not None and answers.error is None:
+            rounds.lose(lost, exclude=exclude)
+        seconds = asked + clock() - began
+        selection, rewards = answers.selection, answers.rewards
+        steps.add(selection.index, rewards, bandit.loop.best_arm(), report, seconds, lost)
+        if answers.error is not None:
+            raise EvaluationError(_what_is_kept(answers, bandit), steps.history(), bandit) from answers.error
+        ends = [callback(bandit, selection, rewards, report) for callback in callbacks]
+        if any(ends):
+            return steps.history(rounds.stopped)
+
+
+def _checked(environment: Any, num_rounds: Any, callbacks: Any, observed: Any) -> tuple[Callback, ...]:
     """Check these arguments of `run`, and return the callbacks."""
     known = isinstance(environment, Environment)
     hint = " Pass BlackBox(function, arms) for a function of one arm." if callable(environment) else ""
@@ -318,8 +338,8 @@ def _what_is_kept(answers: Answers, bandit: Bandit) -> str:
 
 def _catch_up(
     journal: Journal,
-    steps: _Steps,
-    budget: Budget | None,
+    steps: Steps,
+    budget: RemainingBudget | None,
     rounds: Rounds,
     device: torch.device,
     rules: Sequence[Rule],
@@ -363,261 +383,3 @@ def _stopped(record: dict[str, Any], reasons: Sequence[str], described: dict[str
     if record["kind"] != "tell" or not any(reasons):
         return {}
     return {"stopped": {"reasons": list(reasons), "rules": described}}
-
-
-def _regret(environment: Environment, index: Tensor, policy: Policy | None) -> Tensor:
-    """Regret of arms, shaped like `index`. For several outcomes, the regret of each is the distance from its best value, which
-    is the smallest one for an outcome to minimise; NaN for an outcome that only has limits on both sides."""
-    if not isinstance(policy, Joint):
-        return environment.regret(index)
-    sign = environment.means.new_tensor(policy.directions).unsqueeze(-1)
-    found = (sign * environment.means).amax(dim=-1, keepdim=True) - sign * environment.expected(index)
-    return torch.where(sign == 0, torch.nan, found)
-
-
-def _regrets(environment: Environment, policy: Policy) -> Callable[[dict[str, Any]], dict[str, Any]]:
-    """A function that returns the regret fields of the record of a tell; none when the environment's optimum is unknown."""
-    optimum = environment.optimum.unsqueeze(-1)
-    unknown = bool(optimum.isnan().all())
-
-    def beside(record: dict[str, Any]) -> dict[str, Any]:
-        if record["kind"] != "tell" or unknown:
-            return {}
-        index = torch.cat([held(record["index"]), held(record["best"]).unsqueeze(-1)], dim=-1).to(optimum.device)
-        regret = _regret(environment, index, policy)
-        return {"regret": pack(regret[..., :-1]), "best_regret": pack(regret[..., -1])}
-
-    return beside
-
-
-class _Steps:
-    """Collects steps and records many at once in the history, so that a step costs little."""
-
-    def __init__(self, environment: Environment, batch_shape: torch.Size, policy: Policy | None = None) -> None:
-        self._environment, self._rows = environment, batch_shape.numel()
-        own = None
-        if isinstance(policy, Joint):
-            small = [name for name, sign in zip(policy.outcomes, policy.directions, strict=True) if sign < 0]
-            own = {"outcomes": list(policy.outcomes), "objectives": policy.objectives, "less_is_better": small}
-        self._policy = policy
-        self._history = History(self._rows, own)
-        self._none = torch.zeros(batch_shape, dtype=torch.int64)
-        self._steps: list[tuple[Tensor, Tensor, Tensor, Report, float, Tensor]] = []
-
-    def add(self, index: Tensor, rewards: Tensor, best: Tensor, report: Report, seconds: float, lost: Tensor | None) -> None:
-        """Add one ask and tell; `lost` contains the arms of failed evaluations, −1 elsewhere."""
-        failed = self._none if lost is None else (lost >= 0).sum(dim=-1).cpu()
-        self._steps.append((index, rewards, best, report, seconds, failed))
-        if len(self._steps) >= _STEPS:
-            self._flush()
-
-    def history(self, stopped: Sequence[str] = ()) -> History:
-        """The history of all steps, with the reason why each row stopped, if stopping rules were given."""
-        self._flush()
-        if stopped:
-            self._history.metadata["stopped"] = list(stopped)
-        return self._history
-
-    def _flush(self) -> None:
-        if not self._steps:
-            return
-        index, rewards, recommended, reports, seconds, failed = zip(*self._steps, strict=True)
-        self._steps, k, rows = [], len(index), self._rows
-        most = max(i.shape[-1] for i in index)
-        arms = torch.cat([pad(i, (0, most - i.shape[-1]), value=-1) for i in index], dim=-1)
-        values = torch.cat([pad(y, (0, most - y.shape[-1])) for y in rewards], dim=-1)
-        best = torch.stack(recommended, dim=-1)
-        per_step, costs = (rows, k, most), self._environment.costs
-        if costs is not None:
-            own = costs.expand(*arms.shape[:-1], -1)
-            costs = torch.where(arms >= 0, own.gather(-1, arms.clamp_min(0)), torch.nan).reshape(per_step).transpose(0, 1)
-        self._history.record(
-            index=arms.reshape(per_step).transpose(0, 1),
-            rewards=values.reshape(per_step).transpose(0, 1),
-            regret=_regret(self._environment, arms, self._policy).reshape(per_step).transpose(0, 1),
-            report=Report(**{f.name: torch.stack([getattr(r, f.name).reshape(rows) for r in reports]) for f in fields(Report)}),
-            recommended=best.reshape(rows, k).T,
-            simple_regret=_regret(self._environment, best, self._policy).reshape(rows, k).T,
-            seconds=seconds,
-            costs=costs,
-            failed=torch.stack(failed).reshape(k, rows),
-        )
-
-
-class Rounds:
-    """The remaining rounds: the number of picks to ask for, and the arms on offer."""
-
-    def __init__(self, bandit: Bandit, rounds: Tensor, budget: Budget | None, *, once: bool = False) -> None:
-        self._bandit, self._budget, self._once = bandit, budget, once
-        self._rounds = rounds  # `batch_shape`, total pulls of the bandit at which each row ends
-        self._least = int((rounds - bandit.pulls.long()).min())  # lower bound of the remaining pulls of every row
-        self._excluded: Tensor | None = None
-        self._over = torch.zeros_like(rounds, dtype=torch.bool)  # `batch_shape`, rows that a decision has stopped
-        self.stopped: list[str] = []  # the reason of each row, empty where it goes on; an empty list without stopping rules
-
-    def stop(self, decision: Decision) -> None:
-        """Ask for no more picks of the batch rows that a decision stops, and keep their reasons. Outcomes share their picks, so
-        that they stop together."""
-        self.stopped += [""] * (len(decision.reasons) - len(self.stopped))
-        ends = decision.stop
-        if self._bandit.policy.outcomes:
-            ends = ends.all(dim=-1, keepdim=True).expand_as(ends)
-        over = ends & ~self._over & (self._rounds > self._bandit.pulls.long())
-        if bool(over.any()):
-            reasons = zip(self.stopped, decision.reasons, over.reshape(-1).tolist(), strict=True)
-            self.stopped[:] = [new if now else old for old, new, now in reasons]
-            self._over = self._over | over
-            self._least = 0  # recomputed by the next `ask`
-
-    def stop_again(self, reasons: list[str]) -> None:
-        """Stop the batch rows that have a reason, as they were stopped before the run was interrupted."""
-        self.stopped[:], self._least = reasons, 0
-        self._over = torch.tensor([bool(reason) for reason in reasons], device=self._over.device).reshape(self._over.shape)
-
-    def ask(self, waiting: int, workers: int | None) -> Selection | None:
-        """The next batch or, for a number of workers, picks for all idle workers; None if there is nothing to pick now.
-
-        Args:
-            waiting: Number of open picks.
-            workers: Number of workers; None for batches, which are asked for when no pick is open.
-        """
-        most = self._bandit.policy.most_picks
-        limit = available = None
-        restricted = self._budget is not None or self._excluded is not None or self._once
-        if workers is not None or restricted or most is None or most > self._least:
-            available, able = self._available()
-            opened = self._bandit.loop.open
-            if able is not None and self._once and workers is None and opened is not None:
-                # Picks that were open when the run was interrupted are evaluated, also if no further arm is on offer.
-                able = able | opened.mask.any(dim=-1)
-            limit = (self._rounds - self._bandit.pulls.long()).masked_fill(self._over, 0)
-            limit = limit if able is None else torch.where(able, limit, 0)
-            self._least = int(limit.min())
-            if not bool((limit > waiting).any()):
-                return None
-        if workers is None:
-            selection = Bandit.ask(self._bandit, limit=limit, available=available)
-            selection = self._without_repeats(selection) if self._once else selection
-        else:
-            more = min(workers, self._least) - waiting
-            if more < 1:
-                return None
-            single = self._once or self._budget is not None
-            whole = self._one_by_one(more) if single else Bandit.ask(self._bandit, more=more, available=available)
-            selection = whole[waiting:]
-        self._least -= len(selection)
-        return self._budget.pay(selection) if self._budget is not None and workers is None else selection
-
-    def shorten(self) -> None:
-        """Forget the picks that a journal left open beyond the rounds, which were more in an earlier call."""
-        if (out := self._bandit.loop.open) is not None:
-            left = (self._rounds - self._bandit.pulls.long()).unsqueeze(-1)
-            _only(self._bandit, out, out.mask & (out.mask.cumsum(dim=-1) <= left))
-
-    def again(self) -> Selection | None:
-        """The picks that are already open, to be evaluated again; None if there are none."""
-        out = self._bandit.loop.open
-        if out is not None and self._budget is not None:
-            self._budget.pay(out)
-        # As they are open now: of equal picks the first is forgotten, and the order must be the one that a journal restores.
-        return self._bandit.loop.open
-
-    def lose(self, failed: Tensor, exclude: bool) -> None:
-        """Count failed evaluations of arms (`batch_shape x q`, −1 for none) as rounds; with `exclude`, never offer these arms
-        again."""
-        self._rounds = self._rounds - (failed >= 0).sum(dim=-1)
-        self._least = 0  # counted anew when asked
-        if exclude:
-            hit = counts_of(failed, self._bandit.arms.shape[-2]) > 0
-            self._excluded = hit if self._excluded is None else self._excluded | hit
-
-    def _one_by_one(self, more: int) -> Selection:
-        """The open picks with at most `more` further ones, each of an arm that is still on offer and paid for before the next.
-        There must be an arm on offer."""
-        available, able = self._available()
-        while True:
-            selection = Bandit.ask(self._bandit, more=1, available=available)
-            if self._budget is not None:
-                self._budget.spend(selection.index[..., -1:])
-            more -= 1
-            available, able = self._available()
-            if more < 1 or not (able is None or bool(able.all())):
-                return selection
-
-    def _without_repeats(self, selection: Selection) -> Selection:
-        """The first pick of each arm in a batch, where equal arms count as one; the others are forgotten."""
-        entries = self._bandit.loop.state.rows.entry(selection.index)
-        equal = (entries.unsqueeze(-1) == entries.unsqueeze(-2)) & selection.mask.unsqueeze(-2)
-        return _only(self._bandit, selection, selection.mask & ~equal.tril(diagonal=-1).any(dim=-1))
-
-    def _taken(self) -> Tensor:
-        """Mask of the arms that have a result or are open, and of arms equal to them, `batch_shape x A`."""
-        loop = self._bandit.loop
-        taken, first = loop.counts > 0, loop.state.rows.first
-        if loop.open is not None:
-            entries = loop.state.rows.entry(loop.open.index).masked_fill(~loop.open.mask, -1)
-            opened = counts_of(entries, taken.shape[-1])
-            taken = taken | ((opened if first is None else opened.gather(-1, first.expand_as(opened))) > 0)
-        # Outcomes share their picks.
-        return taken.any(dim=-2, keepdim=True).expand_as(taken) if isinstance(loop.policy, Joint) else taken
-
-    def _available(self) -> tuple[Tensor | None, Tensor | None]:
-        """The arms on offer, `batch_shape x A` (all arms in rows without further pulls), and the mask of rows with further
-        pulls, `batch_shape`. Both are None if all arms are on offer."""
-        offered = None if self._budget is None else self._budget.affordable
-        if self._excluded is not None:
-            offered = ~self._excluded if offered is None else offered & ~self._excluded
-        if self._once:
-            offered = ~self._taken() if offered is None else offered & ~self._taken()
-        if offered is None:
-            return None, None
-        loop = self._bandit.loop
-        if isinstance(loop.policy, Joint) and isinstance(loop.state, TableState):
-            # Rows in which no safe arm is left end.
-            permitted = loop.policy.permitted(loop.state)
-            offered = offered if permitted is None else offered & permitted
-        able = offered.any(dim=-1)
-        return offered | ~able.unsqueeze(-1), able
-
-
-def _only(bandit: Bandit, selection: Selection, kept: Tensor) -> Selection:
-    """The marked picks of a selection, which are all that is open; the others are forgotten."""
-    if torch.equal(kept, selection.mask):
-        return selection
-    Bandit.forget(bandit, marked(selection, ~kept))
-    # As they are open now: of equal picks the first is forgotten, and the noise must be that of the order which a journal
-    # restores.
-    return marked(selection, kept) if bandit.loop.open is None else bandit.loop.open
-
-
-class Budget:
-    """The remaining budget of each batch row."""
-
-    def __init__(self, budget: ArrayLike, environment: Environment, bandit: Bandit) -> None:
-        costs, shape = environment.costs, bandit.batch_shape
-        require(costs is not None, f"a budget needs costs, and the environment {environment.name!r} has none.")
-        assert costs is not None
-        left = as_tensor("budget", budget, torch.float64, costs.device)
-        good = left.shape in (torch.Size(), shape) and bool((left > 0).all())
-        require(good, f"budget must be a number > 0, or {tuple(shape)} of them, got {left.tolist()}.")
-        # Sums of costs are rounded: three times 0.1 is within a budget of 0.3.
-        left = left * (1 + ROUNDING)
-        self._costs, self._left, self._bandit = costs.expand(*shape, -1), left.expand(shape), bandit
-
-    @property
-    def affordable(self) -> Tensor:
-        """The arms that each row can pay for, `batch_shape x A`."""
-        return self._costs <= self._left.unsqueeze(-1)
-
-    def pay(self, selection: Selection) -> Selection:
-        """The picks that can be paid for, in order; the others are forgotten."""
-        each = torch.where(selection.mask, self._costs.gather(-1, selection.index.clamp_min(0)), 0.0)
-        kept = selection.mask & (each.cumsum(dim=-1) <= self._left.unsqueeze(-1))
-        selection = _only(self._bandit, selection, kept)
-        self.spend(selection.index)
-        return selection
-
-    def spend(self, index: Tensor) -> None:
-        """Pay for arms, `batch_shape x q`, −1 where masked."""
-        each = self._costs.gather(-1, index.clamp_min(0).to(self._costs.device))
-        self._left = self._left - torch.where((index >= 0).to(each.device), each, 0.0).sum(dim=-1)

@@ -181,14 +181,8 @@ class Bandit(Readable):
         constraints = () if isinstance(within, tuple) and not within else check_within(within)
         if exactly is not None:
             exactly = check_more(exactly, "exactly")
-            alone = limit is None and more is None and maximizer is None
-            require(alone, "exactly= excludes limit=, more= and maximizer=: leave them out.")
-        elif constraints:
-            require(more is not None, "within= requires a given number of picks: pass exactly=, or more=.")
-            alone = limit is None and maximizer is None
-            require(alone, "within= excludes limit= and maximizer=: leave them out.")
-        if maximizer is not None and not callable(maximizer):
-            raise ArgumentError(f"maximizer must be a function, got {type(maximizer).__name__}.")
+        if exactly is not None or constraints or maximizer is not None:
+            _check_combination(limit, more, exactly, constraints, maximizer)
         if loop.open is not None and more is None:
             return duplicate(loop.open)
         if maximizer is not None:
@@ -693,6 +687,21 @@ class Bandit(Readable):
         if loop.state.box is not None and isinstance(selection, Selection):
             check_places(selection, loop.points(selection.index.to(loop.device)).to(device))
         return index, mask
+
+
+def _check_combination(
+    limit: Any, more: int | None, exactly: int | None, constraints: tuple[Constraint, ...], maximizer: Any
+) -> None:
+    """Refuse options of `ask` that exclude each other."""
+    if exactly is not None:
+        alone = limit is None and more is None and maximizer is None
+        require(alone, "exactly= excludes limit=, more= and maximizer=: leave them out.")
+    elif constraints:
+        require(more is not None, "within= requires a given number of picks: pass exactly=, or more=.")
+        alone = limit is None and maximizer is None
+        require(alone, "within= excludes limit= and maximizer=: leave them out.")
+    if maximizer is not None and not callable(maximizer):
+        raise ArgumentError(f"maximizer must be a function, got {type(maximizer).__name__}.")
 
 
 def _domain(arms: Any, bounds: Any, policy: Policy) -> Tensor | ArmSource:

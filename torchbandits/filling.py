@@ -90,13 +90,13 @@ def fill_within(
             elif rarest:
                 values, rarest, left_out = values + rarest, [], torch.zeros_like(free)
             else:
-                begun = dead_end.picks
-                found = _completed(constraints, before, outward(begun), whole, free, allowed)
-                if found is None:
-                    limited = any(isinstance(constraint, Total) for constraint in constraints)
-                    raise NoArmLeft(begun, dead_end.stuck, count, limited) from None
-                index = torch.stack([_place(inward, row, free) for row in found.unbind(-1)], dim=-1)
-                return recorder.plan(index, index >= 0)
+                break
+    found = _completed(constraints, before, outward(dead_end.picks), whole, free, allowed)
+    if found is None:
+        limited = any(isinstance(constraint, Total) for constraint in constraints)
+        raise NoArmLeft(dead_end.picks, dead_end.stuck, count, limited)
+    index = torch.stack([_place(inward, row, free) for row in found.unbind(-1)], dim=-1)
+    return recorder.plan(index, index >= 0)
 
 
 def _completed(

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from torchbandits.linalg import matmul_into
-from torchbandits.random_effects import RandomEffectKernel, smooth_part, with_effect
+from torchbandits.random_effects import RandomEffectKernel, coincident, smooth_part, with_effect
 from torchbandits.shapes import broadcast_shapes
 from torchbandits.tanimoto import tanimoto_scale
 from torchbandits.types import Arms, Points, Square
@@ -274,9 +274,7 @@ class Stationary:
             return None
         # Many may be equal in a batch row without points, which has zeros in all of its places.
         if near.device.type != "cpu" or int(near.count_nonzero()) > sum(near.shape[-2:]) * near.shape[:-2].numel():
-            for x, y in zip(left.unbind(dim=-1), right.unbind(dim=-1), strict=True):
-                near = near & (x.unsqueeze(-1) == y.unsqueeze(-2))
-            return near
+            return coincident(left, right, near)
         at, batch = near.nonzero(as_tuple=True), near.shape[:-2]
         x, y = left.expand(*batch, *left.shape[-2:]), right.expand(*batch, *right.shape[-2:])
         equal = (x[at[:-1]] == y[(*at[:-2], at[-1])]).all(dim=-1)

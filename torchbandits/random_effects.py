@@ -47,9 +47,10 @@ class RandomEffectKernel(gpytorch.kernels.ScaleKernel):
         return smooth + self.effect[..., None, None] * coincident(x1, x2)
 
 
-def coincident(x1: Tensor, x2: Tensor) -> Tensor:
-    """Whether all features of points are equal, `... x n x m` booleans for `... x n x d` and `... x m x d`."""
-    same = torch.ones((), dtype=torch.bool, device=x1.device)
+def coincident(x1: Tensor, x2: Tensor, among: Tensor | None = None) -> Tensor:
+    """Whether all features of points are equal, `... x n x m` booleans for `... x n x d` and `... x m x d`; with `among` such a
+    mask, only where it is True."""
+    same = torch.ones((), dtype=torch.bool, device=x1.device) if among is None else among
     for left, right in zip(x1.unbind(dim=-1), x2.unbind(dim=-1), strict=True):
         same = same & (left.unsqueeze(-1) == right.unsqueeze(-2))
     return same

@@ -13,7 +13,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from torchbandits.checks import is_finite, is_whole
+from torchbandits.checks import check_even, is_finite, is_whole
 from torchbandits.errors import nearest, require
 from torchbandits.types import Marginals, PerPoint, Points
 from torchbandits.upstream import log_improvement
@@ -207,8 +207,7 @@ class PosteriorDraw:
     num_features: int = 512
 
     def __post_init__(self) -> None:
-        even = is_whole(self.num_features, 2) and self.num_features % 2 == 0
-        require(even, f"num_features must be an even number of at least 2, got {self.num_features}.")
+        check_even("num_features", self.num_features)
 
 
 @dataclass(frozen=True)

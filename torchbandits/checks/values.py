@@ -150,6 +150,11 @@ def check_whole(name: str, value: Any, least: int = 1, otherwise: str = "") -> N
     )
 
 
+def check_even(name: str, value: Any) -> None:
+    """Refuse anything but an even number ≥ 2."""
+    require(is_whole(value, 2) and value % 2 == 0, f"{name} must be an even number of at least 2, got {value}.")
+
+
 def check_flag(name: str, value: Any, *, optional: bool = False) -> None:
     """Refuse anything but True and False, and None if it is `optional`."""
     require(isinstance(value, bool) or (optional and value is None), f"{name} must be True or False, got {value!r}.")

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from torchbandits.checks import is_finite, is_whole
+from torchbandits.checks import check_even, is_finite, is_whole
 from torchbandits.embeddings.base import FeatureMap, FiniteEmbedding
 from torchbandits.embeddings.minhash import MinHash
 from torchbandits.errors import ArgumentError, UnsupportedError, require
@@ -162,8 +162,7 @@ class RandomFourier(FeatureMap):
     num_features: int = 1024
 
     def __post_init__(self) -> None:
-        even = is_whole(self.num_features, 2) and self.num_features % 2 == 0
-        require(even, f"num_features must be an even number of at least 2, got {self.num_features}.")
+        check_even("num_features", self.num_features)
 
     def build(
         self, kernel: gpytorch.kernels.Kernel, arms: Arms, generators: Sequence[torch.Generator], batch_shape: torch.Size

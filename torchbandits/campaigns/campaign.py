@@ -6,7 +6,6 @@ import os
 import shutil
 import tempfile
 import weakref
-from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
@@ -21,6 +20,7 @@ from torch import Tensor
 from torchbandits.bandit import Bandit
 from torchbandits.calls import one_at_a_time
 from torchbandits.campaigns import detection, notes
+from torchbandits.campaigns.asking import ask_freely, ask_within, check_once, check_open
 from torchbandits.campaigns.blocks import BlockLabels, blocked, check_takes_blocks, in_part, together
 from torchbandits.campaigns.candidates import (
     BLOCK,
@@ -39,10 +39,11 @@ from torchbandits.campaigns.corrections import BEYOND, Corrected, Correction, Wa
 from torchbandits.campaigns.explained import explanation
 from torchbandits.campaigns.extension import extension
 from torchbandits.campaigns.given import given_settings
-from torchbandits.campaigns.history import history
+from torchbandits.campaigns.history import history_of
 from torchbandits.campaigns.known_noise import FIRST, known_noise
 from torchbandits.campaigns.notes import Told
 from torchbandits.campaigns.offer import Offer, failing, unless_too_few, unseen
+from torchbandits.campaigns.opening import begin
 from torchbandits.campaigns.paths import CampaignPaths
 from torchbandits.campaigns.predicted import predicted
 from torchbandits.campaigns.records import Evaluations, Records
@@ -59,7 +60,7 @@ from torchbandits.campaigns.renewal import (
 )
 from torchbandits.campaigns.results import Results, check_known, check_same_rows, decimal_commas, read_results
 from torchbandits.campaigns.rows_as_arms import RowsAsArms
-from torchbandits.campaigns.settings import Settings, begin
+from torchbandits.campaigns.settings import Settings
 from torchbandits.campaigns.stops import in_rewards, need_noise, of_measurements, of_row
 from torchbandits.checks import (
     as_device,
@@ -74,7 +75,7 @@ from torchbandits.constraints import Constraint, Distinct, check_within
 from torchbandits.display import Readable, Shown, count, pairs
 from torchbandits.errors import ArgumentError, StateError, UnsupportedError, issue, require
 from torchbandits.explanation import Explanation
-from torchbandits.journal import Journal, NoArmLeft, pack, restore, rewrite
+from torchbandits.journal import Journal, pack, restore, rewrite
 from torchbandits.locks import let_go, remove
 from torchbandits.policies import Policy, auto, per_cost
 from torchbandits.policies.repeats import most_repeated
@@ -281,14 +282,7 @@ class Campaign(Readable):
         Args:
             rows: The row of the campaign for each row of the table.
         """
-        found = [history(table, name) for name in self._settings.outcomes]
-        filled = np.unique(np.concatenate([places for places, _, _ in found]))
-        values = np.full((len(filled), len(found)), np.nan)
-        signs = np.zeros(values.shape, np.int8)
-        for j, (places, own, sides) in enumerate(found):
-            at = np.searchsorted(filled, places)
-            values[at, j], signs[at, j] = own, sides
-        told = Evaluations(rows[filled], values, signs)
+        told = history_of(table, self._settings.outcomes, rows)
         new, said = self._informative(told, self._records.new(told))
         some = np.any(new, axis=1)
         if said and not self._records.rows:
@@ -304,8 +298,8 @@ class Campaign(Readable):
         """The default policy."""
         noise_std = self._settings.noise_std
         assert not isinstance(noise_std, dict)
-        own = auto() if noise_std is None else known_noise(noise_std, self._settings.decisions)
-        return per_cost(own) if priced else own
+        default = auto() if noise_std is None else known_noise(noise_std, self._settings.decisions)
+        return per_cost(default) if priced else default
 
     def _made(self, policy: Policy | None, device: torch.device, generator: torch.Generator | None, *, new: bool) -> Bandit:
         """Make the bandit. The settings of a new campaign and the features are written before its journal, so that a journal
@@ -425,38 +419,18 @@ class Campaign(Readable):
         once = self._bandit.policy.pulls_once or any(isinstance(c, Distinct) for c in every)
         closed = arms.open_entries if once else None
         if once and not constraints:
-            self._check_once(wanted, left)
+            check_once(arms, self._pool, wanted, left)
         left = unless_too_few(left, failing(arms, failed), wanted, arms, closed)
         if repeats is None and not constraints:
             known = self._bandit.policy.known_arms(self._bandit.loop.state)
             left = unless_too_few(left, None if known is None else known.cpu(), wanted, arms, closed)
         if constraints:
-            self._check_open(constraints, n)
+            check_open(arms, self._pool, constraints, n)
         if wanted > 0 and every:
             self._ask_within(wanted, every, left, where)
         elif wanted > 0:
-            self._ask_freely(wanted, left, said)
+            ask_freely(self._bandit, wanted, left, said)
         return self._plate(arms.open[:n])
-
-    def _check_once(self, wanted: int, left: Tensor | None) -> None:
-        """Refuse more rows than can be selected where none of them, nor a row equal to it, is selected twice.
-
-        Args:
-            wanted: Number of further rows.
-            left: The mask of the rows that may be selected; None for all.
-        """
-        opened = self._arms.open_entries
-        room = self._arms.different(left, closed=opened)
-        if wanted <= room:
-            return
-        every, rows = self._arms.different(left), self._pool.count if left is None else int(left.sum())
-        alike = f"to the model the {rows:,} rows are {every:,} different ones, and " if every < rows else ""
-        pending = f" beside the {count(len(opened), 'pending row')}" if len(opened) else ""
-        raise ArgumentError(
-            f"n: {count(wanted, 'more row')} {'is' if wanted == 1 else 'are'} asked for, and {room:,} of "
-            f"{self._pool.table.name} can be selected{pending}: {alike}none is selected again before its result was told. Ask "
-            "for fewer, tell results first, or add repeated measurements of your own by plan() (torchbandits campaign plan)."
-        )
 
     def _possible(self, offer: Tensor | None, left: Tensor | None, where: Any) -> tuple[int, str]:
         """The number of rows that can be selected, and a sentence that says so, with the ways to more.
@@ -490,54 +464,13 @@ class Campaign(Readable):
         plate[self._pool.own(RANK)] = np.arange(1, len(plate) + 1)
         return plate
 
-    def _ask_freely(self, wanted: int, left: Tensor | None, said: str) -> None:
-        """Ask for further rows of the mask `left`, in more than one step where the first picks of a policy come as a batch of
-        their own. `said` is the sentence of `_possible`."""
-        before = waiting = len(self._arms.open)
-        while waiting < before + wanted:
-            self._bandit.ask(more=before + wanted - waiting, available=self._arms.there(left))
-            rows = self._arms.open
-            if len(rows) == waiting:
-                self._arms.give_up(rows[before:])
-                raise ArgumentError(f"n: the policy allows at most {waiting:,} pending rows, and {said}")
-            waiting = len(rows)
-
-    def _ask_within(self, count: int, constraints: tuple[Constraint, ...], left: Tensor | None, where: Any) -> None:
-        """Ask for further rows under constraints, with an error in words of the campaign.
-
-        Args:
-            count: Number of further rows.
-            constraints: The constraints.
-            left: The mask of the rows that may be selected; None for all.
-            where: The condition of `ask`, which these rows fulfil.
-        """
-        try:
-            self._bandit.ask(more=count, within=constraints, available=self._arms.there(left))
-        except NoArmLeft as error:
-            too = " Batches of the cheapest rows were tried, too." if error.smallest else ""
-            raise ArgumentError(
-                f"no batch was found that meets the constraints: no further row fits after {error.picks.shape[-1]:,} of "
-                f"{count:,}.{too} Ask for fewer rows, or loosen the constraints."
-            ) from error
+    def _ask_within(self, wanted: int, constraints: tuple[Constraint, ...], left: Tensor | None, where: Any) -> None:
+        """Ask for further rows of the mask `left` under constraints; `where` is the condition of `ask`, which they fulfil."""
+        ask_within(self._bandit, wanted, constraints, left)
 
     def _labels(self, column: str, numbers: bool = False) -> Tensor:
         """The labels of all rows in a column, or its numbers, for constraints."""
         return self._arms.there((values_of if numbers else labels_of)("within", self._pool.table, column))
-
-    def _check_open(self, constraints: Sequence[Constraint], n: int) -> None:
-        """Refuse constraints that the open rows violate."""
-        opened = torch.from_numpy(self._arms.open[:n])
-        rows, entries = self._arms.there(opened), self._arms.there(self._arms.entries(opened.tolist()))
-        all_rows = torch.ones(self._pool.count, dtype=torch.bool, device=self._bandit.device)
-        for place in range(len(rows)):
-            for constraint in constraints:
-                # Rows with equal features count as one row.
-                own = entries if isinstance(constraint, Distinct) else rows
-                if not bool(constraint.allowed(own[:place], all_rows, 1)[own[place]]):
-                    raise ArgumentError(
-                        f"within: {len(rows):,} rows are open already and break {type(constraint).__name__}: tell or forget() "
-                        "them first, or leave the constraint out."
-                    )
 
     @one_at_a_time
     def plan(self, ids: Collection[Any]) -> pd.DataFrame:
@@ -566,10 +499,7 @@ class Campaign(Readable):
         out = every[np.isin(every, self._offer.excluded)]
         many = f"ids: {self._pool.named(out)} {'is' if len(out) == 1 else 'are'} excluded"
         require(not len(out), f"{many}: include() first (torchbandits campaign include).")
-        waiting, rows = Counter(self._arms.open.tolist()), []
-        for row in map(place.__getitem__, texts):
-            waiting[row] -= 1
-            rows += [row] if waiting[row] < 0 else []
+        rows = self._arms.beyond_open([place[text] for text in texts])
         if rows:
             self._bandit.plan(self._arms.there(torch.tensor(rows)))
         return self._plate(self._arms.open)
@@ -626,22 +556,8 @@ class Campaign(Readable):
         results, rows, said = self._read(measured, noise_var, block)
         noise = None if usual is None else np.where(np.isnan(results.noise_var), usual, results.noise_var)
         told = Evaluations(rows, results.values, results.signs, noise, results.block)
-        # Whether results count that were told before.
-        recount, opened = not results.file if again is None else again, self._arms.awaited(rows)
-        if recount and again is None:
-            said += notes.repeated(self._records.new(told, opened)[~told.failed])
-        new = ~np.isnan(told.values) | told.failed[:, None] if recount else self._records.new(told, opened)
-        known = len(rows) - int(np.any(new, axis=1).sum())
-        new, left_open = self._informative(told, new)
-        some, ids = np.any(new, axis=1), self._pool.ids.of(rows)
-        beyond, replaced = detection.replaced(self._records, told.masked(new), ids)
-        said += left_open + replaced
-        if not recount:
-            said += notes.copied(told, some, opened)
-            if results.block is None:
-                # The same row in another block, such as a control on each plate, has another value.
-                other = new & ~np.isin(rows, opened)[:, None] & ~beyond
-                said += notes.changed(self._records, told, other, ids)
+        new, known, others = self._counting(told, again, file=results.file)
+        some, said = np.any(new, axis=1), said + others
         if not some.any():
             return Told(0, 0, known, notes=tuple(said))
         # A single empty row is an evaluation that failed, as among workers that tell one result each.
@@ -658,12 +574,38 @@ class Campaign(Readable):
         said = detection.taken(told) + said + self._learn_and_compare(told)
         return Told(int((~np.isnan(told.values)).sum()), int(told.failed.sum()), known, unasked, tuple(said))
 
+    def _counting(self, told: Evaluations, again: bool | None, *, file: bool) -> tuple[NDArray[np.bool_], int, list[str]]:
+        """Which results count: their mask, `n x k`, the number of evaluations that were told before, and sentences on these
+        and on others that may be mistakes.
+
+        Args:
+            again: As for `tell`.
+            file: Whether the results are those of a file.
+        """
+        recount = not file if again is None else again
+        opened, ids, said = self._arms.awaited(told.rows), self._pool.ids.of(told.rows), []
+        if recount and again is None:
+            said += notes.repeated(self._records.new(told, opened)[~told.failed])
+        new = ~np.isnan(told.values) | told.failed[:, None] if recount else self._records.new(told, opened)
+        known = len(new) - int(np.any(new, axis=1).sum())
+        new, left_open = self._informative(told, new)
+        beyond, replaced = detection.replaced(self._records, told.masked(new), ids)
+        said += left_open + replaced
+        if not recount:
+            said += notes.copied(told, np.any(new, axis=1), opened)
+            if told.block is None:
+                # The same row in another block, such as a control on each plate, has another value.
+                other = new & ~np.isin(told.rows, opened)[:, None] & ~beyond
+                said += notes.changed(self._records, told, other, ids)
+        return new, known, said
+
     def _informative(self, told: Evaluations, new: NDArray[np.bool_]) -> tuple[NDArray[np.bool_], list[str]]:
         """The mask of the new results, `n x k`, less those whose limit of detection tells nothing, and sentences on these."""
-        own, counted = self._settings, told.masked(new)
+        settings, counted = self._settings, told.masked(new)
         if not counted.signs.any():
             return new, []
-        apart, said = detection.left_open(self._records, counted, self._pool.ids.of(told.rows), own.at_least, own.at_most)
+        ids = self._pool.ids.of(told.rows)
+        apart, said = detection.left_open(self._records, counted, ids, settings.at_least, settings.at_most)
         return new & ~apart, said
 
     def _learn_and_compare(self, told: Evaluations) -> list[str]:
@@ -716,13 +658,7 @@ class Campaign(Readable):
         detection.check_consistent(results)
         rows = np.array([found[text] for text in results.ids], np.int64)
         truth = self._pool.table.take(rows).to_pandas()
-        return results, rows, check_same_rows(results, truth, self._tolerances())
-
-    def _tolerances(self) -> dict[str, float]:
-        """The columns that tell whether rows are those of the candidates, and the tolerance of the numbers of each."""
-        compared = [d for d in self._settings.columns if d.features and d.kind != "date"]
-        # A hundredth of the spread: a spreadsheet shows 1e-17 among numbers up to 5 as 0.00.
-        return {d.column: 0.01 * d.scale if d.kind == "number" else 0.0 for d in compared}
+        return results, rows, check_same_rows(results, truth, self._settings.tolerances)
 
     def _learn(self, told: Evaluations) -> None:
         """Tell the bandit results, and add them to the records."""
@@ -802,8 +738,8 @@ class Campaign(Readable):
     def _reopen(self) -> None:
         """Learn the journal anew."""
         assert self._journal is not None
-        own, old, rows = self._journal, self._bandit, self._settings.rows
-        self._journal = Journal(own.path, every=own.every, durable=own.durable)
+        journal, old, rows = self._journal, self._bandit, self._settings.rows
+        self._journal = Journal(journal.path, every=journal.every, durable=journal.durable)
         if self._pool.count > rows:
             assert isinstance(self._pool.table, InMemory)
             self._pool = self._candidates(self._pool.table.first(rows))
@@ -821,14 +757,11 @@ class Campaign(Readable):
             ArgumentError: If an id is not open. Nothing has changed then.
         """
         self._check_not_closed()
-        opened, entries = self._arms.open, self._arms.open_entries.numpy()
+        opened = self._arms.open
         if ids is not None:
             wanted = self._pool.texts(ids)
             found = self._pool.ids.find(wanted)
-            equal = {
-                text: opened == row if row in opened else entries == int(self._arms.entries([row]))
-                for text, row in found.items()
-            }
+            equal = {text: self._arms.open_as(row) for text, row in found.items()}
             known = {text for text, own in equal.items() if own.any()}
             missing = [text for text in wanted if text not in known]
             are = "is" if len(missing) == 1 else "are"
@@ -987,8 +920,8 @@ class Campaign(Readable):
         Cost: that of beginning a campaign, and of resuming it without a checkpoint.
         """
         self._check_not_closed()
-        own, own_paths = self._journal, self._paths
-        if own is None or own_paths is None:
+        old_journal, old_paths = self._journal, self._paths
+        if old_journal is None or old_paths is None:
             raise UnsupportedError(
                 "renew() takes results over from a journal, and this campaign has none: begin another campaign with all rows, "
                 "and tell() it the results() of this one."
@@ -997,14 +930,14 @@ class Campaign(Readable):
         paths.check_unused()
         if policy is None:
             policy = self._policy_for_others()
-        lines = told_in(own.records())
+        lines = told_in(old_journal.records())
 
         with beginning(paths) as begun:
             made = self._with_its_settings(table, begun, policy, columns)
             taken = made._take_over(self, lines)
-            if own_paths.blocks.exists():
+            if old_paths.blocks.exists():
                 files.write_atomically(
-                    CampaignPaths(begun).blocks, lambda temporary: shutil.copyfile(own_paths.blocks, temporary)
+                    CampaignPaths(begun).blocks, lambda temporary: shutil.copyfile(old_paths.blocks, temporary)
                 )
             rewrite(begun, lambda _: taken)
             del made
@@ -1058,7 +991,7 @@ class Campaign(Readable):
             needed = needed[places[needed] >= 0]
             if len(needed):
                 # Other programs write true and false as 1 and 0.
-                compared = {name: own for name, own in old._tolerances().items() if old.columns[name].kind != "boolean"}
+                compared = {name: own for name, own in old._settings.tolerances.items() if old.columns[name].kind != "boolean"}
                 check_rows(self._pool, old._pool, needed, places[needed], compared)
             if len(gone := opened[places[opened] < 0]):
                 issue([f"{self._pool.table.name} lacks {old._pool.named(gone)}, pending so far: given up."])
@@ -1181,9 +1114,9 @@ class Campaign(Readable):
         frame, times = self._described(rows), np.zeros(len(rows), np.int64)
         for j, name in enumerate(self._settings.names):
             values = self._records.by_row(j)
-            told, column = [values.get(row, []) for row in rows.tolist()], f"{name} {MEASURED}" if name else MEASURED
-            frame[self._pool.own(column)] = [np.mean(own) if own else np.nan for own in told]
-            times = np.maximum(times, [len(own) for own in told])
+            results, column = [values.get(row, []) for row in rows.tolist()], f"{name} {MEASURED}" if name else MEASURED
+            frame[self._pool.own(column)] = [np.mean(repeats) if repeats else np.nan for repeats in results]
+            times = np.maximum(times, [len(repeats) for repeats in results])
         frame[self._pool.own(TIMES)] = times
         return frame
 

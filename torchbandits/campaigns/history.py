@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from torchbandits.campaigns.records import Evaluations
 from torchbandits.campaigns.results import YES_OR_NO, decimal_commas, values_of
 from torchbandits.errors import ArgumentError, require
 from torchbandits.tabular.cells import as_texts
@@ -54,6 +55,27 @@ def history(
         values = numbers(table, objective)
     rows = np.flatnonzero(~np.isnan(values))
     return rows, values[rows], signs[rows]
+
+
+def history_of(table: Table, outcomes: Sequence[str], rows: NDArray[np.int64]) -> Evaluations:
+    """The results of a table, one evaluation per row with a value of some outcome.
+
+    Args:
+        table: The table.
+        outcomes: The columns of the results.
+        rows: The row of the campaign for each row of the table.
+
+    Raises:
+        ArgumentError: As `history`.
+    """
+    found = [history(table, name) for name in outcomes]
+    filled = np.unique(np.concatenate([places for places, _, _ in found]))
+    values = np.full((len(filled), len(found)), np.nan)
+    signs = np.zeros(values.shape, np.int8)
+    for j, (places, numbers_of_outcome, sides) in enumerate(found):
+        at = np.searchsorted(filled, places)
+        values[at, j], signs[at, j] = numbers_of_outcome, sides
+    return Evaluations(rows[filled], values, signs)
 
 
 def _texts(table: Table, column: str) -> pd.Series:

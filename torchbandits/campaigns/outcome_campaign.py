@@ -26,8 +26,9 @@ from torchbandits.campaigns.given import aims_of, by_outcome, given_settings
 from torchbandits.campaigns.history import known_values
 from torchbandits.campaigns.known_noise import known_noise
 from torchbandits.campaigns.notes import Told
+from torchbandits.campaigns.opening import keeping
 from torchbandits.campaigns.results import Results, differing_known, misnamed
-from torchbandits.campaigns.settings import Settings, keeping, told_columns
+from torchbandits.campaigns.settings import Settings, told_columns
 from torchbandits.campaigns.stops import need_noise, of_measurements
 from torchbandits.checks import (
     as_device,

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torchbandits.campaigns.campaign import Campaign
 from torchbandits.campaigns.given import overruled_by
 from torchbandits.campaigns.history import history
-from torchbandits.campaigns.settings import MEASURED
+from torchbandits.campaigns.opening import MEASURED
 from torchbandits.checks import as_path, check_flag, check_function, check_text, check_whole, explains_keywords, non_negative
 from torchbandits.display import Readable, Shown, count, number
 from torchbandits.errors import nearest, require
@@ -217,19 +217,13 @@ def rehearse(
     if progress is not None:
         check_function("progress", progress)
     noise_std, sign = float(non_negative("noise_std", noise_std)), -1.0 if minimize else 1.0
-    held = open_table(table, id)
-    names = held.schema.names
-    message = f"{held.name} has no column {objective!r}, and a rehearsal needs results.{nearest(objective, names)}"
-    require(objective in names, message)
-    ids = Ids(held, id_column(names, id, held.index))
-    require(ids.column != objective, f"objective: column {objective!r} is the id already.")
-    known, kinds = _Known.of(held, objective, ids, dict(overruled_by(columns) or {}))
+    known, ids, kinds = _read(table, objective, id, columns)
     options = {"minimize": minimize, "id": ids.column, "columns": kinds, "policy": policy}
     offered = int(_SHARE * len(known.rows))
     require(
         evaluations <= offered,
-        f"evaluations: {count(offered, 'row')} of {held.name} would be on offer in a trial, four fifths of the different ones "
-        f"with a value of {objective!r}, and {evaluations:,} are to be evaluated: choose fewer.",
+        f"evaluations: {count(offered, 'row')} of {known.table.name} would be on offer in a trial, four fifths of the "
+        f"different ones with a value of {objective!r}, and {evaluations:,} are to be evaluated: choose fewer.",
     )
     most, draws = min(offered, _TIMES * evaluations), -(-_DRAWS // trials)
     curves, random, total = [], [], np.zeros(most)
@@ -257,6 +251,18 @@ def rehearse(
         int(reached.argmax()) + 1 if reached.any() else None,
         most,
     )
+
+
+def _read(table: Any, objective: str, id: str | None, columns: Mapping[str, Any] | None) -> tuple[_Known, Ids, dict[str, Any]]:
+    """The rows of a table that have a result, the ids of all rows, and the kinds of columns."""
+    held = open_table(table, id)
+    names = held.schema.names
+    message = f"{held.name} has no column {objective!r}, and a rehearsal needs results.{nearest(objective, names)}"
+    require(objective in names, message)
+    ids = Ids(held, id_column(names, id, held.index))
+    require(ids.column != objective, f"objective: column {objective!r} is the id already.")
+    known, kinds = _Known.of(held, objective, ids, dict(overruled_by(columns) or {}))
+    return known, ids, kinds
 
 
 @dataclass(frozen=True)

@@ -93,6 +93,21 @@ class RowsAsArms:
                 found.append(row)
         return found
 
+    def beyond_open(self, rows: Sequence[int]) -> list[int]:
+        """The rows of a list, each as often as it is listed more often than it is open."""
+        waiting, found = Counter(self.open.tolist()), []
+        for row in rows:
+            if waiting[row] > 0:
+                waiting[row] -= 1
+            else:
+                found.append(row)
+        return found
+
+    def open_as(self, row: int) -> NDArray[np.bool_]:
+        """The mask of the open rows for which a row stands: itself or, if it is not open, those with the same features."""
+        opened = self.open
+        return opened == row if row in opened else self.open_entries.numpy() == int(self.entries([row]))
+
     def give_up(self, rows: NDArray[np.int64]) -> None:
         """Forget open rows."""
         if len(rows):

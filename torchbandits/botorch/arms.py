@@ -90,6 +90,13 @@ def optimize_arms(
         values = _scan(acq_function, arms, max_batch_size).masked_fill(~open_, -torch.inf)
         index = best_arm(values).unsqueeze(-1)
         return _at(arms, index), values.gather(-1, index), index
+    return _one_after_the_other(acq_function, arms, open_, q, unique, max_batch_size)
+
+
+def _one_after_the_other(
+    acq_function: AcquisitionFunction, arms: Tensor, open_: Tensor, q: int, unique: bool, max_batch_size: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    """`optimize_arms` for several picks, among the arms of the mask `open_`, `batch_shape x A`, which is overwritten."""
     base = _pending(acq_function)
     acq_function.set_X_pending(base)  # raises now, if the function takes no pending points
     lazy = isinstance(acq_function, PolicyAcquisition) and acq_function.lazy

@@ -73,6 +73,18 @@ def decide(table: Table, roles: Mapping[str, str], overruled: Mapping[str, Any],
                 refused[name] = error
     if alone is None:
         decided = _with_reagents(decided, found, list(refused))
+    wrong = _faults(refused, found, molecules)
+    if "id" not in roles.values():
+        wrong += [may_be_ids(name) for name in refused if found[name].may_name_rows][:1]
+    require(not wrong, " ".join(wrong), ColumnsError)
+    decided = _with_bulk_parts(decided, found, overruled)
+    some = any(d.features for d in decided)
+    require(some, f"{table.name} has no column that tells its rows apart: nothing can be learned from one row about another.")
+    return Decisions(tuple(decided))
+
+
+def _faults(refused: Mapping[str, ArgumentError], found: Mapping[str, Survey], molecules: bool) -> list[str]:
+    """Sentences on the columns that are refused, by the error of each."""
     headed = [found[name] for name in refused if found[name].headed]
     # A row of units is named once, and not for each of its cells.
     named = [s.column for s in headed] if len(headed) > 1 else []
@@ -82,13 +94,7 @@ def decide(table: Table, roles: Mapping[str, str], overruled: Mapping[str, Any],
     if texts:
         # Their remedy is the same, so that one sentence names them all.
         wrong.append(f"{'; '.join(texts.values())}. {remedy([found[name] for name in texts], molecules)}")
-    if "id" not in roles.values():
-        wrong += [may_be_ids(name) for name in refused if found[name].may_name_rows][:1]
-    require(not wrong, " ".join(wrong), ColumnsError)
-    decided = _with_bulk_parts(decided, found, overruled)
-    some = any(d.features for d in decided)
-    require(some, f"{table.name} has no column that tells its rows apart: nothing can be learned from one row about another.")
-    return Decisions(tuple(decided))
+    return wrong
 
 
 def _check_overruled(table: Table, roles: Mapping[str, str], overruled: Mapping[str, Any], molecules: bool) -> None:

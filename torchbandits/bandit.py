@@ -290,13 +290,13 @@ class Bandit(Readable):
         else:
             (index, mask), whole = self._picks(selection, device), False
         given = check_rewards(rewards, index, mask, device, failures)
-        own = noise_var
-        if own is not None:
-            own = check_noise_var(own, index.shape, mask & ~given.isnan(), loop.device)
+        variance = noise_var
+        if variance is not None:
+            variance = check_noise_var(variance, index.shape, mask & ~given.isnan(), loop.device)
         forgets = failures == "forget"
         blocks = None if block is None else self._blocks(block, mask)
         return self.recorder.tell(
-            index, mask, given, forgets=forgets, whole=whole, selected=selected, noise_var=own, block=blocks
+            index, mask, given, forgets=forgets, whole=whole, selected=selected, noise_var=variance, block=blocks
         )
 
     def _blocks(self, block: ArrayLike, told: Tensor) -> Tensor:
@@ -339,8 +339,8 @@ class Bandit(Readable):
         like = (loop.batch_shape, loop.total, loop.arms.shape[-1], loop.device)
         pulls = check_history(points_or_index, counts, sums, squares, *like)
         check_squares(pulls)
-        own = check_noise_var(noise_var, pulls.counts.shape, pulls.counts > 0, loop.device)
-        return self.recorder.observe(pulls, own)
+        variance = check_noise_var(noise_var, pulls.counts.shape, pulls.counts > 0, loop.device)
+        return self.recorder.observe(pulls, variance)
 
     @one_at_a_time
     def forget(self, selection: Selection | ArrayLike) -> None:

@@ -160,7 +160,7 @@ class Contexts:
         offered = own.expand(*own.shape[:-1], A) if available is None else own & available.unsqueeze(-2)
         return offered.flatten(-2)
 
-    def own(self, per_arm: Tensor) -> Tensor:
+    def at_current(self, per_arm: Tensor) -> Tensor:
         """Values of the joint arms, `batch_shape x (C A)`, restricted to the current context: `batch_shape x A`."""
         A = self.arms.shape[-2]
         place = self.current.unsqueeze(-1) * A + torch.arange(A, device=per_arm.device)

@@ -291,12 +291,12 @@ class ContextualBandit(Readable):
         index, mask = self._picks(selection)
         # Rewards are checked before a context is entered, so that bad rewards change nothing.
         given = check_rewards(rewards, index, mask, self.device, failures)
-        own = check_noise_var(noise_var, index.shape, mask & ~given.isnan(), self.device)
-        if own is not None:
+        variance = check_noise_var(noise_var, index.shape, mask & ~given.isnan(), self.device)
+        if variance is not None:
             self.loop.noise_variance()
         joint = self._inward(selection, index, mask, context)
         forgets, selected = failures == "forget", isinstance(selection, Selection)
-        return self.recorder.tell(joint, mask, given, forgets=forgets, selected=selected, noise_var=own)
+        return self.recorder.tell(joint, mask, given, forgets=forgets, selected=selected, noise_var=variance)
 
     @one_at_a_time
     @_enters
@@ -316,8 +316,8 @@ class ContextualBandit(Readable):
         shape = (like.shape[-2], like.shape[-1], self.device)
         pulls = check_history(points_or_index, counts, sums, squares, self.batch_shape, *shape)
         check_squares(pulls)
-        own = check_noise_var(noise_var, pulls.counts.shape, pulls.counts > 0, self.device)
-        if own is not None:
+        variance = check_noise_var(noise_var, pulls.counts.shape, pulls.counts > 0, self.device)
+        if variance is not None:
             # Raises for policies that do not weight rewards, before a context is entered.
             self.loop.noise_variance()
         if pulls.index is not None and pulls.mask is not None:
@@ -325,7 +325,7 @@ class ContextualBandit(Readable):
         elif context is not None and pulls.points is not None:
             same = not bool(((pulls.counts > 0) & self._contexts.elsewhere(pulls.points, context)).any())
             require(same, "some points are at another context, which their first features are: leave out context=.")
-        return self.recorder.observe(pulls, own)
+        return self.recorder.observe(pulls, variance)
 
     @one_at_a_time
     def forget(self, selection: Selection) -> None:
@@ -402,10 +402,12 @@ class ContextualBandit(Readable):
         require(is_finite(level), f"level must be a finite number, got {level!r}.")
         check_instance("width", width, Width | None, "a torchbandits.widths.Width, or None for the policy's own")
         self._enter(context, looks=True)
-        own = self._contexts.own
+        at_current = self._contexts.at_current
         with self.loop.few_threads():
             found = level_set(self.loop, float(level), width)
-        return LevelSet(own(found.above), own(found.below), own(found.undecided), own(found.probability))
+        return LevelSet(
+            at_current(found.above), at_current(found.below), at_current(found.undecided), at_current(found.probability)
+        )
 
     @one_at_a_time
     @_enters
@@ -434,9 +436,9 @@ class ContextualBandit(Readable):
             arm = torch.full(self.batch_shape, -1, device=self.device)
             if bool((told := self.pulls > 0).any()):
                 arm = torch.where(told, self._best_here(1).index.squeeze(-1), arm)
-            here = contexts.inward(arm.unsqueeze(-1), contexts.current.unsqueeze(-1)).squeeze(-1)
-            found = decide(checked, Advised(loop, here, self.arms.shape[-2]))
-        pairs = zip(found.reasons, here.reshape(-1).tolist(), arm.reshape(-1).tolist(), strict=True)
+            pair_of_best = contexts.inward(arm.unsqueeze(-1), contexts.current.unsqueeze(-1)).squeeze(-1)
+            found = decide(checked, Advised(loop, pair_of_best, self.arms.shape[-2]))
+        pairs = zip(found.reasons, pair_of_best.reshape(-1).tolist(), arm.reshape(-1).tolist(), strict=True)
         reasons = tuple(reason.replace(f"arm {pair} ", f"arm {own} ") for reason, pair, own in pairs)
         return replace(found, arm=arm, reasons=reasons)
 
@@ -478,13 +480,13 @@ class ContextualBandit(Readable):
         left_in = loop.likely(every)
         assert left_in is not None
         place = (row,) if isinstance(row, int) else row
-        told = loop.state.statistics.pulled_of(place)[:, : contexts.dim]
-        here = contexts.seen[place][contexts.current[place]].to(told)
+        contexts_of_pulls = loop.state.statistics.pulled_of(place)[:, : contexts.dim]
+        current = contexts.seen[place][contexts.current[place]].to(contexts_of_pulls)
         return replace(
             found,
             best=replace(found.best, index=best.index[place]),
             num_arms=self.arms.shape[-2],
-            elsewhere=int((told != here).any(dim=-1).sum()),
+            elsewhere=int((contexts_of_pulls != current).any(dim=-1).sum()),
             avoided=int((every & ~left_in)[place].sum()),
             repeated=None,
             uncertainty=float("nan"),
@@ -521,7 +523,7 @@ class ContextualBandit(Readable):
     @property
     def counts(self) -> Tensor:
         """Number of pulls learned for each arm at the current context, `batch_shape x A`."""
-        return self._contexts.own(self.loop.counts)
+        return self._contexts.at_current(self.loop.counts)
 
     @property
     def pulls(self) -> Tensor:
@@ -681,7 +683,7 @@ class ContextualBandit(Readable):
         first = self.loop.state.rows.first
         if first is not None:
             # Equal pairs at this context are in the same block, of which these are the places.
-            first = contexts.outward(contexts.own(first))
+            first = contexts.outward(contexts.at_current(first))
         return fill_within(
             self.recorder,
             count,
@@ -709,30 +711,30 @@ class ContextualBandit(Readable):
 
     def _best_here(self, k: int) -> Recommendation:
         """The k best arms at the current context, see `best`."""
-        state, own = self.loop.state, self._contexts.own
+        state, at_current = self.loop.state, self._contexts.at_current
         if state.tabulated:
             lam = state.process.regularization
-            told = state.in_reward_units(own(state.arm_mean()), lam * own(state.arm_leverage()))
-            mean, variance = told.mean, told.variance
+            marginals = state.in_reward_units(at_current(state.arm_mean()), lam * at_current(state.arm_leverage()))
+            mean, variance = marginals.mean, marginals.variance
         else:
-            counts, sums = self.counts, own(state.rows.counts(state.statistics.sums))
+            counts, sums = self.counts, at_current(state.rows.counts(state.statistics.sums))
             mean = torch.where(counts > 0, sums / counts, -torch.inf)
             variance = torch.full_like(mean, torch.nan)
         if (first := state.rows.first) is not None:  # exact duplicates count as one arm
             copies = first != torch.arange(first.shape[-1], device=first.device)
-            mean = mean.masked_fill(own(copies.expand(state.rows.row_of_arm.shape)), -torch.inf)
+            mean = mean.masked_fill(at_current(copies.expand(state.rows.row_of_arm.shape)), -torch.inf)
         top = mean.topk(min(k, mean.shape[-1]), dim=-1)
-        known = top.values > -torch.inf
-        index = torch.where(known, top.indices, -1)
+        valid = top.values > -torch.inf
+        index = torch.where(valid, top.indices, -1)
         points = state.rows.points(self._contexts.inward(index, self._contexts.current.unsqueeze(-1)))
-        return with_blanks(Recommendation(points, index, top.values, variance.gather(-1, top.indices)), known, k)
+        return with_blanks(Recommendation(points, index, top.values, variance.gather(-1, top.indices)), valid, k)
 
     def _picks(self, selection: Selection | ArrayLike) -> tuple[Tensor, Tensor]:
         contexts = self._contexts
         if contexts.moved and isinstance(selection, Selection):
             # It may have been made with other arms.
-            own = Selection(selection.points[..., contexts.dim :], selection.index, selection.mask)
-            selection = renumbered(own, contexts.arms, self.batch_shape)
+            without_context = Selection(selection.points[..., contexts.dim :], selection.index, selection.mask)
+            selection = renumbered(without_context, contexts.arms, self.batch_shape)
         return check_picks(selection, self.batch_shape, self.arms.shape[-2], self.device)
 
     def _inward(self, selection: Any, index: Picks, mask: PickMask, context: Any) -> Picks:

@@ -362,14 +362,14 @@ class Loop:
         Returns:
             The report after the update.
         """
-        heard = pulls.host or pulls
+        on_host = pulls.host or pulls
         if self.failures is not None or evaluated is not None:
-            self._learn_failures(heard, evaluated)
+            self._learn_failures(on_host, evaluated)
         # A single number takes no operation.
-        if bool(heard.counts if heard.counts.numel() == 1 else heard.counts.any()):
+        if bool(on_host.counts if on_host.counts.numel() == 1 else on_host.counts.any()):
             self.state.__dict__["unsettled"] = remaining
             self.state = self.policy.update(self.state, pulls)
-            self.state.add_told_(heard.counts if heard.numbers is None else heard.numbers)
+            self.state.add_told_(on_host.counts if on_host.numbers is None else on_host.numbers)
         self.open, self._synced = remaining, False
         return report_of(self.policy, self.state, pulls, unasked, selected)
 

@@ -179,11 +179,11 @@ class OutcomeBandit(Bandit):
         if noise_var is not None:
             if isinstance(noise_var, Mapping):
                 noise_var = self._columns("noise_var", noise_var, index.shape)
-            own = as_tensor("noise_var", noise_var, torch.float64, loop.device)
-            fits = own.dim() == 0 or own.shape == (*index.shape, len(self.outcomes))
+            variance = as_tensor("noise_var", noise_var, torch.float64, loop.device)
+            fits = variance.dim() == 0 or variance.shape == (*index.shape, len(self.outcomes))
             wanted = (*index.shape, len(self.outcomes))
-            require(fits, f"noise_var must be one number, or {wanted}, got {tuple(own.shape)}.", ShapeError)
-            noise_var = own if own.dim() == 0 else own.movedim(-1, -2)
+            require(fits, f"noise_var must be one number, or {wanted}, got {tuple(variance.shape)}.", ShapeError)
+            noise_var = variance if variance.dim() == 0 else variance.movedim(-1, -2)
         spread = self._spread(index, mask)
         picks = Selection(self.loop.points(spread), spread, spread >= 0) if isinstance(selection, Selection) else spread
         if block is not None:
@@ -223,16 +223,15 @@ class OutcomeBandit(Bandit):
 
         def column(name: str, value: Any, alone: bool) -> Tensor:
             if isinstance(value, Mapping):
-                own = self._columns(name, value, given)
+                values = self._columns(name, value, given)
             else:
-                own = as_tensor(name, value, torch.float64, self.device)
-            if alone and own.shape == given:
-                own = own.unsqueeze(-1).expand(*given, k)
+                values = as_tensor(name, value, torch.float64, self.device)
+            if alone and values.shape == given:
+                values = values.unsqueeze(-1).expand(*given, k)
             wanted = (*given, k)
-            require(
-                own.shape == wanted, f"{name} must be {wanted}, one column per outcome, got {tuple(own.shape)}.", ShapeError
-            )
-            return own.expand(*shape, k).movedim(-1, -2)
+            message = f"{name} must be {wanted}, one column per outcome, got {tuple(values.shape)}."
+            require(values.shape == wanted, message, ShapeError)
+            return values.expand(*shape, k).movedim(-1, -2)
 
         n, s = column("counts", counts, True), column("sums", sums, False)
         q = None if squares is None else column("squares", squares, False)
@@ -251,9 +250,9 @@ class OutcomeBandit(Bandit):
         )
         require(not lacking, message)
         columns = [as_tensor(f"{name}[{outcome!r}]", given[outcome], torch.float64, self.device) for outcome in self.outcomes]
-        shapes = ", ".join(str(tuple(own.shape)) for own in columns)
+        shapes = ", ".join(str(tuple(column.shape)) for column in columns)
         message = f"{name} must have {tuple(shape)} numbers for each outcome, got {shapes}."
-        require(all(own.shape == shape for own in columns), message, ShapeError)
+        require(all(column.shape == shape for column in columns), message, ShapeError)
         return torch.stack(columns, dim=-1)
 
     @one_at_a_time
@@ -309,13 +308,13 @@ class OutcomeBandit(Bandit):
             raise UnsupportedError(
                 "with several objectives no single arm is the best: front() has the arms that no other dominates."
             )
-        here = min(most, ranked.shape[-1])
-        known, top = ranked[..., :here] >= 0, ranked[..., :here].clamp_min(0)
-        at = top.unsqueeze(-2).expand(*mean.shape[:-1], here)
-        told, given = state.in_reward_units(mean.gather(-1, at), std.gather(-1, at).square()), known_at(state, top)
-        points, means = self.loop.points(at)[..., 0, :, :], beside(told.mean, given)
-        variances = beside(told.variance, None if given is None else torch.zeros_like(given))
-        return with_blanks(Recommendation(points, top, means.mT, variances.mT, self.policy.all_names), known, most)
+        count = min(most, ranked.shape[-1])
+        valid, top = ranked[..., :count] >= 0, ranked[..., :count].clamp_min(0)
+        at = top.unsqueeze(-2).expand(*mean.shape[:-1], count)
+        shown, fixed = state.in_reward_units(mean.gather(-1, at), std.gather(-1, at).square()), known_at(state, top)
+        points, means = self.loop.points(at)[..., 0, :, :], beside(shown.mean, fixed)
+        variances = beside(shown.variance, None if fixed is None else torch.zeros_like(fixed))
+        return with_blanks(Recommendation(points, top, means.mT, variances.mT, self.policy.all_names), valid, most)
 
     @one_at_a_time
     def best_arm(self) -> Tensor:
@@ -512,8 +511,8 @@ class OutcomeBandit(Bandit):
 
     def _of_now(self, selection: Any) -> Any:
         arms = self.loop.arms
-        own = arms[..., 0, :, :] if isinstance(arms, Tensor) and arms.dim() > 2 else arms
-        return renumbered(selection, own, self._shape) if self.loop.moved else selection
+        shared = arms[..., 0, :, :] if isinstance(arms, Tensor) and arms.dim() > 2 else arms
+        return renumbered(selection, shared, self._shape) if self.loop.moved else selection
 
     def _rows(
         self, policy: Policy, domain: Tensor | ArmSource, generator: Any
@@ -550,15 +549,15 @@ class OutcomeBandit(Bandit):
 
     def _signs(self, minimize: Sequence[str] | None) -> tuple[float, ...]:
         aim = self.policy.wanted
-        own = aim.signs if isinstance(aim, Scalarized | Certifying) else None
+        of_aim = aim.signs if isinstance(aim, Scalarized | Certifying) else None
         if minimize is not None:
             named = isinstance(minimize, Sequence) and not isinstance(minimize, str)
             require(named, "minimize must be a list of names of outcomes.")
             check_named("minimize", minimize, self.policy.all_names)
             signs = tuple(-1.0 if name in minimize else 1.0 for name in self.policy.all_names)
-            return signs if own is None else tuple(sign * abs(one) for sign, one in zip(signs, own, strict=True))
-        if own is not None:
-            return own
+            return signs if of_aim is None else tuple(sign * abs(one) for sign, one in zip(signs, of_aim, strict=True))
+        if of_aim is not None:
+            return of_aim
         raise ArgumentError("pass minimize=, the names of the outcomes to minimise ([] for none).")
 
 
@@ -573,10 +572,11 @@ def _stacked(names: tuple[str, ...], known: Any) -> Tensor | None:
     lacking = [name for name in names if name not in known]
     require(not lacking, f"known lacks the values of {', '.join(map(repr, lacking))}.")
     each = [as_tensor(f"known[{name!r}]", known[name], torch.float64) for name in names]
-    shape = max((own.shape for own in each), key=len)
-    message = f"known must have one number per arm for each outcome, got {', '.join(str(tuple(own.shape)) for own in each)}."
-    require(len(shape) > 0 and all(own.shape in (shape, shape[-1:]) for own in each), message, ShapeError)
-    return torch.stack([own.expand(shape) for own in each], dim=-2)
+    shape = max((values.shape for values in each), key=len)
+    shapes = ", ".join(str(tuple(values.shape)) for values in each)
+    message = f"known must have one number per arm for each outcome, got {shapes}."
+    require(len(shape) > 0 and all(values.shape in (shape, shape[-1:]) for values in each), message, ShapeError)
+    return torch.stack([values.expand(shape) for values in each], dim=-2)
 
 
 def rewards_by_outcome(what: str, names: tuple[str, ...], rewards: Any, index: Tensor, mask: Tensor, failures: str) -> Tensor:
@@ -593,10 +593,10 @@ def rewards_by_outcome(what: str, names: tuple[str, ...], rewards: Any, index: T
         values = torch.full(wanted, torch.nan, dtype=torch.float64, device=index.device)
         for place, name in enumerate(names):
             if name in rewards:
-                own = as_tensor(f"{what}[{name!r}]", rewards[name], torch.float64, index.device)
-                message = f"{what}[{name!r}] must be {tuple(index.shape)}, one per pick, got {tuple(own.shape)}."
-                require(own.shape == index.shape, message, ShapeError)
-                values[..., place] = own
+                column = as_tensor(f"{what}[{name!r}]", rewards[name], torch.float64, index.device)
+                message = f"{what}[{name!r}] must be {tuple(index.shape)}, one per pick, got {tuple(column.shape)}."
+                require(column.shape == index.shape, message, ShapeError)
+                values[..., place] = column
     else:
         values = as_tensor(what, rewards, torch.float64, index.device)
         message = f"{what} must be {wanted}, the last dimension being {', '.join(names)}, got {tuple(values.shape)}."

@@ -54,8 +54,8 @@ def report_of(policy: Policy, state: State, pulls: Pulls, unasked: Tensor, selec
 
     Warns (`DiagnosticWarning`): If `selected`, and some pulls were not open.
     """
-    gap, heard = certificate(policy, state), pulls.host or pulls
-    told = (heard.counts if heard.numbers is None else heard.numbers).sum(dim=-1)  # in place of a call
+    gap, on_host = certificate(policy, state), pulls.host or pulls
+    told = (on_host.counts if on_host.numbers is None else on_host.numbers).sum(dim=-1)  # in place of a call
     device, distinct, sums = pulls.counts.device, state.statistics.num_rows, cast(Any, state._buffers)
     size = state.process.dictionary_size if state.tabulated else torch.zeros_like(distinct)
     gained = 0.5 * sums["log_det"] if state.tabulated else torch.full_like(gap, torch.nan)

@@ -208,9 +208,9 @@ def _play(
 
 def _checked(environment: Any, num_rounds: Any, callbacks: Any, observed: Any) -> tuple[Callback, ...]:
     """Check these arguments of `run`, and return the callbacks."""
-    known = isinstance(environment, Environment)
+    good = isinstance(environment, Environment)
     hint = " Pass BlackBox(function, arms) for a function of one arm." if callable(environment) else ""
-    require(known, f"environment must be one of torchbandits.environments, got {type(environment).__name__}.{hint}")
+    require(good, f"environment must be one of torchbandits.environments, got {type(environment).__name__}.{hint}")
     named = isinstance(getattr(environment, "name", None), str)
     require(named, f"an environment needs a name: set the attribute `name` of {type(environment).__name__} to a text.")
     check_whole("num_rounds", num_rounds)
@@ -233,12 +233,12 @@ def _evaluator(
 ) -> Evaluator:
     """The evaluator of a run; the arguments are those of `run`."""
     if executor is None and not retries and failures == "raise" and not environment.one_by_one:
-        own: Evaluator = LocalEvaluator(environment, noise)
+        evaluator: Evaluator = LocalEvaluator(environment, noise)
     else:
         hands, most = (Inline(), 1) if executor is None else (executor, workers)
         evaluations = Evaluations(hands, workers=most, retries=retries, timeout=timeout, patient=failures != "raise")
-        own = ExecutorEvaluator(environment, noise, evaluations, whole=executor is None or not asynchronous)
-    return InTurn(own) if executor is None and asynchronous else own
+        evaluator = ExecutorEvaluator(environment, noise, evaluations, whole=executor is None or not asynchronous)
+    return InTurn(evaluator) if executor is None and asynchronous else evaluator
 
 
 def bandit_of(

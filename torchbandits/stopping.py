@@ -246,12 +246,12 @@ class EpsilonOptimal(Rule):
     def decide(self, loop: Loop) -> Decision:
         """Compare the gap between the largest upper bound and the lower bound of the recommended arm with ε."""
         policy, state = table_state(loop, "EpsilonOptimal")
-        own, width = proved_width(policy, state, self.width)
+        delta, width = proved_width(policy, state, self.width)
         arm, (mean, std) = recommended(loop), marginals(state)
         upper = only_entries(state.rows, torch.addcmul(mean, std, width.unsqueeze(-1))).amax(dim=-1)
         mean, std = (x.gather(-1, arm.clamp_min(0).unsqueeze(-1)).squeeze(-1) for x in (mean, std))
         gap = torch.where(arm >= 0, upper - (mean - width * std), torch.inf)
-        sure = f"with probability {1 - own:.4g} no arm is better than arm {{arm}} by more than {{value}}"
+        sure = f"with probability {1 - delta:.4g} no arm is better than arm {{arm}} by more than {{value}}"
         text = f"{sure}, and ε is {self.epsilon:g}"
         return decision_of(loop, gap <= self.epsilon, gap, text)
 
@@ -400,10 +400,10 @@ class ProbableRegret(Rule):
         # Where no other arm counts, the recommended arm is its own rival.
         likely = torch.where(leading.values > -torch.inf, leading.indices, slot)
         rest = torch.special.ndtr(score.scatter(-1, leading.indices, -torch.inf)).sum(dim=-1, keepdim=True)
-        own = torch.special.ndtr(leading.values)
+        chance = torch.special.ndtr(leading.values)
         # With j arms drawn, the union bound covers the leaders from j on and all arms that are not leaders.
-        left = rest + own.flip(-1).cumsum(dim=-1).flip(-1) - own
-        size = (left > _NEGLECTED * self.delta).sum(dim=-1, keepdim=True).clamp_max(own.shape[-1] - 1)
+        left = rest + chance.flip(-1).cumsum(dim=-1).flip(-1) - chance
+        size = (left > _NEGLECTED * self.delta).sum(dim=-1, keepdim=True).clamp_max(chance.shape[-1] - 1)
         return likely, size.squeeze(-1) + 1, left.gather(-1, size).squeeze(-1)
 
     def _row(self, joint: JointDraws, row: int, size: int, rest: float, told: float) -> tuple[bool, float]:
@@ -472,9 +472,9 @@ class TopKKnown(Rule):
         index = entries.topk(self.k, dim=-1).indices
         outside = (entries + spread).scatter(-1, index, -torch.inf).amax(dim=-1)
         gap = outside - (mean - spread).gather(-1, index).amin(dim=-1)
-        told = f"with probability {1 - delta:.4g} no other arm is better than one of the top {self.k} by more than {{value}}"
+        claim = f"with probability {1 - delta:.4g} no other arm is better than one of the top {self.k} by more than {{value}}"
         stop = (gap <= self.epsilon) & (recommended(loop) >= 0)
-        return decision_of(loop, stop, gap, f"{told}, and ε is {self.epsilon:g}")
+        return decision_of(loop, stop, gap, f"{claim}, and ε is {self.epsilon:g}")
 
 
 @dataclass(frozen=True)
@@ -510,9 +510,9 @@ class LevelSetKnown(Rule):
         delta, width = proved_width(policy, state, self.width)
         mean, std = marginals(state)
         ambiguity = only_entries(state.rows, Straddle(self.level)(mean, std, width, width)).amax(dim=-1)
-        told = f"with probability {1 - delta:.4g} every arm is known to be above or below {self.level:g} up to {{value}}"
+        claim = f"with probability {1 - delta:.4g} every arm is known to be above or below {self.level:g} up to {{value}}"
         stop = (ambiguity <= self.epsilon) & (recommended(loop) >= 0)
-        return decision_of(loop, stop, ambiguity, f"{told}, and ε is {self.epsilon:g}")
+        return decision_of(loop, stop, ambiguity, f"{claim}, and ε is {self.epsilon:g}")
 
 
 @dataclass(frozen=True)
@@ -551,8 +551,8 @@ class FrontKnown(Rule):
             isinstance(aim, Certifying | Scalarized) and set(aims) == set(policy.all_names) and not getattr(aim, "limits", ())
         )
         require(whole, "FrontKnown is for objectives without limits: use outcomes.epal or outcomes.pareto.", UnsupportedError)
-        own = dict(zip(policy.outcomes, aim.epsilon, strict=True)) if isinstance(aim, Certifying) else None
-        epsilon = own if self.epsilon is None else self.epsilon
+        of_policy = dict(zip(policy.outcomes, aim.epsilon, strict=True)) if isinstance(aim, Certifying) else None
+        epsilon = of_policy if self.epsilon is None else self.epsilon
         require(epsilon is not None and set(epsilon) == set(aims), f"epsilon must have a number for {', '.join(aims)}.")
         assert epsilon is not None
         assert isinstance(policy.engine.confidence, PerOutcome)

@@ -241,19 +241,19 @@ class Worker(Readable):
         if bool(y.isnan().all()):
             self._fail(lease)
             return
-        own = noise_var
-        if own is not None:
-            require(is_finite(own), f"noise_var must be one number for all outcomes, got {own!r:.60}.")
-            own = check_noise_var(own, y.shape, ~y.isnan(), y.device)
-        self._settle(lease, y, own)
+        variance = noise_var
+        if variance is not None:
+            require(is_finite(variance), f"noise_var must be one number for all outcomes, got {variance!r:.60}.")
+            variance = check_noise_var(variance, y.shape, ~y.isnan(), y.device)
+        self._settle(lease, y, variance)
 
-    def _settle(self, lease: Lease, y: Tensor, own: Tensor | None) -> None:
+    def _settle(self, lease: Lease, y: Tensor, noise_var: Tensor | None) -> None:
         """Record checked rewards, and their noise variances."""
         content = {"rewards": pack(y)}
-        if own is not None:
+        if noise_var is not None:
             # Raises the error when the reward is told, and not later when it is learned.
             self._bandit.loop.noise_variance()
-            content["noise_var"] = pack(own)
+            content["noise_var"] = pack(noise_var)
         self._store.transaction(lambda: self._store.settle(lease.number, "told", content))
 
     def _fail(self, lease: Lease) -> None:
@@ -344,8 +344,8 @@ class Worker(Readable):
         return {"index": pack(selection.index), "drawn": [pack(s) for s in drawn], **box}
 
     def _points(self, content: dict[str, Any], index: Tensor) -> Tensor:
-        known, loop = unpack(content.get("points")), self._bandit.loop
-        return loop.points(index) if known is None else known.to(loop.device, loop.arms.dtype)
+        recorded, loop = unpack(content.get("points")), self._bandit.loop
+        return loop.points(index) if recorded is None else recorded.to(loop.device, loop.arms.dtype)
 
     def _catch_up(self) -> None:
         """Learn the events since the last one seen.
@@ -415,12 +415,12 @@ class Worker(Readable):
                 states = tuple(held(state) for state in picked["drawn"])
                 loop.open_(Selection(self._points(picked, index), index, index >= 0), states)
             elif kind == "tell":
-                own = unpack(content.get("noise_var"))
+                variance = unpack(content.get("noise_var"))
                 several = bool(bandit.policy.outcomes)
                 # Recorded per outcome, in the form of the methods of `Bandit`: NaN where an outcome was not measured.
                 failures = "forget" if several else "error"
                 rewards = held(content["rewards"]).to(bandit.device)
-                Bandit.tell(bandit, index, rewards, failures=failures, noise_var=own)
+                Bandit.tell(bandit, index, rewards, failures=failures, noise_var=variance)
             elif content.get("failed"):
                 nothing = torch.full(index.shape, torch.nan, dtype=torch.float64, device=bandit.device)
                 Bandit.tell(bandit, index, nothing, failures="forget")
@@ -464,9 +464,9 @@ class Worker(Readable):
 
     def _check_lease(self, lease: Any) -> None:
         require(isinstance(lease, Lease), f"lease must be what ask() returned, got {type(lease).__name__}.")
-        own = lease.run == self._store.id
+        same_store = lease.run == self._store.id
         message = f"this lease is of another store than {self._store.path}: tell it to a worker on that store."
-        require(own, message, StateError)
+        require(same_store, message, StateError)
 
 
 def _bandit(policy: Policy, arms: Any, bounds: Any, costs: Any, known: Any, *, generator: torch.Generator) -> Bandit:

@@ -309,9 +309,9 @@ class BanditModel(GPyTorchModel, gpytorch.models.GP, FantasizeMixin):
         dimension = torch.full_like(pulls, torch.nan)
         if "effective_dimension" in reads:
             process = self.process()
-            told = Conditional.of(process) if self._pending else posterior
+            observed = Conditional.of(process) if self._pending else posterior
             statistics = process.statistics
-            dimension = (statistics.weights * told.marginals(statistics.points)[1]).sum(dim=-1) / told.regularization
+            dimension = (statistics.weights * observed.marginals(statistics.points)[1]).sum(dim=-1) / observed.regularization
         X = self.train_inputs[0] if self.arms is None else self.arms
         X = X if X.shape[-2] else X.new_zeros(*X.shape[:-2], 1, X.shape[-1])  # any point, where nothing was observed
         x, finite = self.transform_inputs(X).double(), posterior.seen.finite
@@ -476,13 +476,13 @@ class BanditModel(GPyTorchModel, gpytorch.models.GP, FantasizeMixin):
         Y, noise = Y.to(X.dtype).clone(), None if noise is None else noise.to(X.dtype).clone()
         if fantasizing.off():
             self._validate_tensor_args(X=X, Y=Y, Yvar=noise, strict=False)
-        known = isinstance(self.likelihood, FixedNoiseGaussianLikelihood)
-        if noise is None and known:
+        known_noise = isinstance(self.likelihood, FixedNoiseGaussianLikelihood)
+        if noise is None and known_noise:
             noise = self._average_noise().to(X).unsqueeze(-1)
         if Y.shape[-1] == 1:
             Y, noise = Y.squeeze(-1), None if noise is None else noise.squeeze(-1)
         if noise is not None:  # each batch row of the model may have its own
-            rows, p = self.likelihood.noise.shape[:-1] if known else torch.Size(), X.shape[-2]
+            rows, p = self.likelihood.noise.shape[:-1] if known_noise else torch.Size(), X.shape[-2]
             shape = broadcast_shapes(X.shape[:-2], noise.shape[:-1], rows)
             X, noise = X.expand(*shape, *X.shape[-2:]), noise.detach().expand(*shape, p)
             Y = Y.expand(*broadcast_shapes(Y.shape[:-1], shape), p)
@@ -490,7 +490,7 @@ class BanditModel(GPyTorchModel, gpytorch.models.GP, FantasizeMixin):
         y, weights = self._weighed(block)
         posterior = self._conditional().conditioned(self._preprocessed(X).double(), y, weights)
         new = self._with(posterior, _blocks=(*self._blocks, block.detached()))
-        if known and noise is not None:
+        if known_noise and noise is not None:
             with as_given():
                 new.likelihood = self.likelihood.get_fantasy_likelihood(noise=noise.double())
         return new
@@ -678,19 +678,19 @@ class BanditModel(GPyTorchModel, gpytorch.models.GP, FantasizeMixin):
 
     def _conditional(self) -> Conditional:
         """The posterior with the current hyper-parameters."""
-        known = self._posterior
-        if known is not None and not self._is_current(known):
-            known = self._drawn = None
-        if known is None or known.rounded:
+        posterior = self._posterior
+        if posterior is not None and not self._is_current(posterior):
+            posterior = self._drawn = None
+        if posterior is None or posterior.rounded:
             self._check_parameters()
             process = self.process()
             if process.sparse and self._drawn is None:
                 self._drawn = _dictionary_of(process)
-            known = Conditional.of(process)
+            posterior = Conditional.of(process)
             for X, counts, frozen in self._pending:
-                known = known.hallucinated(self._preprocessed(X).double(), counts, frozen=frozen)
-            self._posterior, self._learned = known.checked(), [own_copy(tensor) for tensor in self._of_transforms()]
-        return known
+                posterior = posterior.hallucinated(self._preprocessed(X).double(), counts, frozen=frozen)
+            self._posterior, self._learned = posterior.checked(), [own_copy(tensor) for tensor in self._of_transforms()]
+        return posterior
 
     def _of_transforms(self) -> list[Tensor]:
         """Parameters and buffers of the transforms."""
@@ -705,10 +705,10 @@ class BanditModel(GPyTorchModel, gpytorch.models.GP, FantasizeMixin):
 
     def _is_current(self, posterior: Conditional) -> bool:
         kernel = posterior.seen.kernel
-        own = [] if kernel is None else zip(kernel.parameters(), self.covar_module.parameters(), strict=True)
+        pairs = [] if kernel is None else zip(kernel.parameters(), self.covar_module.parameters(), strict=True)
         same = not posterior.unteachable and posterior.regularization == self.regularization
         same = same and posterior.prior_mean == (None if self._estimates else self.prior_mean)
-        same = same and all(torch.equal(a, b) for a, b in own)
+        same = same and all(torch.equal(a, b) for a, b in pairs)
         now, then = self._of_transforms(), self._learned
         return same and len(now) == len(then) and all(torch.equal(a, b) for a, b in zip(now, then, strict=True))
 
@@ -733,9 +733,9 @@ class BanditModel(GPyTorchModel, gpytorch.models.GP, FantasizeMixin):
         """Transformed outcomes of a block and their weights, float64."""
         y, variance = block.Y.unsqueeze(-1), block.variance
         if hasattr(self, "outcome_transform"):
-            own = variance.unsqueeze(-1) if variance is not None and not block.transformed else None
-            y, own = self.outcome_transform(y, own, X=self._preprocessed(block.X))
-            variance = variance if own is None else own.squeeze(-1)
+            transformed = variance.unsqueeze(-1) if variance is not None and not block.transformed else None
+            y, transformed = self.outcome_transform(y, transformed, X=self._preprocessed(block.X))
+            variance = variance if transformed is None else transformed.squeeze(-1)
         weights = torch.ones(block.X.shape[:-1], dtype=torch.float64, device=y.device)
         if variance is not None:
             weights = self._noise_variance / variance.double().expand(weights.shape)
@@ -866,8 +866,8 @@ def model_of_run(policy: Policy, state: State) -> BanditModel:
         "bandit.posterior, which is callable on any points.",
         UnsupportedError,
     )
-    own = policy.engine if isinstance(policy, Phased) else policy
-    assert isinstance(own, Composed | AdaptiveUCB)
+    engine = policy.engine if isinstance(policy, Phased) else policy
+    assert isinstance(engine, Composed | AdaptiveUCB)
     statistics, arms = process.statistics, state.rows.arms
     weights = torch.where(statistics.mask, statistics.weights, 0.0)
     # A padded place repeats the first point of its row, without weight.
@@ -878,7 +878,7 @@ def model_of_run(policy: Policy, state: State) -> BanditModel:
         X,
         Y.unsqueeze(-1),
         kernel=process.kernel,
-        noise_std=math.sqrt(lam * noise_share(own.noise_std, own.regularization)),
+        noise_std=math.sqrt(lam * noise_share(engine.noise_std, engine.regularization)),
         regularization=lam,
         prior_mean=process.prior_mean,
     )
@@ -895,6 +895,6 @@ def model_of_run(policy: Policy, state: State) -> BanditModel:
         else:
             model._tabulate(arms)
     origin = model._conditional().log_det.expand(state.log_det.shape)
-    model._given = (own.noise_std, own.regularization)
+    model._given = (engine.noise_std, engine.regularization)
     model._path = Path(state.told, state.log_det, state.batched_log_det, state.batched_log_det_3, origin)
     return model

@@ -282,9 +282,9 @@ class Recorder:
         """Learn history that is already summed, with the noise variance of each entry's rewards (`batch_shape x h`; None for
         the noise variance of the policy)."""
         loop = self.loop
-        heard = pulls if noise_var is None else pulls.weighted(loop.noise_variance(), noise_var)
+        weighted = pulls if noise_var is None else pulls.weighted(loop.noise_variance(), noise_var)
         return self.change(
-            partial(loop.learn_, heard, loop.open, pulls.counts.sum(dim=-1)),
+            partial(loop.learn_, weighted, loop.open, pulls.counts.sum(dim=-1)),
             lambda report: observe_record(pulls, noise_var) | self._reported(report),
             draws=loop.policy.draws_on_update,
         )

@@ -170,9 +170,9 @@ class Composed(Policy[TableState | BoxState]):
         features."""
         if isinstance(arms, Shard):
             kernel = {name: value.tolist() for name, value in self.kernel.state_dict().items()}
-            own = {f.name: repr(getattr(self, f.name)) for f in fields(self) if f.name != "memory_budget"}
+            described = {f.name: repr(getattr(self, f.name)) for f in fields(self) if f.name != "memory_budget"}
             states = [generator.get_state().tolist() for generator in generators]
-            arms.across.check_same("policy, kernel and generators", (own, kernel, states))
+            arms.across.check_same("policy, kernel and generators", (described, kernel, states))
         posterior = self._posterior(arms, generators, batch_shape)
         state = self._state(ArmRows(arms, batch_shape), posterior, generators)
         if self.reweighting is not None:
@@ -307,12 +307,12 @@ class Composed(Policy[TableState | BoxState]):
 
     def _in_box(self, state: BoxState, rule: BatchRule, limit: Tensor | None) -> tuple[Selection, Evidence]:
         """Call `pick_in_box` on the host copy of the state if there is one, and return the picks on the device of the box."""
-        own = state.here()
-        picks, evidence = pick_in_box(own, self.score, rule, self.width(own), self.initial, limit)
-        if own is state:
+        searched = state.here()
+        picks, evidence = pick_in_box(searched, self.score, rule, self.width(searched), self.initial, limit)
+        if searched is state:
             return picks, evidence
-        found = (picks.points, picks.index, picks.mask, evidence.score, evidence.leverage, evidence.width)
-        there = to_device(state.pending_index.device, *found)
+        tensors = (picks.points, picks.index, picks.mask, evidence.score, evidence.leverage, evidence.width)
+        there = to_device(state.pending_index.device, *tensors)
         return Selection(*there[:3]), Evidence(there[3], there[4], there[5], evidence.generator_states)
 
     @cached_property
@@ -342,8 +342,8 @@ class Composed(Policy[TableState | BoxState]):
         plain = self.refit_every is None and reweighting is None
         if isinstance(state, BoxState) and plain and (copy := state.host_copy) is not None:
             state.forget_derived_()
-            heard = pulls.here()
-            copy.change_(lambda own: self.update(own, heard))
+            on_host = pulls.here()
+            copy.change_(lambda own: self.update(own, on_host))
             return state
         if reweighting is not None:
             pulls = reweighting.before_(state, pulls, self._noise_of_model(state))
@@ -484,18 +484,18 @@ class Composed(Policy[TableState | BoxState]):
     def width(self, state: TableState | BoxState) -> Tensor:
         """The confidence width for the next pick, `batch_shape`."""
         if state.derived.width is None:
-            own = self.confidence if self.from_data is None else self.from_data.width(state, self.confidence)
-            progress, device = state.progress(own.reads), state.pending_index.device
-            here = own(progress)
-            if not isinstance(here, Tensor) or here.shape != progress.pulls.shape:
-                got = tuple(here.shape) if isinstance(here, Tensor) else type(here).__name__
+            confidence = self.confidence if self.from_data is None else self.from_data.width(state, self.confidence)
+            progress, device = state.progress(confidence.reads), state.pending_index.device
+            width = confidence(progress)
+            if not isinstance(width, Tensor) or width.shape != progress.pulls.shape:
+                got = tuple(width.shape) if isinstance(width, Tensor) else type(width).__name__
                 raise ShapeError(
-                    f"the width {type(own).__name__} must give a tensor with one number per batch row, of the shape "
+                    f"the width {type(confidence).__name__} must give a tensor with one number per batch row, of the shape "
                     f"{tuple(progress.pulls.shape)}, got {got}."
                 )
-            state.derived.width_on_host = state.derived.width = here
-            if here.device != device:
-                state.derived.width = to_device(device, here)[0]
+            state.derived.width_on_host = state.derived.width = width
+            if width.device != device:
+                state.derived.width = to_device(device, width)[0]
             elif device.type != "cpu":
                 state.derived.width_on_host = None
         return state.derived.width
@@ -538,9 +538,9 @@ class Composed(Policy[TableState | BoxState]):
 def _check_score(score: Score | PosteriorDraw, rule: BatchRule) -> None:
     """Refuse a score that policies would not call, and a batch rule that does not end batches of this score."""
     name = type(score).__name__
-    for own in (UCB, PosteriorDraw, MostProbable):
-        message = f"{name} derives from {own.__name__}, which policies compute without a call: use Score."
-        require(not isinstance(score, own) or type(score) is own, message, UnsupportedError)
+    for kind in (UCB, PosteriorDraw, MostProbable):
+        message = f"{name} derives from {kind.__name__}, which policies compute without a call: use Score."
+        require(not isinstance(score, kind) or type(score) is kind, message, UnsupportedError)
     if isinstance(score, UCB):
         return
     # Draws are made in batches of a known size. Other scores are evaluated anew after each pick.

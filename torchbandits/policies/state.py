@@ -140,8 +140,8 @@ class State(Buffered, ABC):
 
     def add_told_(self, counts: Tensor) -> None:
         """Count pulls told, `batch_shape x q`."""
-        own: Any = self._buffers
-        own["told"] = own["told"] + counts.sum(dim=-1).cpu()
+        buffers: Any = self._buffers
+        buffers["told"] = buffers["told"] + counts.sum(dim=-1).cpu()
 
     def told_with(self, pulls: Pulls) -> Tensor:
         """Number of pulls told, `batch_shape`, on the host, including `pulls`, which `add_told_` has not counted yet."""
@@ -193,8 +193,8 @@ class State(Buffered, ABC):
         ranked = signed.sort(dim=-1, descending=True, stable=True)
         top = ranked.indices[..., :k_here]
         valid = pulled.gather(-1, top)
-        told = self.in_reward_units(mean.gather(-1, top), variance.gather(-1, top))
-        best = Recommendation(statistics.at(top).to(arms.dtype), arm.gather(-1, top), told.mean, told.variance)
+        marginals = self.in_reward_units(mean.gather(-1, top), variance.gather(-1, top))
+        best = Recommendation(statistics.at(top).to(arms.dtype), arm.gather(-1, top), marginals.mean, marginals.variance)
         return with_blanks(best, valid, k)
 
     def first_of(self, mean: Tensor) -> Tensor:
@@ -265,9 +265,9 @@ class State(Buffered, ABC):
             raise StateError(
                 f"the saved state holds no generator state that torch can read: {error}. Load a whole copy."
             ) from error
-        here = len(self.generators)
-        message = f"the saved state has {len(states)} generators, and here are {here}: load it with as many batch rows."
-        require(len(states) == here, message, StateError)
+        count = len(self.generators)
+        message = f"the saved state has {len(states)} generators, and here are {count}: load it with as many batch rows."
+        require(len(states) == count, message, StateError)
         return states
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> State:
@@ -517,8 +517,8 @@ class GaussianState(PosteriorState):
     def remember_(self, pulls: Pulls) -> None:
         """Append the arms of a tell to `recent`. Summed history has no order and is excluded."""
         if pulls.index is not None and pulls.mask is not None and not pulls.history:
-            told = self.rows.entry(pulls.index).masked_fill(~pulls.mask, -1).reshape(len(self.recent), -1).tolist()
-            arms = zip(self.recent, told, strict=True)
+            entries = self.rows.entry(pulls.index).masked_fill(~pulls.mask, -1).reshape(len(self.recent), -1).tolist()
+            arms = zip(self.recent, entries, strict=True)
             self.recent = tuple((*before, *(arm for arm in row if arm >= 0))[-RECENT:] for before, row in arms)
 
     def _snapshots(self) -> list[Callable[[], None]]:
@@ -534,9 +534,9 @@ class GaussianState(PosteriorState):
         `batch_shape x p`, on the host or on the device."""
         scale = leverage.new_tensor([[1.0], [3.0]])
         gains = (torch.log1p(scale * leverage.unsqueeze(-2)) * counts.unsqueeze(-2)).sum(dim=-1)
-        gains, own = gains.cpu(), cast(Any, self._buffers)
-        own["batched_log_det"] = own["batched_log_det"] + gains[..., 0]
-        own["batched_log_det_3"] = own["batched_log_det_3"] + gains[..., 1]
+        gains, buffers = gains.cpu(), cast(Any, self._buffers)
+        buffers["batched_log_det"] = buffers["batched_log_det"] + gains[..., 0]
+        buffers["batched_log_det_3"] = buffers["batched_log_det_3"] + gains[..., 1]
 
     def width_of(self, confidence: Width, told: Tensor | None = None) -> Tensor:
         """A confidence width, `batch_shape`, on the device of the arms; `told` as in `progress`."""
@@ -546,9 +546,9 @@ class GaussianState(PosteriorState):
         """The inputs of a confidence width after `told` pulls (`batch_shape`; by default those of this state). `reads` names
         the costlier entries that the width needs. The result is on the host; if it includes the effective dimension, it is on
         the device, so that nothing waits for the device."""
-        own: Any = self._buffers
-        pulls, log_det = own["told"] if told is None else told, own["log_det"]
-        batched, batched_3 = own["batched_log_det"], own["batched_log_det_3"]
+        buffers: Any = self._buffers
+        pulls, log_det = buffers["told"] if told is None else told, buffers["log_det"]
+        batched, batched_3 = buffers["batched_log_det"], buffers["batched_log_det_3"]
         rows, sketch, kappa2, known = self.rows, self.posterior.sketch, self.kappa2, self._known_kappa2
         t, pulls, loss = pulls + _ONE, pulls.clamp_min(1), _ZERO if sketch is None else sketch.loss
         if sketch is None and pulls.dim():
@@ -557,9 +557,9 @@ class GaussianState(PosteriorState):
             # Padded places have no weight.
             dimension = (self.row_leverage_or_any() * self.statistics.weights).sum(dim=-1)
             if dimension.device.type != "cpu":
-                here = (t, pulls, log_det, batched, batched_3, *(() if sketch is not None else (loss,)))
-                t, pulls, log_det, batched, batched_3, *own_loss = to_device(dimension.device, *here)
-                loss = own_loss[0] if own_loss else loss
+                on_host = (t, pulls, log_det, batched, batched_3, *(() if sketch is not None else (loss,)))
+                t, pulls, log_det, batched, batched_3, *moved_loss = to_device(dimension.device, *on_host)
+                loss = moved_loss[0] if moved_loss else loss
         else:
             dimension = torch.full_like(pulls, torch.nan)
             if known is None or known[0] is not kappa2:
@@ -634,8 +634,8 @@ class TableState(GaussianState):
         """Leverages and regression outputs of the arms; for a sparse posterior leverages of the rows, too."""
         if self.rows.sharded:
             return ()
-        own = self.table.needed_of(index)
-        return (*own, self.row_leverage_or_any()) if self.posterior.sparse else own
+        of_table = self.table.needed_of(index)
+        return (*of_table, self.row_leverage_or_any()) if self.posterior.sparse else of_table
 
     def foresee_(self, here: Tensor, *beside: Tensor) -> None:
         """Cache the host copies until the state changes."""
@@ -654,8 +654,8 @@ class TableState(GaussianState):
     def row_leverage_or_any(self) -> Tensor:
         """`row_leverage`, but any number where padded; cached for the current leverages and rows, which are replaced when they
         change."""
-        own, rows = self.table._buffers, self.rows
-        leverage, arm, known = own["leverage"], rows._buffers["arm_of_row"], self._row_leverage
+        buffers, rows = self.table._buffers, self.rows
+        leverage, arm, known = buffers["leverage"], rows._buffers["arm_of_row"], self._row_leverage
         if known is None or known[0] is not leverage or known[1] is not arm or rows.outside:
             found = super().row_leverage() if rows.outside or arm.dim() == 1 else self.table.leverage_at(arm)
             self.__dict__["_row_leverage"] = known = (leverage, arm, found)
@@ -716,8 +716,8 @@ class BoxState(GaussianState):
 
     def progress(self, reads: frozenset[str], told: Tensor | None = None) -> Progress:
         """See `GaussianState.progress`; computed by the copy on the host if there is one."""
-        own = self.here()
-        return super().progress(reads, told) if own is self else own.progress(reads, told)
+        state = self.here()
+        return super().progress(reads, told) if state is self else state.progress(reads, told)
 
     def found_(self, selection: Selection) -> None:
         """Add the points of picks as arms, at the indices of the picks."""

@@ -135,12 +135,12 @@ class Factors:
         rows, mask = dictionary
         K_mu = None if gram is None else gram(rows)
         if sparse and K_mu is not None:
-            known = Dictionary(kernel, regularization, statistics.points, rows, mask)
-            small = SmallFactors.of(known, statistics.weights, targets, K_mu)
+            sampled = Dictionary(kernel, regularization, statistics.points, rows, mask)
+            small = SmallFactors.of(sampled, statistics.weights, targets, K_mu)
             if small is not None:
                 return small if K_mu.device.type == "cpu" else small.factors()
             if K_mu.device.type != "cpu" and K_mu.dim() > 2 and rows.shape[-1] and not uneven(statistics.weights_on_host):
-                in_one = FactorsInOne.of(known, statistics, targets, K_mu, padding)
+                in_one = FactorsInOne.of(sampled, statistics, targets, K_mu, padding)
                 if in_one is not None:
                     return in_one
         points = statistics.at(rows)
@@ -206,11 +206,11 @@ class Factors:
         """Points with their features, as `covariance` takes them. Their features, and for random effects their rows
         (`batch_shape x n`, −1 without pulls), may be known. Cost O(n m²), and O(n m d) for the features."""
         z = self.embedding(points) if features is None else features
-        own = AtPoints(points, self.regression.precision.whiten(z), z)
+        unscaled = AtPoints(points, self.regression.precision.whiten(z), z)
         if self.effects is None:
-            return own
+            return unscaled
         share = self.effects.share_at(self.effects.rows_of(points) if rows is None else rows)
-        return AtPoints(points, share.unsqueeze(-2) * own.whitened, share.unsqueeze(-2) * z, share)
+        return AtPoints(points, share.unsqueeze(-2) * unscaled.whitened, share.unsqueeze(-2) * z, share)
 
     def covariance(
         self,
@@ -312,8 +312,8 @@ class Factors:
         embedding, kept = self.nystrom.append(x.squeeze(-2))
         if embedding.mask is None:
             return None
-        own = torch.where(kept[..., None, None], embedding.root.factor[..., -1:, -1:], 0.0)
-        column = torch.cat([z, own], dim=-2)
+        last = torch.where(kept[..., None, None], embedding.root.factor[..., -1:, -1:], 0.0)
+        column = torch.cat([z, last], dim=-2)
         features = _placed(nn.functional.pad(self.features, (0, 0, 0, 1)), column, placed)
         grown_rows, mask = torch.cat([self.rows, rows], dim=-1), torch.cat([self.mask, kept.unsqueeze(-1)], dim=-1)
         return Factors(grown_rows, mask, embedding, features, self.regression.detached().grow_())
@@ -413,11 +413,11 @@ class SmallFactors(NamedTuple):
 
     def factors(self) -> Factors:
         """The factors as tensors on the device of the points."""
-        own, rows = self.dictionary, self.dictionary.rows
-        found = [*map(torch.from_numpy, self.arrays), torch.tensor(self.log_det, dtype=torch.float64)]
-        U, Z, V, W, J, moment, w, N, a, volume = found if rows.device.type == "cpu" else to_device(rows.device, *found)
-        regression = Regression.of(Precision.of(V, W.mT, J, volume), moment, w, own.regularization)
-        return Factors(rows, own.mask, own.embedding(U.mT), Z, regression, (N, a), whole=True)
+        dictionary, rows = self.dictionary, self.dictionary.rows
+        tensors = [*map(torch.from_numpy, self.arrays), torch.tensor(self.log_det, dtype=torch.float64)]
+        U, Z, V, W, J, moment, w, N, a, volume = tensors if rows.device.type == "cpu" else to_device(rows.device, *tensors)
+        regression = Regression.of(Precision.of(V, W.mT, J, volume), moment, w, dictionary.regularization)
+        return Factors(rows, dictionary.mask, dictionary.embedding(U.mT), Z, regression, (N, a), whole=True)
 
     def sweep(self) -> SweepFactors:
         """N and a of a sweep, on the host."""
@@ -470,7 +470,7 @@ class FactorsInOne(NamedTuple):
         K_mm = K_mu.gather(-1, rows.unsqueeze(-2).expand(*K_mu.shape[:-1], m))
         # Padding, which comes last, is a point of nearly infinite variance: its weights are 0 to rounding, and nothing else has
         # to be masked. Points that are padding have no weight.
-        own = K_mm.diagonal(dim1=-2, dim2=-1).masked_fill_(~mask if padding is None else padding, _NO_POINT)
+        diagonal = K_mm.diagonal(dim1=-2, dim2=-1).masked_fill_(~mask if padding is None else padding, _NO_POINT)
         root, bad = torch.linalg.cholesky_ex(K_mm)
         Z = solve_lower(root, K_mu)
         # Z N Zᵀ and the moments are one product.
@@ -487,11 +487,12 @@ class FactorsInOne(NamedTuple):
         inner, worst = torch.linalg.cholesky_ex(inner)
         Q = torch.linalg.solve_triangular(factor.mT, inner, upper=True)
         explained = torch.linalg.solve_triangular(root.mT, torch.cat([w, Q], dim=-1), upper=True)
-        pivots = torch.cat([own, root.diagonal(dim1=-2, dim2=-1), inner.diagonal(dim1=-2, dim2=-1)], dim=-1)
+        pivots = torch.cat([diagonal, root.diagonal(dim1=-2, dim2=-1), inner.diagonal(dim1=-2, dim2=-1)], dim=-1)
         pivots, *failed = to_host(pivots, bad, worse, worst)
-        own, first, last = pivots.split(m, dim=-1)
-        own = own.masked_fill(own == _NO_POINT, 0.0)
-        least = (own.amax(dim=-1) * max(64, m) * torch.finfo(torch.float64).eps).clamp_min(_RESIDUAL_TOLERANCE * regularization)
+        diagonal, first, last = pivots.split(m, dim=-1)
+        diagonal = diagonal.masked_fill(diagonal == _NO_POINT, 0.0)
+        rounding = diagonal.amax(dim=-1) * max(64, m) * torch.finfo(torch.float64).eps
+        least = rounding.clamp_min(_RESIDUAL_TOLERANCE * regularization)
         # A NaN anywhere is one of a pivot of the last factor, or of the kernel matrix, and fails the comparison.
         apart = torch.minimum(first.square().amin(dim=-1) - least, last.amin(dim=-1)) > 0
         if not bool(apart.all()) or any(bool(one.any()) for one in failed):
@@ -500,9 +501,9 @@ class FactorsInOne(NamedTuple):
 
     def factors(self) -> Factors:
         """All factors, with the identity (times λ in V) where padded."""
-        own, mask = self.dictionary, self.dictionary.mask
+        dictionary, mask = self.dictionary, self.dictionary.mask
         eye = torch.eye(mask.shape[-1], dtype=torch.float64, device=mask.device)
-        line, whole, lam = mask.unsqueeze(-1), mask.unsqueeze(-1) & mask.unsqueeze(-2), own.regularization
+        line, whole, lam = mask.unsqueeze(-1), mask.unsqueeze(-1) & mask.unsqueeze(-2), dictionary.regularization
         root, V, factor = (
             torch.where(whole, x, eye * one) for x, one in ((self.root, 1.0), (self.V, lam), (self.factor, lam**0.5))
         )
@@ -510,13 +511,13 @@ class FactorsInOne(NamedTuple):
         moment, w = torch.where(line, self.moment, 0.0), torch.where(line, self.coefficients, 0.0)
         log_det = 2 * factor.diagonal(dim1=-2, dim2=-1).log().sum(dim=-1)
         precision = Precision.of(V, factor, solve_lower(factor, eye).mT, log_det)
-        return Factors(own.rows, mask, own.embedding(root), Z, Regression.of(precision, moment, w, lam))
+        return Factors(dictionary.rows, mask, dictionary.embedding(root), Z, Regression.of(precision, moment, w, lam))
 
     def sweep(self) -> SweepFactors:
         """a and N of a sweep."""
         c = self.moment.shape[-1]
-        own, N, a = self.dictionary, self.explained[..., c:], self.explained[..., :c]
-        return SweepFactors(own.rows, own.mask, N, a, lower=None, joined=self.explained)
+        dictionary, N, a = self.dictionary, self.explained[..., c:], self.explained[..., :c]
+        return SweepFactors(dictionary.rows, dictionary.mask, N, a, lower=None, joined=self.explained)
 
 
 def _features(embedding: Nystrom, K_mu: Rect, mask: Tensor, told: Tensor) -> Tensor:
@@ -526,8 +527,8 @@ def _features(embedding: Nystrom, K_mu: Rect, mask: Tensor, told: Tensor) -> Ten
     if not bool(whole.any()):
         return embedding.root.embed(K_mu)
     # The dictionary consists of all points in order, whose own features are exact.
-    own = torch.where(told.unsqueeze(-2), embedding.root.own(), 0.0)
-    return own if bool(whole.all()) else torch.where(whole[..., None, None], own, embedding.root.embed(K_mu))
+    exact = torch.where(told.unsqueeze(-2), embedding.root.own(), 0.0)
+    return exact if bool(whole.all()) else torch.where(whole[..., None, None], exact, embedding.root.embed(K_mu))
 
 
 def _placed(features: Rect, columns: Rect, rows: Tensor) -> Tensor:

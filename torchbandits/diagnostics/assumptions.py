@@ -119,23 +119,31 @@ def noise(bandit: Bandit, *, noise_std: float | None = None) -> Noise:
         without_spread=torch.where(flat, n, 0.0).sum(dim=-1),
         believed=believed,
     )
-    found, notes = _verdict_on_noise(record, with_flat), remarks(state)
-    if not counted:
-        notes.append("rewards count with weights (noise_var=, forgetting or robust), so that nothing is said of noise_std")
-    elif bool((none & (with_flat > 0)).any()):
-        notes.append(
-            "arms pulled more than once show no spread at all: rewards are without noise, or came through observe() without "
-            "squares, which leaves none; nothing is said of noise_std"
-        )
-    elif bool((record.without_spread > 0).any()):
-        notes.append(
-            "some arms pulled more than once show no spread (observed without squares?): only the lower end counts them"
-        )
-    elif bool(none.any()):
-        notes.append("no arm was pulled twice")
-    record = replace(record, warnings=tuple(found), notes=tuple(notes))
+    notes = [*remarks(state), *_note_on_noise(record, with_flat, counted)]
+    record = replace(record, warnings=tuple(_verdict_on_noise(record, with_flat)), notes=tuple(notes))
     issue(record.warnings)
     return record
+
+
+def _note_on_noise(record: Noise, degrees: Tensor, counted: bool) -> list[str]:
+    """What the repeated pulls leave open.
+
+    Args:
+        record: The estimate.
+        degrees: Degrees of freedom with those of arms without any spread, `batch_shape`.
+        counted: Whether the number of pulls of each arm is known.
+    """
+    none = record.degrees == 0
+    if not counted:
+        return ["rewards count with weights (noise_var=, forgetting or robust), so that nothing is said of noise_std"]
+    if bool((none & (degrees > 0)).any()):
+        return [
+            "arms pulled more than once show no spread at all: rewards are without noise, or came through observe() without "
+            "squares, which leaves none; nothing is said of noise_std"
+        ]
+    if bool((record.without_spread > 0).any()):
+        return ["some arms pulled more than once show no spread (observed without squares?): only the lower end counts them"]
+    return ["no arm was pulled twice"] if bool(none.any()) else []
 
 
 def _verdict_on_noise(record: Noise, degrees: Tensor) -> list[str]:

@@ -149,38 +149,12 @@ def fit_standardized_(
     scale, fits, kernels, told = units.scale.clone(), [], [], units.told(statistics)
     variances = torch.zeros(shape, dtype=torch.float64)
     for place in np.ndindex(*shape):
-        whole, c, ranges = kernel_row(posterior.kernel, shape, place), float(scale[place]), units.features[place]
-        kernel, held = smooth_part(whole), _effect(whole) if effects else 0.0
-        own, effect = _standard(kernel, priors, ranges, c), held / c**2
-        some = statistics.pulled[place]
-        averages = _averages(statistics.points[place][some] / ranges, told[place][some], c, priors.least_noise)
-        names = [name for name, parameter in own.named_parameters() if parameter.requires_grad]
-        # The variance of rewards of two values is 1 in these units.
-        noise_known = bool(known[place])
-        climb = Climb(
-            own,
-            names,
-            averages.thinned(_MOST),
-            1.0 if noise_known else lam / c**2,
-            noise=not noise_known,
-            misfit=effects and _tell_effects(averages, noise_known),
-            noise_prior=_log_normal(priors.of_noise(own), averages.points),
-        )
-        climb.reason = _too_little(averages) if bool(rows[place]) else "its fit was not requested"
-        fitted = not climb.reason
-        if fitted:
-            climb.run(_MOST, _MOST, (0.3, 1.0, 3.0), 30, 1 if len(averages.weights) >= _CERTAIN else 2)
-            # Where the averages tell no kernel, repeated pulls still tell the noise.
-            if climb.degenerate and not climb.accepted and climb.pooled is not None:
-                climb.noise_variance = climb.pooled
-            effect = climb.misfit if climb.accepted else effect
-            climb.noise_variance = max(climb.noise_variance, priors.least_noise)
-        if fitted or noise_known:
-            scale[place] = c = math.sqrt(lam / climb.noise_variance)
-            kernel = in_ranges(own, ranges)
-            kernel.outputscale = kernel.outputscale.detach() * c**2
-            held = effect * c**2 if effect > _LEAST_EFFECT * float(own.outputscale) else 0.0
-        variances[place] = held
+        some, ranges, unit = statistics.pulled[place], units.features[place], float(scale[place])
+        averages = _averages(statistics.points[place][some] / ranges, told[place][some], unit, priors.least_noise)
+        reason = _too_little(averages) if bool(rows[place]) else "its fit was not requested"
+        whole, noise_known = kernel_row(posterior.kernel, shape, place), bool(known[place])
+        fit = _fit_row(whole, ranges, unit, lam, averages, priors, reason, noise_known, effects=effects)
+        climb, kernel, scale[place], variances[place] = fit
         kernels.append(kernel)
         fits.append(climb)
     units.rescale_(scale)
@@ -188,6 +162,62 @@ def fit_standardized_(
     kernel = stack_kernels(kernels, shape)
     posterior.set_kernel_(with_effect(kernel, variances) if bool(variances.any()) else kernel, lam)
     return _report(fits, rows, lam)
+
+
+def _fit_row(
+    whole: gpytorch.kernels.Kernel,
+    ranges: Tensor,
+    scale: float,
+    lam: float,
+    averages: Averages,
+    priors: Priors,
+    reason: str,
+    noise_known: bool,
+    *,
+    effects: bool,
+) -> tuple[Climb, gpytorch.kernels.ScaleKernel, float, float]:
+    """Fit one batch row.
+
+    Args:
+        whole: Its kernel, with random effects or without.
+        ranges: Ranges of its features, `d`.
+        scale: Its unit of rewards: a reward of variance 1 has this standard deviation in units of the model.
+        lam: λ.
+        averages: Its average rewards, for features of range 1 and rewards of variance 1.
+        priors: Priors of the hyper-parameters.
+        reason: Why nothing is fitted; an empty text to fit.
+        noise_known: Whether the noise is that of rewards of two values.
+        effects: As for `fit_standardized_`.
+
+    Returns:
+        The fit, the kernel without random effects and the scale after it, and the variance of the random effects.
+    """
+    kernel, held = smooth_part(whole), _effect(whole) if effects else 0.0
+    standard, effect = _standard(kernel, priors, ranges, scale), held / scale**2
+    climb = Climb(
+        standard,
+        [name for name, parameter in standard.named_parameters() if parameter.requires_grad],
+        averages.thinned(_MOST),
+        # The variance of rewards of two values is 1 in these units.
+        1.0 if noise_known else lam / scale**2,
+        noise=not noise_known,
+        misfit=effects and _tell_effects(averages, noise_known),
+        noise_prior=_log_normal(priors.of_noise(standard), averages.points),
+    )
+    climb.reason = reason
+    if not reason:
+        climb.run(_MOST, _MOST, (0.3, 1.0, 3.0), 30, 1 if len(averages.weights) >= _CERTAIN else 2)
+        # Where the averages tell no kernel, repeated pulls still tell the noise.
+        if climb.degenerate and not climb.accepted and climb.pooled is not None:
+            climb.noise_variance = climb.pooled
+        effect = climb.misfit if climb.accepted else effect
+        climb.noise_variance = max(climb.noise_variance, priors.least_noise)
+    if not reason or noise_known:
+        scale = math.sqrt(lam / climb.noise_variance)
+        kernel = in_ranges(standard, ranges)
+        kernel.outputscale = kernel.outputscale.detach() * scale**2
+        held = effect * scale**2 if effect > _LEAST_EFFECT * float(standard.outputscale) else 0.0
+    return climb, kernel, scale, held
 
 
 def _tell_effects(averages: Averages, noise_known: bool) -> bool:

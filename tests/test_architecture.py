@@ -37,7 +37,7 @@ ROOMS = [
     "ingredients", "forgetting", "outcomes",
     "figures", "history", "selections", "reporting", "failures", "loop", "journal",
     "botorch",  # a bandit returns its BoTorch model
-    "explanation", "sets", "fronts", "stopping",
+    "explanation", "sets", "fronts", "theorems", "stopping",
     "filling",  # batches under constraints
     "bandit", "outcome_bandit", "worker", "contexts", "contextual",
     "evaluation", "rounds", "steps", "running", "callbacks", "diagnostics", "files", "experiments",

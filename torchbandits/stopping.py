@@ -25,7 +25,6 @@ from torch import Tensor
 from torchbandits.aims import Certifying, Scalarized
 from torchbandits.arms.joint import JointDraws
 from torchbandits.checks import check_instance, check_whole, is_finite, is_whole, positive
-from torchbandits.embeddings import Identity
 from torchbandits.errors import ArgumentError, UnsupportedError, require
 from torchbandits.fronts import pareto_set
 from torchbandits.gradients import without_gradients
@@ -35,19 +34,8 @@ from torchbandits.policies.phased import Phased
 from torchbandits.policies.picking import incumbent, marginals, only_entries
 from torchbandits.policies.state import TableState, check_no_box
 from torchbandits.scores import LogEI, Straddle
-from torchbandits.widths import (
-    BBKB,
-    BKB,
-    IGP,
-    KernelUCB,
-    MartingaleMixture,
-    Scaled,
-    SelfNormalized,
-    SketchedOFUL,
-    Srinivas,
-    Width,
-)
-from torchbandits.widths.assumptions import check_assumptions
+from torchbandits.theorems import proved_width
+from torchbandits.widths import Width
 from torchbandits.widths.base import check_delta
 
 if TYPE_CHECKING:
@@ -66,9 +54,6 @@ __all__ = [
     "TopKKnown",
 ]
 
-# Widths with a theorem that holds for all arms and all steps simultaneously, for each kind of posterior.
-_EXACT = (IGP, KernelUCB, MartingaleMixture, SelfNormalized, Srinivas)
-_SPARSE = (BKB, BBKB)
 # Number of draws of the first look (interim test); the number doubles from look to look.
 _FIRST_DRAWS = 256
 # Fraction of δ for all arms that are not drawn.
@@ -254,65 +239,6 @@ class EpsilonOptimal(Rule):
         sure = f"with probability {1 - delta:.4g} no arm is better than arm {{arm}} by more than {{value}}"
         text = f"{sure}, and ε is {self.epsilon:g}"
         return decision_of(loop, gap <= self.epsilon, gap, text)
-
-
-def proved_width(
-    policy: Composed, state: TableState, given: Width | None, outcome: tuple[float, float] | None = None
-) -> tuple[float, Tensor]:
-    """The failure probability δ of a width that is proved for this posterior, and its value, `batch_shape`.
-
-    Args:
-        outcome: `noise_std` and λ of the outcome whose width this is, for a policy of several; those of the policy by default.
-
-    Raises:
-        UnsupportedError: For a width without a theorem for the posterior, and for a kernel that is fitted during the run.
-    """
-    width = policy.confidence if given is None else given
-    base = width
-    while isinstance(base, Scaled) and base.scale >= 1:
-        base = base.base
-    proved: tuple[type[Width], ...] = _SPARSE if state.posterior.sparse else (*_EXACT, SketchedOFUL)
-    proved = proved if state.posterior.sketch is None else (SketchedOFUL,)
-    names = ", ".join(kind.__name__ for kind in proved)
-    require(
-        policy.reweighting is None,
-        "this policy forgets rewards or weights them, and no width has a theorem for such a posterior: take "
-        "stopping.ProbableRegret, which asks the model, or a policy without tb.forgetting and tb.robust.",
-        UnsupportedError,
-    )
-    fitted = policy.refit_every is not None or not _as_given(policy, state)
-    reasons = {
-        "the policy keeps informative pulls only, so take another one": policy.memory.selective,
-        "the policy's features approximate its kernel, so take another one": not isinstance(policy.features, Identity | None),
-        "the prior mean is estimated, so pass prior_mean= a number": state.posterior.prior_mean == "estimate",
-        "the kernel must be given, and not fitted to its own rewards": fitted,
-        f"pass width= one of torchbandits.widths.{names}": not isinstance(base, proved),
-    }
-    reason = next((reason for reason, applies in reasons.items() if applies), None)
-    # ProbableRegret is for policies of one outcome.
-    other = "take stopping.ProbableRegret, which asks the model" if outcome is None else "stop by stopping.Budget"
-    require(
-        reason is None,
-        f"the bounds of {type(base).__name__} under this posterior have no theorem, so that they certify nothing: {reason}. Or "
-        f"{other}.",
-        UnsupportedError,
-    )
-    noise_std, lam = outcome or (policy.noise_std, state.posterior.regularization)
-    check_assumptions(base, noise_std, lam)
-    known = state.counts_batches or "batches" not in width.reads
-    message = f"{type(base).__name__} counts batches, which the width of this policy does not: give it to the policy, too."
-    require(known, message, UnsupportedError)
-    value = policy.width(state) if given is None else state.width_of(width)
-    delta = float(getattr(base, "delta"))  # noqa: B009 - every width of these classes has one
-    # The proofs of sampled dictionaries combine two events: accurate variances, and a valid bound.
-    return 2 * delta if isinstance(base, _SPARSE) else delta, value
-
-
-def _as_given(policy: Composed, state: TableState) -> bool:
-    """Whether kernel and λ of the posterior are still those of the policy, and were not fitted to its rewards."""
-    kernel, lam = policy.kernel.state_dict(), state.posterior.regularization
-    pairs = [(value.double(), kernel[name].to(value).double()) for name, value in state.posterior.kernel.state_dict().items()]
-    return lam == policy.regularization and all(torch.equal(*pair) for pair in pairs)
 
 
 @dataclass(frozen=True)

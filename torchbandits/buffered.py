@@ -23,11 +23,11 @@ class Buffered(nn.Module):
     """Buffers that grow with the data: they take the sizes of a saved state that is loaded."""
 
     def __setattr__(self, name: str, value: Any) -> None:
-        own = self.__dict__
-        if type(value) is Tensor and name in own["_buffers"]:
-            own["_buffers"][name] = value
-        elif name in own and not isinstance(value, Tensor | nn.Module):
-            own[name] = value
+        attributes = self.__dict__
+        if type(value) is Tensor and name in attributes["_buffers"]:
+            attributes["_buffers"][name] = value
+        elif name in attributes and not isinstance(value, Tensor | nn.Module):
+            attributes[name] = value
         else:
             super().__setattr__(name, value)
 

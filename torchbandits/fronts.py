@@ -204,10 +204,10 @@ def _hypervolume(means: Tensor, signs: Sequence[float], reference: Sequence[floa
     shape = means.shape[:-2]
     if reference is None:
         return torch.full(shape, torch.nan, dtype=torch.float64)
-    own = [j for j, sign in enumerate(signs) if sign]
-    sign = means.new_tensor(signs)[own]
-    flat = (sign * means[..., own]).reshape(-1, means.shape[-2], len(own)).cpu()
-    point = (sign * means.new_tensor(reference)[own]).cpu()
+    objectives = [j for j, sign in enumerate(signs) if sign]
+    sign = means.new_tensor(signs)[objectives]
+    flat = (sign * means[..., objectives]).reshape(-1, means.shape[-2], len(objectives)).cpu()
+    point = (sign * means.new_tensor(reference)[objectives]).cpu()
     return torch.tensor([hypervolume(row, point) for row in flat], dtype=torch.float64).reshape(shape)
 
 

@@ -646,8 +646,8 @@ def costs_for(policy: Policy, rows: ArmRows, costs: Any) -> Tensor | None:
 
 def _give_known_(policy: Policy, rows: ArmRows, known: Any) -> None:
     """Set the known outcomes of new arms."""
-    rows.known = own = known_for(policy, rows, known)
-    rows.known_scores = None if own is None or not policy.ranks_known else normal_scores(own)
+    rows.known = values = known_for(policy, rows, known)
+    rows.known_scores = None if values is None or not policy.ranks_known else normal_scores(values)
     rows.levels = {}
 
 

@@ -89,8 +89,8 @@ class OutcomeBandit(Bandit):
         known: Mapping[str, ArrayLike] | None = None,
     ) -> None:
         check_instance("policy", policy, Joint, "a policy of torchbandits.outcomes, such as outcomes.pareto(models)")
-        if costs is not None and (own := as_tensor("costs", costs)).dim() > 1:
-            costs = own.unsqueeze(-2).expand(*own.shape[:-1], len(policy.outcomes), own.shape[-1])
+        if costs is not None and (checked := as_tensor("costs", costs)).dim() > 1:
+            costs = checked.unsqueeze(-2).expand(*checked.shape[:-1], len(policy.outcomes), checked.shape[-1])
         self._begin(policy, arms, generator, costs, journal, known=_stacked(policy.known, known))
 
     @property
@@ -235,10 +235,10 @@ class OutcomeBandit(Bandit):
 
         n, s = column("counts", counts, True), column("sums", sums, False)
         q = None if squares is None else column("squares", squares, False)
-        own: Any = noise_var
-        if own is not None and not is_finite(own):
-            own = column("noise_var", own, True)
-        return super().observe(spread, n, s, q, noise_var=own)
+        variance: Any = noise_var
+        if variance is not None and not is_finite(variance):
+            variance = column("noise_var", variance, True)
+        return super().observe(spread, n, s, q, noise_var=variance)
 
     def _columns(self, name: str, given: Mapping[str, Any], shape: torch.Size) -> Tensor:
         """Numbers by outcome, `shape` each, one column per outcome."""
@@ -523,11 +523,11 @@ class OutcomeBandit(Bandit):
             require(isinstance(domain, Tensor), "arms of a source are shared by all batch rows.", UnsupportedError)
             assert isinstance(domain, Tensor)
             domain = domain.unsqueeze(-3).expand(*shape, k, *domain.shape[-2:])
-        own: list[torch.Generator] = []
+        of_outcomes: list[torch.Generator] = []
         for first in generators:
             seeds = torch.randint(2**62, (k - 1,), generator=first).tolist()
-            own += [first, *(torch.Generator().manual_seed(seed) for seed in seeds)]
-        return domain, own, torch.Size([*shape, k])
+            of_outcomes += [first, *(torch.Generator().manual_seed(seed) for seed in seeds)]
+        return domain, of_outcomes, torch.Size([*shape, k])
 
     @staticmethod
     def _shared(selection: Selection) -> Selection:

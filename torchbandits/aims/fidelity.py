@@ -103,8 +103,8 @@ class Fidelity(Aim):
         """The arms that may be on a front, `batch_shape x A` booleans: those of the target fidelity that the aim keeps."""
         twin = self.twin.to(mean.device)
         target = (twin == torch.arange(len(twin), device=twin.device)).expand(mean[..., 0, :].shape)
-        own = self.aim.kept(mean, std, table)
-        return target if own is None else target & own
+        kept = self.aim.kept(mean, std, table)
+        return target if kept is None else target & kept
 
     def recommended(self, mean: Tensor, std: Tensor, width: Tensor, table: ArmTable) -> Tensor | None:
         """The value by which arms are recommended, `batch_shape x A`: that of the aim for the twin, all arms of the target

@@ -120,9 +120,9 @@ class Safe(Aim):
         """Whether rewards at the upper bounds of arms, `batch_shape x p`, would make another arm safe."""
         table = outlook.table
         lam = table.posterior.regularization
-        own = index.unsqueeze(-2).expand(*outlook.mean.shape[:-1], index.shape[-1])
-        column = table.columns_between(own)[1].double()  # batch_shape x k x p x A
-        at = own.unsqueeze(-1)
+        slot = index.unsqueeze(-2).expand(*outlook.mean.shape[:-1], index.shape[-1])
+        column = table.columns_between(slot)[1].double()  # batch_shape x k x p x A
+        at = slot.unsqueeze(-1)
         weight = outlook.weight.unsqueeze(-1)
         shift = weight / (1 + weight * column.gather(-1, at)) * column
         after = (table.leverage.unsqueeze(-2) - shift * column).clamp_min(0)

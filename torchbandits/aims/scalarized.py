@@ -115,14 +115,14 @@ class Scalarized(Aim):
         """The front of the posterior means at the told arms, of those that keep the limits if any do."""
         mean = torch.stack(self._means(outlook), dim=-1)
         kept = self._kept(outlook)
-        own = outlook.seen if kept is None else outlook.seen & kept
-        own = torch.where(own.any(dim=-1, keepdim=True), own, outlook.seen)
-        found, (A, m) = torch.zeros_like(own).reshape(-1, mean.shape[-2]), mean.shape[-2:]
-        for row, values, some in zip(found, mean.reshape(-1, A, m), own.reshape(-1, A), strict=True):
+        contending = outlook.seen if kept is None else outlook.seen & kept
+        contending = torch.where(contending.any(dim=-1, keepdim=True), contending, outlook.seen)
+        found, (A, m) = torch.zeros_like(contending).reshape(-1, mean.shape[-2]), mean.shape[-2:]
+        for row, values, some in zip(found, mean.reshape(-1, A, m), contending.reshape(-1, A), strict=True):
             place = some.nonzero().squeeze(-1)
             if len(place):
                 row[place[non_dominated(values[place])]] = True
-        return found.reshape(own.shape)
+        return found.reshape(contending.shape)
 
     def _improvement(self, outlook: Outlook) -> Tensor:
         """Logarithm of the expected growth of the hypervolume above the front of the posterior means at the arms that were told
@@ -211,8 +211,8 @@ class Scalarized(Aim):
             unit = torch.where(given, reach, unit)
             low = torch.where(given, signed.amin(dim=-2) - _BEYOND * reach, low)
         if self.reference is not None:
-            own = [sign * in_model_units(outlook.table, j, self.reference[j]) for j, sign in objectives]
-            low = torch.stack(own, dim=-1).to(low)
+            references = [sign * in_model_units(outlook.table, j, self.reference[j]) for j, sign in objectives]
+            low = torch.stack(references, dim=-1).to(low)
         return low, unit
 
     @property

@@ -81,9 +81,9 @@ class Box(Buffered):
         rows, A, p = self.rows, self.rows.num_arms, points.shape[-2]
         arms = torch.cat([rows.arms, torch.where(kept.unsqueeze(-1), points.to(rows.arms), rows.arms[..., :1, :])], dim=-2)
         first = first_occurrence(arms)
-        own = torch.arange(A, A + p, device=points.device).expand(kept.shape)
-        first = own if first is None else first[..., A:]
-        new = kept & (first == own)
+        appended = torch.arange(A, A + p, device=points.device).expand(kept.shape)
+        first = appended if first is None else first[..., A:]
+        new = kept & (first == appended)
         spare = self._spare(torch.cat([waiting, torch.where(kept & (first < A), first, -1)], dim=-1))
         free, place = spare.sum(dim=-1, keepdim=True), new.long().cumsum(dim=-1) - 1
         # A stable sort puts the spare slots first.
@@ -129,10 +129,10 @@ class Box(Buffered):
         """Arms whose slot may be reused, `batch_shape x A`: not the centre, not pulled, not in `used` (−1 where padded)."""
         rows, A = self.rows, self.rows.num_arms
         assert rows.first is not None
-        own = torch.arange(A, device=used.device)
+        every_place = torch.arange(A, device=used.device)
         taken = torch.zeros(*rows.batch_shape, A + 1, dtype=torch.bool, device=used.device)
         taken = taken.scatter(-1, torch.where(used >= 0, used, A), True)[..., :-1]
-        return (rows.first == own) & (own > 0) & (rows.row_of_arm < 0) & ~taken
+        return (rows.first == every_place) & (every_place > 0) & (rows.row_of_arm < 0) & ~taken
 
     # ------------------------------------------------------------------ the interface of a table
 
@@ -166,8 +166,8 @@ class Box(Buffered):
         before their rewards are learned, `batch_shape x p x p`."""
         leverage, points = self.leverage_at(summed.distinct).cpu(), self.rows.at(summed.slot).double()
         fit = self.posterior.fit()
-        own = fit.at(points, self._features(summed.distinct))
-        return (leverage, leverage[..., None, :0]), fit.covariance(own, own)
+        at_points = fit.at(points, self._features(summed.distinct))
+        return (leverage, leverage[..., None, :0]), fit.covariance(at_points, at_points)
 
     def update_(
         self, slot: Picks, counts: Tensor, targets: Tensor, cross: Tensor, own: tuple[Tensor, Tensor] | None = None

@@ -145,8 +145,8 @@ class ArmDivision(Division):
     def __init__(self, rows: ArmRows, kernel: gpytorch.kernels.Kernel) -> None:
         super().__init__()
         self._owners = (rows, kernel)
-        own = torch.arange(rows.num_arms, device=rows.arms.device)
-        leaf = torch.zeros_like(own) if rows.first is None else torch.where(rows.first == own, 0, -1)
+        every_arm = torch.arange(rows.num_arms, device=rows.arms.device)
+        leaf = torch.zeros_like(every_arm) if rows.first is None else torch.where(rows.first == every_arm, 0, -1)
         self.register_buffer("leaf_of_arm", leaf.expand(rows.row_of_arm.shape).clone())
 
     def root(self) -> Cells:

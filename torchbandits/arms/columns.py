@@ -229,12 +229,12 @@ class KernelColumns:
         here = self._rows.across.places(arm)
         within = not self._rows.outside and not self._rows.sharded
         slot = here if within and whole else here.clamp_min(0)
-        own = self.diagonal.expand(*arm.shape[:-1], -1).gather(-1, slot).to(block.dtype)
+        diagonal = self.diagonal.expand(*arm.shape[:-1], -1).gather(-1, slot).to(block.dtype)
         place = slot.unsqueeze(-1)
         if within:
             # Padded places, too, are written to an arm.
-            return block.scatter(-1, place, own.unsqueeze(-1))
-        return block.scatter(-1, place, torch.where(here.unsqueeze(-1) >= 0, own.unsqueeze(-1), block.gather(-1, place)))
+            return block.scatter(-1, place, diagonal.unsqueeze(-1))
+        return block.scatter(-1, place, torch.where(here.unsqueeze(-1) >= 0, diagonal.unsqueeze(-1), block.gather(-1, place)))
 
     def renew(self) -> None:
         """Drop everything that was computed with an earlier kernel. Cost O(A d)."""
@@ -417,9 +417,9 @@ class KernelColumns:
             return False
         from torchbandits.arms.fused import fused_sweep  # noqa: PLC0415 - Triton, which takes a second to load
 
-        own, arms = self._posterior.statistics.at(factors.rows), source.arms
-        near = form.trusts(self._reach(form, own).to(arms.dtype))
-        return fused_sweep(arms, own, form, factors, prior.expand(leverage.shape), leverage, channels, by_product=near)
+        dictionary, arms = self._posterior.statistics.at(factors.rows), source.arms
+        near = form.trusts(self._reach(form, dictionary).to(arms.dtype))
+        return fused_sweep(arms, dictionary, form, factors, prior.expand(leverage.shape), leverage, channels, by_product=near)
 
     def _reach(self, form: Stationary, points: Points) -> Tensor:
         """A bound of the squared distances of arms in memory and of points (`batch_shape x m x d`) from the mean of these, in

@@ -97,8 +97,8 @@ class GrowingTable(Buffered):
         others = self.rows.points(self.arm).double()
         K = kernel_matrix(posterior.embedded_kernel, points, others)
         if (effects := fit.effects) is not None:
-            own, every = (effects.share_at(self._rows_of(arm)) for arm in (self.arm.gather(-1, index), self.arm))
-            K, scale = effects.prior(K, points, others, own, every), own.unsqueeze(-1) * every.unsqueeze(-2)
+            share, every = (effects.share_at(self._rows_of(arm)) for arm in (self.arm.gather(-1, index), self.arm))
+            K, scale = effects.prior(K, points, others, share, every), share.unsqueeze(-1) * every.unsqueeze(-2)
             c, explained = scale * c, scale * explained
         return c, c + (K - explained) / posterior.regularization
 

@@ -30,9 +30,9 @@ class JointDraws:
         features = table.features(index)
         C = table.covariance(features, features, frozen=False).double()
         # The diagonal is that of the table, so that marginals agree with it.
-        own = torch.diag_embed(table.leverage_at(index).double() - C.diagonal(dim1=-2, dim2=-1))
+        unexplained = torch.diag_embed(table.leverage_at(index).double() - C.diagonal(dim1=-2, dim2=-1))
         self.index, self.mean = index, table.mean_at(index).double()
-        self.covariance = table.posterior.regularization * ((C + C.mT) / 2 + own)
+        self.covariance = table.posterior.regularization * ((C + C.mT) / 2 + unexplained)
         self._roots: dict[tuple[int, int], Tensor] = {}
 
     def draw(self, row: int, count: int, generator: torch.Generator, size: int | None = None) -> Tensor:

@@ -120,25 +120,25 @@ class Shard(ArmSource):
         The hashes (8 bytes per arm) of one rank at a time are sent to all; arms with a hash in common are compared in full.
         """
         across = self.across
-        own = torch.cat([codes(arms) for _, arms in stored(self.held, _STEP)])
-        hit = torch.zeros_like(own, dtype=torch.bool)
+        hashes = torch.cat([codes(arms) for _, arms in stored(self.held, _STEP)])
+        hit = torch.zeros_like(hashes, dtype=torch.bool)
         for rank in range(across.size - 1):
-            theirs = across.sent(own.unique() if rank == across.rank else None, rank)
+            theirs = across.sent(hashes.unique() if rank == across.rank else None, rank)
             if across.rank > rank:
-                hit |= theirs[torch.searchsorted(theirs, own).clamp_max(len(theirs) - 1)] == own
+                hit |= theirs[torch.searchsorted(theirs, hashes).clamp_max(len(theirs) - 1)] == hashes
         mine = hit.nonzero().squeeze(-1)
         gathered = across.objects((mine + across.offset, self.held.points(mine).cpu()))
-        lowest = torch.arange(len(own), device=own.device) if first is None else first.clone()
+        lowest = torch.arange(len(hashes), device=hashes.device) if first is None else first.clone()
         lowest += across.offset
         for index, points in gathered:
             if len(index):
-                found = find(self.held, points.to(own.device))
+                found = find(self.held, points.to(hashes.device))
                 found = across.least(torch.where(found >= 0, found + across.offset, _FAR))
-                place = across.places(index.to(own.device))
+                place = across.places(index.to(hashes.device))
                 for at, arm in zip(place.tolist(), found.tolist(), strict=True):
                     if at >= 0:
                         lowest = torch.where(lowest == at + across.offset, arm, lowest)
-        own_index = torch.arange(len(own), device=own.device) + across.offset
+        own_index = torch.arange(len(hashes), device=hashes.device) + across.offset
         return lowest if bool(across.any(lowest != own_index)) else None
 
 
@@ -201,12 +201,12 @@ class AcrossRanks(Reductions):
 
     def top(self, score: Tensor, k: int) -> Tensor:
         """One all-gather of k scores and indices per row and rank."""
-        own = min(k, score.shape[-1])
-        values, index = score.topk(own, dim=-1)
+        count = min(k, score.shape[-1])
+        values, index = score.topk(count, dim=-1)
         index = index + self._offset
         if self.size == 1:
             return index
-        pad = (0, k - own)
+        pad = (0, k - count)
         values, index = torch.nn.functional.pad(values, pad, value=-torch.inf), torch.nn.functional.pad(index, pad, value=-1)
         # Integers below 2⁵³ are exact in float64.
         message = torch.stack([values, index.to(values.dtype)])

@@ -135,9 +135,9 @@ class ArmRows(Buffered):
         row, far = torch.arange(arm.shape[-1], device=arm.device).expand(arm.shape), statistics.size
         # History at points may hold several rows of one point. The first of them becomes the arm's row.
         spare = torch.full((*shape, A + 1), far, device=arm.device)
-        own = spare.scatter_reduce(-1, torch.where(arm >= 0, arm, A), row, "amin")[..., :-1]
-        rows.row_of_arm = torch.where(own < far, own, -1)
-        rows.arm_of_row = torch.where((arm >= 0) & (own.gather(-1, arm.clamp_min(0)) == row), arm, -1)
+        row_of_arm = spare.scatter_reduce(-1, torch.where(arm >= 0, arm, A), row, "amin")[..., :-1]
+        rows.row_of_arm = torch.where(row_of_arm < far, row_of_arm, -1)
+        rows.arm_of_row = torch.where((arm >= 0) & (row_of_arm.gather(-1, arm.clamp_min(0)) == row), arm, -1)
         rows.outside = bool(((rows.arm_of_row < 0) & statistics.mask).any())
         return rows
 
@@ -266,8 +266,10 @@ class ArmRows(Buffered):
             assert pulls.index is not None
             sums = (told.counts.double(), told.sums.double(), told.squares.double())
             return Summed(pulls.index, pulls.index, told.index, *sums, whole=True)
-        own = self.distinct(told)
-        return Summed.of(device, *own) if device.type != "cpu" else Summed(own[0], own[0].clamp_min(0), *own)
+        distinct = self.distinct(told)
+        if device.type != "cpu":
+            return Summed.of(device, *distinct)
+        return Summed(distinct[0], distinct[0].clamp_min(0), *distinct)
 
     def tell_(self, records: GaussianProcess | Statistics, summed: Summed) -> Tensor:
         """Add pulls of distinct arms to the records, appending rows for arms pulled for the first time. Returns the rows,
@@ -341,8 +343,8 @@ class ArmRows(Buffered):
             Their indices, `batch_shape x p`, −1 where not marked. Cost O(A d), a copy of the buffers.
         """
         assert self.first is not None
-        own = torch.arange(self.num_arms, device=new.device)
-        count = (self.first == own).sum(dim=-1, keepdim=True)
+        every_arm = torch.arange(self.num_arms, device=new.device)
+        count = (self.first == every_arm).sum(dim=-1, keepdim=True)
         index = torch.where(new, count + new.long().cumsum(dim=-1) - 1, -1)
         self.put_(points, index)
         return index

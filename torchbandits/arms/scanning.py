@@ -48,10 +48,10 @@ def scan(source: ArmSource, offset: int = 0) -> Scan:
         if not bool(finite.all()):
             arm = offset + part.start + int((~finite).nonzero()[0])
             raise NonFiniteError(f"arm {arm} has a NaN or infinite feature: leave it out, or give it finite ones.")
-        own = codes(arms)
-        whole = whole + fingerprint(own, offset + part.start)
+        hashes = codes(arms)
+        whole = whole + fingerprint(hashes, offset + part.start)
         if kept is not None:
-            kept[part] = own.cpu().numpy()
+            kept[part] = hashes.cpu().numpy()
     first = None if kept is None else _first(source, kept)
     return Scan(first, int(whole))
 
@@ -72,8 +72,8 @@ def _found_in(source: ArmSource, points: Points) -> Tensor:
     wanted = codes(flat).sort().values
     index, found = [], []
     for part, arms in stored(source, _step(source)) if len(flat) else ():
-        own = codes(arms)
-        hit = (wanted[torch.searchsorted(wanted, own).clamp_max(len(wanted) - 1)] == own).nonzero().squeeze(-1)
+        hashes = codes(arms)
+        hit = (wanted[torch.searchsorted(wanted, hashes).clamp_max(len(wanted) - 1)] == hashes).nonzero().squeeze(-1)
         if len(hit):
             index.append(hit + part.start)
             found.append(arms[hit].to(flat.dtype))

@@ -217,10 +217,10 @@ class FromColumns(TableStrategy):
         if self._words is None or self._words[0] is not nystrom:
             held = bool(packed.packing.holds(nystrom.dictionary).all())
             self._words = (nystrom, packed.packing.pack(nystrom.dictionary) if held else None)
-        own = self._words[1]
-        if own is None:
+        dictionary = self._words[1]
+        if dictionary is None:
             return nystrom.columns(packed.packing.unpack(words, torch.float64))
-        return packed_kernel(self.posterior.embedded_kernel, packed.packing, own, words)
+        return packed_kernel(self.posterior.embedded_kernel, packed.packing, dictionary, words)
 
     def covariance(self, left: tuple[Any, ...], right: tuple[Any, ...], frozen: bool | Tensor) -> Tensor:
         """zᵀV⁻¹z' in batch rows whose dictionary is frozen, k̃ in the others. Cost O(n n' (m + d))."""

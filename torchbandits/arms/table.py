@@ -97,16 +97,16 @@ class ArmTable(Buffered):
         """k(x, x) of every arm, `A` or `batch_shape x A`."""
         if self.features_of_arms is not None:
             return self.features_of_arms.diagonal
-        own, effects = self.columns.diagonal, self.posterior.effects
-        return own if effects is None else own + effects.variance.unsqueeze(-1)
+        diagonal, effects = self.columns.diagonal, self.posterior.effects
+        return diagonal if effects is None else diagonal + effects.variance.unsqueeze(-1)
 
     def _largest(self) -> Tensor:
         """The largest k(x, x) over the arms and over pulled points that are not, or no longer, arms."""
         largest, posterior, x = self.rows.across.amax(self.prior_diagonal), self.posterior, self.posterior.statistics.points
         if not x.shape[-2]:
             return largest
-        own = kernel_diagonal(posterior.kernel, x) if (z := posterior.finite) is None else z.diagonal(x)
-        return torch.maximum(largest, torch.where(posterior.statistics.mask, own.double(), 0.0).amax(dim=-1))
+        diagonal = kernel_diagonal(posterior.kernel, x) if (z := posterior.finite) is None else z.diagonal(x)
+        return torch.maximum(largest, torch.where(posterior.statistics.mask, diagonal.double(), 0.0).amax(dim=-1))
 
     # ------------------------------------------------------------------ reading
 
@@ -163,9 +163,9 @@ class ArmTable(Buffered):
         leverage = self.leverage
         if self.rows.sharded:
             return self.leverage_at(index)
-        own = leverage.gather(-1, slot)
-        self.__dict__["_seen"] = (leverage, index, slot, own)
-        return own
+        of_picks = leverage.gather(-1, slot)
+        self.__dict__["_seen"] = (leverage, index, slot, of_picks)
+        return of_picks
 
     def needed_of(self, index: Picks) -> tuple[Tensor, Tensor]:
         """`marginals_at` of arms that are about to be told (−1 where padded), for `foresee_`."""
@@ -215,8 +215,8 @@ class ArmTable(Buffered):
             self.leverage, self.channels = prior.expand_as(self.leverage).clone(), torch.zeros_like(self.channels)
             strategy.forget()
             return self
-        own = self._buffers
-        leverage, channels = torch.empty_like(own["leverage"]), torch.empty_like(own["channels"])
+        buffers = self._buffers
+        leverage, channels = torch.empty_like(buffers["leverage"]), torch.empty_like(buffers["channels"])
         effects = self.posterior.effects
         strategy.sweep(prior if effects is None else self.columns.diagonal / self.posterior.regularization, leverage, channels)
         leverage.clamp_min_(0)
@@ -225,7 +225,7 @@ class ArmTable(Buffered):
         if effects is not None:
             row = self.rows.row_of_each()
             leverage, channels = effects.added(leverage, channels, row)
-        own["leverage"], own["channels"] = leverage, channels
+        buffers["leverage"], buffers["channels"] = leverage, channels
         return self
 
     @property
@@ -260,8 +260,8 @@ class ArmTable(Buffered):
             before: The random effects before the pulls.
         """
         assert self.strategy is self._sparse
-        own, effects = self._buffers, self.posterior.effects
-        leverage, channels, row = own["leverage"].clone(), torch.empty_like(own["channels"]), self.rows.row_of_each()
+        buffers, effects = self._buffers, self.posterior.effects
+        leverage, channels, row = buffers["leverage"].clone(), torch.empty_like(buffers["channels"]), self.rows.row_of_each()
         if before is not None:
             known = row if growth.known == self.posterior.statistics.size else torch.where(row < growth.known, row, -1)
             leverage = before.smooth_leverage(leverage, before.share_at(known))
@@ -272,7 +272,7 @@ class ArmTable(Buffered):
             self._write_pulled_(leverage, channels, *in_double)
         if effects is not None:
             leverage, channels = effects.added(leverage, channels, row)
-        own["leverage"], own["channels"] = leverage, channels
+        buffers["leverage"], buffers["channels"] = leverage, channels
         return self
 
     def _told_in_double(self) -> tuple[Tensor, Tensor]:
@@ -281,8 +281,8 @@ class ArmTable(Buffered):
         posterior = self.posterior
         fit, points = posterior.fit(), posterior.statistics.points
         residual = (fit.embedding.diagonal(points) - fit.features.square().sum(dim=-2)).clamp_min(0)
-        own = residual / posterior.regularization + fit.regression.leverage(fit.features)
-        return own, fit.regression.mean(fit.features)
+        leverage = residual / posterior.regularization + fit.regression.leverage(fit.features)
+        return leverage, fit.regression.mean(fit.features)
 
     def _told_after(self, growth: Growth, leverage: Tensor) -> tuple[Tensor, Tensor]:
         """`_told_in_double` after the growth of the dictionary, given the leverages before it, `batch_shape x A`, which are

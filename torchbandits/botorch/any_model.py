@@ -76,8 +76,8 @@ class AnyModel:
         if points is None or not isinstance(self.model, MultiTaskGP):
             return points
         column, task = predicted_task(self.model)
-        own = points[points[:, column] == task]
-        return own if len(own) else self.with_task(torch.cat([points[:, :column], points[:, column + 1 :]], dim=-1))
+        of_task = points[points[:, column] == task]
+        return of_task if len(of_task) else self.with_task(torch.cat([points[:, :column], points[:, column + 1 :]], dim=-1))
 
     def with_task(self, X: Tensor) -> Tensor:
         """Points of a `MultiTaskGP` with the task that it predicts, where they are given without one, as its posterior takes
@@ -107,8 +107,8 @@ class AnyModel:
         Raises:
             UnsupportedError: If the model cannot be conditioned; says what to do.
         """
-        own = self.observations
-        points = X if own is None else X.to(own)
+        observed = self.observations
+        points = X if observed is None else X.to(observed)
         points = points.expand(*self.batch_shape, *points.shape[-2:])
         try:
             mean = self._spread.posterior(points).mean

@@ -34,10 +34,10 @@ def models_of_outcomes(policy: Joint, state: TableState) -> ModelList:
     arms = state.rows.arms
     for j, (std, lam) in enumerate(zip(policy.noise_stds, policy.regularizations, strict=True)):
         # A fit may have changed λ of the first outcome; the others keep their ratio to it.
-        own = lam / policy.regularizations[0] * process.regularization
-        noise = noise_share(std, lam) * own
+        regularization = lam / policy.regularizations[0] * process.regularization
+        noise = noise_share(std, lam) * regularization
         told = statistics.mask[j] & (statistics.weights[j] > 0)
-        weights = statistics.weights[j][told] * own / process.regularization
+        weights = statistics.weights[j][told] * regularization / process.regularization
         dictionary = "all" if rows is None or mask is None else statistics.points[j][rows[j][mask[j]]]
         model = BanditModel(
             statistics.points[j][told],
@@ -45,7 +45,7 @@ def models_of_outcomes(policy: Joint, state: TableState) -> ModelList:
             (noise / weights).unsqueeze(-1),
             kernel=kernel_row(process.kernel, shape, (j,)),
             noise_std=math.sqrt(noise),
-            regularization=own,
+            regularization=regularization,
             dictionary=dictionary,
             prior_mean=process.prior_mean,
         )

@@ -62,8 +62,8 @@ class Tabulated:
         p = new.points.shape[-2]
         if p:
             before = pad(old.extension.coefficients, (0, 0, 0, p - old.extension.points.shape[-2]))
-            own = posterior.seen.at(new.points).columns(self.points)
-            change = change + own @ torch.cat([new.on_points[:, r:], new.coefficients - before], dim=-1)
+            columns = posterior.seen.at(new.points).columns(self.points)
+            change = change + columns @ torch.cat([new.on_points[:, r:], new.coefficients - before], dim=-1)
         appended = posterior.rank - r
         variance = (self.variance - change[:, :appended].square().sum(dim=-1)).clamp_min(0)
         return replace(self, posterior=posterior, channels=self.channels + change[:, appended:], variance=variance)

@@ -80,7 +80,7 @@ def calibration(
     Warns (`DiagnosticWarning`): If a fraction leaves the band, which has a probability of 0.001 per batch row when the model is
     right. Cost: O(n² m), m dictionary points.
     """
-    own = check_levels(levels)
+    checked = check_levels(levels)
     if isinstance(source, Bandit):
         state = with_posterior(told_state(source), "calibration")
         process, notes, noise = state.process, remarks(state), noise_of(source, noise_std)
@@ -106,7 +106,7 @@ def calibration(
     else:
         size = chance.effective_size(covariance, std, mask)
     wide = oversized(process, noise)
-    record = _in_reward_units(judge("held-out rewards", own, (mean, std, y, mask), size, wide, notes), units)
+    record = _in_reward_units(judge("held-out rewards", checked, (mean, std, y, mask), size, wide, notes), units)
     issue(record.warnings)
     return record
 
@@ -140,7 +140,7 @@ def leave_one_out(bandit: Bandit, *, noise_std: float | None = None, levels: Seq
     outweigh all else: means are accurate to eps · n k/λ of the average. Cost: O(u m² + u² m).
     Source: Rasmussen & Williams 2006, section 5.4.2, for one observation per point.
     """
-    own = check_levels(levels)
+    checked = check_levels(levels)
     state = told_state(bandit)
     process = gaussian(state, "leave_one_out", "hold pulls out and use calibration()")
     noise, mask, y = noise_of(bandit, noise_std), state.statistics.pulled, averages(state)
@@ -153,7 +153,7 @@ def leave_one_out(bandit: Bandit, *, noise_std: float | None = None, levels: Seq
         notes.append("the prior mean is estimated without the arm too")
     size = chance.effective_size(left.covariance, std, mask)
     wide = oversized(process, noise)
-    record = judge("averages of arms left out", own, (left.mean, std, y, mask), size, wide, notes)
+    record = judge("averages of arms left out", checked, (left.mean, std, y, mask), size, wide, notes)
     record = _in_reward_units(record, process.units)
     issue(record.warnings)
     return record

@@ -73,8 +73,8 @@ def describe_run(policy: Any, domain: ArmSet, costs: Any, known: Any = None) -> 
         UnsupportedError,
     )
     given = {"costs": costs, "known": known}
-    own = {name: digest(torch.as_tensor(x, dtype=torch.float64)) for name, x in given.items() if x is not None}
-    return describe_policy(policy) | _arms(domain) | own
+    digests = {name: digest(torch.as_tensor(x, dtype=torch.float64)) for name, x in given.items() if x is not None}
+    return describe_policy(policy) | _arms(domain) | digests
 
 
 def _arms(domain: ArmSet) -> dict[str, str]:
@@ -142,11 +142,11 @@ def _module(module: nn.Module) -> dict[str, Any]:
     """Tensors and attributes of a module and its parts: ν of a Matérn kernel is one of the latter."""
     parts: dict[str, Any] = dict(module.state_dict())
     for path, part in module.named_modules():
-        own = {k: v for k, v in vars(part).items() if not k.startswith("_") and k != "training"}
-        plain = {f"{path}.{k}".lstrip("."): v for k, v in own.items() if isinstance(v, _PLAIN)}
+        attributes = {k: v for k, v in vars(part).items() if not k.startswith("_") and k != "training"}
+        plain = {f"{path}.{k}".lstrip("."): v for k, v in attributes.items() if isinstance(v, _PLAIN)}
         parts |= plain | {f"{path}.class".lstrip("."): type(part)}
         if not isinstance(part, torch.distributions.Distribution):  # priors cache computed values there
-            rest = {k: v for k, v in own.items() if v is not None and not isinstance(v, _PLAIN)}
+            rest = {k: v for k, v in attributes.items() if v is not None and not isinstance(v, _PLAIN)}
             parts |= {f"{path}.__dict__.{k}".lstrip("."): v for k, v in rest.items()}
     return parts
 
@@ -229,13 +229,13 @@ def describe_environment(environment: Any) -> dict[str, str]:
     """
     means = environment.means
     parts: dict[str, Any] = {"means": means, "costs": environment.costs, "records": getattr(environment, "records", None)}
-    own = {name: _sampled(value.detach(), name == "records") for name, value in parts.items() if value is not None}
+    digests = {name: _sampled(value.detach(), name == "records") for name, value in parts.items() if value is not None}
     kind = f"{type(environment).__module__}.{type(environment).__qualname__}"
     plain = {name: getattr(environment, name, None) for name in ("name", "noise", "seeded")}
     unknown = not bool(torch.isfinite(means).all()) and getattr(environment, "function", None) is not None
     function = _evaluation(environment.function, "environment.function") if unknown else {}
     noise = {"noise_std": f"{float(environment.noise_std):.9g}"}
-    return {"environment": kind} | _described(plain | noise | own, "environment", ()) | function
+    return {"environment": kind} | _described(plain | noise | digests, "environment", ()) | function
 
 
 def _evaluation(function: Any, name: str) -> dict[str, str]:

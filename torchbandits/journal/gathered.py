@@ -47,8 +47,8 @@ class GatheredCalls:
         self._remove_open(index)
         if record["kind"] == "tell":
             noise_var = unpack(record.get("noise_var"))
-            own = None if noise_var is None else noise_var.to(device)
-            self._told.append((index, held(record["rewards"]).to(device), own))
+            variance = None if noise_var is None else noise_var.to(device)
+            self._told.append((index, held(record["rewards"]).to(device), variance))
 
     def _add_open(self, index: Picks) -> None:
         """Add picks `batch_shape x q`, −1 where masked."""

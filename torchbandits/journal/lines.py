@@ -223,15 +223,15 @@ class Lines:
         return there.st_ino == own.st_ino and there.st_dev == own.st_dev
 
     def _check_in_place(self) -> None:
-        own = os.fstat(self._fd)
-        if not self._leads_to(own):
+        opened = os.fstat(self._fd)
+        if not self._leads_to(opened):
             raise DataError(
                 f"the journal {self.path} was deleted, moved or replaced while it was open. Nothing was learned, "
                 "because the record would not be in a file of this name. Move the file back and repeat the call; or "
                 "save bandit.state_dict(), which contains everything told so far, and load it into a new Bandit on "
                 "another path."
             )
-        if beyond := own.st_size - self.end.length:
+        if beyond := opened.st_size - self.end.length:
             raise DataError(
                 f"the journal {self.path} is {abs(beyond)} bytes {'longer' if beyond > 0 else 'shorter'} than what "
                 "was written: another program changed it. Nothing was learned. Restore the file from a copy, and "

@@ -415,10 +415,10 @@ class Recorder:
         """The content of a checkpoint: the state, and the arms if they differ from those at the start."""
         rows = self.loop.state.rows
         moved = self.journal is not None and self.journal.moved and self.loop.state.box is None
-        own: dict[str, Any] = {"state": self.state_dict(brief=True), "arms": None, "costs": None, "known": None}
+        saved: dict[str, Any] = {"state": self.state_dict(brief=True), "arms": None, "costs": None, "known": None}
         if moved:
-            own |= {"arms": rows.arms, "costs": rows.costs, "known": rows.known}
-        return own | {name: copy.deepcopy(part.state_dict()) for name, part in self.besides.items()}
+            saved |= {"arms": rows.arms, "costs": rows.costs, "known": rows.known}
+        return saved | {name: copy.deepcopy(part.state_dict()) for name, part in self.besides.items()}
 
 
 def _cut(selection: Selection, wanted: Tensor) -> bool:

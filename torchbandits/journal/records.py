@@ -43,16 +43,16 @@ def tell_record(
     """The record of a tell: arms and rewards; −1 where masked, NaN where the evaluation failed. Noise variances are recorded if
     they were told, and so are blocks."""
     beside = {"noise_var": noise_var, "block": block}
-    own = {name: pack(value) for name, value in beside.items() if value is not None}
-    return {"kind": "tell", "index": pack(torch.where(mask, index, -1)), "rewards": pack(rewards)} | own
+    packed = {name: pack(value) for name, value in beside.items() if value is not None}
+    return {"kind": "tell", "index": pack(torch.where(mask, index, -1)), "rewards": pack(rewards)} | packed
 
 
 def observe_record(pulls: Pulls, noise_var: Tensor | None = None) -> Record:
     """The record of summed history, as it was given."""
     where = {"index": pack(pulls.index)} if pulls.points is None else {"points": pack(pulls.points)}
-    own = {} if noise_var is None else {"noise_var": pack(noise_var)}
+    packed = {} if noise_var is None else {"noise_var": pack(noise_var)}
     sums = {"counts": pack(pulls.counts), "sums": pack(pulls.sums), "squares": pack(pulls.squares)}
-    return {"kind": "observe", **where, **sums, **own}
+    return {"kind": "observe", **where, **sums, **packed}
 
 
 def forget_record(index: Picks, mask: PickMask) -> Record:
@@ -73,8 +73,8 @@ def move_record(arms: Any, costs: Any, known: Any = None) -> Record:
         UnsupportedError,
     )
     given = {"costs": costs} | ({} if known is None else {"known": known})
-    own = {name: None if x is None else pack(as_tensor(name, x, torch.float64)) for name, x in given.items()}
-    return {"kind": "set_arms", "arms": pack(arms), **own}
+    packed = {name: None if x is None else pack(as_tensor(name, x, torch.float64)) for name, x in given.items()}
+    return {"kind": "set_arms", "arms": pack(arms), **packed}
 
 
 def maximize_record(points: Sequence[Tensor]) -> Record:

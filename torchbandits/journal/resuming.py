@@ -204,10 +204,10 @@ def _tell_again(recorder: Recorder, record: _Recorded) -> None:
     device = recorder.loop.device
     index, mask = record.picks()
     rewards = check_rewards(record.tensor("rewards"), index, mask, device, "forget")
-    own = check_noise_var(record.maybe("noise_var"), index.shape, mask & ~rewards.isnan(), device)
+    variance = check_noise_var(record.maybe("noise_var"), index.shape, mask & ~rewards.isnan(), device)
     block = record.maybe("block")
     block = None if block is None else check_block(block, mask, device)
-    recorder.tell(index, mask, rewards, forgets=True, noise_var=own, block=block)
+    recorder.tell(index, mask, rewards, forgets=True, noise_var=variance, block=block)
 
 
 def _fill_again(recorder: Recorder, record: _Recorded) -> None:

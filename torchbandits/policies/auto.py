@@ -67,14 +67,14 @@ def auto(
     Rousseeuw 1990 (first picks); Henderson 1975 (random effects).
     """
     check_memory_budget(memory_budget)
-    own = width if isinstance(width, Width) else Constant(2.5 if width is None else non_negative("width", width))
+    confidence = width if isinstance(width, Width) else Constant(2.5 if width is None else non_negative("width", width))
     own_width = None if width is None else True
     from_data = FromData(exact_bytes=memory_budget, own_width=own_width, replicate_every=replicate_every)
     return Composed(
         # Only the form of this kernel is used: the values of its parameters are estimated.
         gpytorch.kernels.ScaleKernel(gpytorch.kernels.MaternKernel(2.5)).double(),
         noise_std=1.0,
-        confidence=own,
+        confidence=confidence,
         regularization=1.0,
         batch_rule=FixedSize(size=batch_size, max_pulls=1),
         initial=Spread(_FIRST) if initial is None else initial,

@@ -247,8 +247,8 @@ class Joint(Policy[TableState]):
         if pulls.numbers is not None:
             # The given weights are relative to the noise of the first outcome.
             shares = [noise_share(std, lam) for std, lam in zip(self.noise_stds, self.regularizations, strict=True)]
-            own = [share * lam for share, lam in zip(shares, self.regularizations, strict=True)]
-            factor = factor * pulls.counts.new_tensor([variance / own[0] for variance in own]).unsqueeze(-1)
+            scaled = [share * lam for share, lam in zip(shares, self.regularizations, strict=True)]
+            factor = factor * pulls.counts.new_tensor([variance / scaled[0] for variance in scaled]).unsqueeze(-1)
         sums = (factor * pulls.counts, factor * pulls.sums, factor * pulls.squares)
         return Pulls(*sums, pulls.index, pulls.mask, pulls.points, pulls.history, pulls.num_rewards, pulls.block)
 
@@ -304,9 +304,9 @@ class Joint(Policy[TableState]):
         ]
         if not kept:
             return offered
-        own = torch.stack(kept).all(dim=0).unsqueeze(-2).expand(state.rows.row_of_arm.shape)
-        own = own if offered is None else own & offered
-        return torch.where(own.any(dim=-1, keepdim=True), own, True if offered is None else offered)
+        allowed = torch.stack(kept).all(dim=0).unsqueeze(-2).expand(state.rows.row_of_arm.shape)
+        allowed = allowed if offered is None else allowed & offered
+        return torch.where(allowed.any(dim=-1, keepdim=True), allowed, True if offered is None else offered)
 
     def _picked(
         self,
@@ -588,8 +588,8 @@ def _check_kernels(first: str, one: Any, name: str, other: Any) -> None:
     """Raise an error for kernels of different forms, because the batch rows of a kernel can differ only in its parameters."""
     forms = []
     for kernel in (one, other):
-        own = [part for part in kernel.modules() if hasattr(part, "active_dims")]
-        parts = [(type(part), getattr(part, "nu", None), str(part.active_dims)) for part in own]
+        restricted = [part for part in kernel.modules() if hasattr(part, "active_dims")]
+        parts = [(type(part), getattr(part, "nu", None), str(part.active_dims)) for part in restricted]
         forms.append((parts, [(key, value.shape) for key, value in kernel.named_parameters()]))
     require(
         forms[0] == forms[1],

@@ -63,10 +63,10 @@ class Balance(nn.Module):
 
     def add_(self, level: Tensor, told: Tensor, reward: Tensor, spread: Tensor) -> None:
         """Credit one pull of each marked row (`told`, `batch_shape`) to a candidate (`level`, `batch_shape`)."""
-        own = self.at(level) & told
-        self.counts = self.counts + own.double()
-        self.sums = self.sums + torch.where(own, reward, 0.0)
-        self.spread = self.spread + torch.where(own, spread, 0.0)
+        counted = self.at(level) & told
+        self.counts = self.counts + counted.double()
+        self.sums = self.sums + torch.where(counted, reward, 0.0)
+        self.spread = self.spread + torch.where(counted, spread, 0.0)
 
     def reject_(self, noise_std: float, delta: float, t: Tensor, told: Tensor) -> None:
         """Reject candidates whose rewards fall behind by more than their own bounds allow, in the marked rows in which every
@@ -165,9 +165,10 @@ class LengthscaleBalancing(Phased[BalancedState]):
         for place in range(most):
             level = turn(counts)
             upper = mean + width.unsqueeze(-1) * (lam * sweep.leverage).sqrt()
-            own = _of_level(upper, level).masked_fill(~offered, -torch.inf)
-            arm = torch.where(place < room, best_arm(own), -1)
-            index, score = torch.cat([index, arm.unsqueeze(-1)], dim=-1), torch.cat([score, own.amax(-1, keepdim=True)], dim=-1)
+            value = _of_level(upper, level).masked_fill(~offered, -torch.inf)
+            arm = torch.where(place < room, best_arm(value), -1)
+            index = torch.cat([index, arm.unsqueeze(-1)], dim=-1)
+            score = torch.cat([score, value.amax(-1, keepdim=True)], dim=-1)
             counts = counts + state.balance.at(level) * (arm >= 0).double()
             if place + 1 < most:
                 sweep.hallucinate(_at_all(arm.unsqueeze(-1), K), inner.told.new_ones(*inner.told.shape, 1))
@@ -373,10 +374,10 @@ def lb_gp_ucb(
     as above. Cost: K times that of `igp_ucb`, for K candidates. Source: Ziomek, Adachi & Osborne 2024 (arXiv 2410.10384),
     Alg. 1, Thm 4.1, Lemmas B.2 and B.5.
     """
-    own = gpytorch.kernels.MaternKernel(2.5).double() if kernel is None else kernel
+    base = gpytorch.kernels.MaternKernel(2.5).double() if kernel is None else kernel
     lam = regularization_of(noise_std, regularization)
     width = IGP(noise_std, norm_bound, delta, lam)
     require(isinstance(growth, float | int) and growth > 0, f"growth must be a power > 0, such as 0.5, got {growth!r}.")
-    engine = Composed(own, noise_std, width, lam, prior_mean=prior_mean, memory_budget=memory_budget)
-    _base(own)
+    engine = Composed(base, noise_std, width, lam, prior_mean=prior_mean, memory_budget=memory_budget)
+    _base(base)
     return LengthscaleBalancing(engine, horizon, norm_bound, delta, float(non_negative("growth", growth)), kernel is None)

@@ -64,13 +64,13 @@ def _learn_exact(state: GaussianState, summed: Summed, leaders: Leaders | None) 
     # After each tell T has spare capacity, but for streamed arms that capacity may be less than these pulls need.
     if state.rows.streamed and table.needs_sweep(slot.shape[-1]):
         _swept(state, posterior.factorised)
-    own, cross = table.pulled(summed, leaders)
+    pulled, cross = table.pulled(summed, leaders)
     sketch = posterior.sketch
     lost = None if sketch is None else sketch.loss
     state.rows.tell_(posterior, summed)
     if state.counts_batches:
-        state.add_gains_(own[0], counts)
-    gained = table.update_(slot, counts, posterior.targets_of(counts, summed.sums), cross, own)
+        state.add_gains_(pulled[0], counts)
+    gained = table.update_(slot, counts, posterior.targets_of(counts, summed.sums), cross, pulled)
     sums: Any = state._buffers
     sums["log_det"] = sums["log_det"] + gained.cpu()
     if sketch is not None and lost is not None and bool((shrunk := sketch.loss > lost).any()):
@@ -105,9 +105,9 @@ def learn_together(state: TableState, pulls: Pulls, sizes: Sequence[int]) -> Non
     if state.counts_batches:
         _add_gains_in_turn(state, table, distinct, pulls, sizes)
     if distinct.shape[-1] <= _AT_ONCE:
-        own, cross = table.pulled(summed)
+        pulled, cross = table.pulled(summed)
         state.rows.tell_(posterior, summed)
-        gained = table.update_(summed.slot, counts, posterior.targets_of(counts, sums), cross, own)
+        gained = table.update_(summed.slot, counts, posterior.targets_of(counts, sums), cross, pulled)
         state.set_sums_(log_det=state.sum_on_host("log_det") + gained.cpu())
         if table.needs_sweep():
             state.set_sums_(log_det=_shortened(state))
@@ -446,8 +446,8 @@ def _draw_dictionary(state: GaussianState, memory: Memory, leverage: Tensor, cou
     statistics = posterior.embedded_statistics
     # A single batch row always has new pulls, since otherwise nothing is learned.
     if len(state.generators) == 1:
-        own = memory.choose(leverage, statistics.weights_on_host, statistics.mask_on_host, state.generators)
-        posterior.set_dictionary_(own)
+        dictionary = memory.choose(leverage, statistics.weights_on_host, statistics.mask_on_host, state.generators)
+        posterior.set_dictionary_(dictionary)
         if isinstance(memory, SteadySampling):
             posterior.drawn = statistics.num_rows
         return

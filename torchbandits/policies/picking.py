@@ -121,8 +121,8 @@ def only_entries(rows: ArmRows, values: Tensor) -> Tensor:
         values = values.masked_fill(~rows.competing, -torch.inf)
     if rows.first is None:
         return values
-    own = rows.first == torch.arange(rows.num_arms, device=values.device) + rows.across.offset
-    return values.masked_fill(~own, -torch.inf)
+    entries = rows.first == torch.arange(rows.num_arms, device=values.device) + rows.across.offset
+    return values.masked_fill(~entries, -torch.inf)
 
 
 def incumbent(state: TableState | BoxState) -> Tensor:
@@ -363,8 +363,8 @@ class Picker:
         for row, (size, generator) in enumerate(zip(sizes, twins, strict=True)):
             if not size:
                 continue
-            own = free[row].clone()
-            own[pending[row][pending[row] >= 0]] = False
+            left = free[row].clone()
+            left[pending[row][pending[row] >= 0]] = False
             drawn = joint.draw(row, score.draws, generator)
             if apart is not None:
                 drawn = drawn.masked_fill(apart[row], -torch.inf)
@@ -374,7 +374,7 @@ class Picker:
             probability[leaders[row]] = share
             # Stable: arms of equal probability stay in the order of their upper bounds.
             ranked = flat[row][probability[flat[row]].sort(descending=True, stable=True).indices]
-            picks = ranked[own[ranked]][:size]
+            picks = ranked[left[ranked]][:size]
             index[row, : len(picks)], values[row, : len(picks)] = picks, probability[picks]
         # If few arms are offered, some places stay empty in every row.
         wide = int((index >= 0).sum(dim=-1).max())

@@ -135,8 +135,9 @@ def warn_of_repeats(state: GaussianState, confidence: Width, noise_variance: flo
         possible, competing, where = rivals(state, width, arm, place), state.rows.competing, ""
         if competing is not None:
             # The arm is one of as many at its context, whose block it is in.
-            own = int(competing[place].sum())
-            possible, arm, where = possible[arm // own * own :][:own], arm % own, " at one context"
+            per_context = int(competing[place].sum())
+            possible = possible[arm // per_context * per_context :][:per_context]
+            arm, where = arm % per_context, " at one context"
         sure = not bool(possible.any())
         why = reason_for_repeats(sure, share_of_noise(state.posterior, noise_variance, place))
         state.repeats_said = True

@@ -209,8 +209,8 @@ class _Scales:
             totals, K, *known = to_host(statistics.totals, kernel_among(posterior.kernel, both), *looked)
             if not Stationary.covers(posterior.kernel):
                 flaws = _flaws_of(K, to_host(kernel_diagonal(posterior.kernel, both))[0].double())
-            own = K[..., :_SAMPLE, :_SAMPLE]
-            prior, within = own.diagonal(dim1=-2, dim2=-1).mean(dim=-1), own.mean(dim=(-2, -1))
+            sampled = K[..., :_SAMPLE, :_SAMPLE]
+            prior, within = sampled.diagonal(dim1=-2, dim2=-1).mean(dim=-1), sampled.mean(dim=(-2, -1))
         else:
             totals, prior = to_host(statistics.totals, posterior.finite.diagonal(x).double().mean(dim=-1))
             within = torch.zeros_like(prior)
@@ -430,12 +430,12 @@ def _looked_at(table: ArmTable, sample: Tensor) -> tuple[Tensor, ...]:
 def _nearest_correlation(posterior: GaussianProcess, x: Tensor, sample: Tensor) -> Tensor:
     """The median over sampled points of the largest prior correlation with another point, `batch_shape`, on the host."""
     statistics = posterior.statistics
-    own = torch.where(statistics.mask.unsqueeze(-1), statistics.points, statistics.points[..., :1, :])
+    X = torch.where(statistics.mask.unsqueeze(-1), statistics.points, statistics.points[..., :1, :])
     K, there, here = to_host(
-        kernel_matrix(posterior.kernel, x, own), kernel_diagonal(posterior.kernel, own), kernel_diagonal(posterior.kernel, x)
+        kernel_matrix(posterior.kernel, x, X), kernel_diagonal(posterior.kernel, X), kernel_diagonal(posterior.kernel, x)
     )
     correlation = K.abs() / (here.unsqueeze(-1) * there.unsqueeze(-2)).clamp_min(1e-300).sqrt()
-    index = torch.arange(own.shape[-2])
+    index = torch.arange(X.shape[-2])
     itself = (index == sample.unsqueeze(-1)) | ~statistics.mask_on_host.unsqueeze(-2)
     return correlation.masked_fill(itself, 0.0).amax(dim=-1).median(dim=-1).values
 

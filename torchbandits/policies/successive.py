@@ -81,9 +81,9 @@ class Successive:
         while count <= _SHARE * A:
             open_ = outlook.open(bounds)
             index = torch.cat([always, open_.topk(count).indices]).unique()
-            own = index.expand(*self._table.leverage.shape[:-1], -1)
-            across = self._table.covariance(picked, self._table.features(own), frozen=False)
-            leverage = self._table.leverage.gather(-1, own) - conditioning.directions(across).square().sum(dim=-2)
+            slot = index.expand(*self._table.leverage.shape[:-1], -1)
+            across = self._table.covariance(picked, self._table.features(slot), frozen=False)
+            leverage = self._table.leverage.gather(-1, slot) - conditioning.directions(across).square().sum(dim=-2)
             offered = None if outlook.offered is None else outlook.offered[index]
             some = outlook.of(index, offered, outlook.seen[index], outlook.pending[index])
             some = some.with_std(self._std(leverage.clamp_min(0)))

@@ -137,10 +137,10 @@ class SupKernelUCB(Phased[PhasedState]):
         for place in range(index.shape[-1]):
             part = slice(place, place + 1)
             _, level, _ = self._descent(state).walk(everything, index[..., place])
-            own = at_level(index[..., part], level, num_levels(self.horizon))
-            if bool((own >= 0).any()):
+            levels = at_level(index[..., part], level, num_levels(self.horizon))
+            if bool((levels >= 0).any()):
                 one = Pulls(pulls.counts[..., part], pulls.sums[..., part], pulls.squares[..., part])
-                self.learn_inner(state, one, own, own >= 0)
+                self.learn_inner(state, one, levels, levels >= 0)
         return state
 
     @without_gradients

@@ -124,9 +124,9 @@ class Effects:
         if not self.share.shape[-1]:
             return smooth
         at = rows.clamp_min(0).unsqueeze(-2).expand(*smooth.shape[:-1], -1)
-        own = torch.where((rows >= 0).unsqueeze(-2), self.offset.gather(-1, at), 0.0)
+        offset = torch.where((rows >= 0).unsqueeze(-2), self.offset.gather(-1, at), 0.0)
         share = self.share_at(rows) if share is None else share
-        return share.unsqueeze(-2) * smooth + own
+        return share.unsqueeze(-2) * smooth + offset
 
     def leverage(self, smooth: Tensor, share: Tensor) -> Tensor:
         """Leverage of f from that of g, `batch_shape x n` each, at points with these s."""
@@ -139,8 +139,8 @@ class Effects:
     def prior(self, smooth: Tensor, left: Points, right: Points, left_share: Tensor, right_share: Tensor) -> Tensor:
         """k(x, x') of f beside what g tells: `smooth`, `batch_shape x n x n'`, is that of g."""
         scaled = left_share.unsqueeze(-1) * right_share.unsqueeze(-2) * smooth
-        own = self.variance.unsqueeze(-1) * left_share
-        return scaled + torch.where(coincident(left, right), own.unsqueeze(-1), 0.0)
+        variance = self.variance.unsqueeze(-1) * left_share
+        return scaled + torch.where(coincident(left, right), variance.unsqueeze(-1), 0.0)
 
     @property
     def variance(self) -> Tensor:

@@ -342,8 +342,8 @@ class CollapsedEvidence:
         in_own.addr_(pull, pull, alpha=-0.5)
         if jitter:
             # The largest k(x, x) times the jitter is on the diagonal, too.
-            own = self.K[dictionary].diagonal()
-            largest = (own == own.amax()).to(own)
+            diagonal = self.K[dictionary].diagonal()
+            largest = (diagonal == diagonal.amax()).to(diagonal)
             in_own.diagonal().add_(largest * (jitter * in_own.trace() / largest.sum()))
         return in_K.index_add_(0, dictionary, in_own), -0.5 / spread, in_spread
 

@@ -169,8 +169,8 @@ class GaussianProcess(Buffered):
 
     def set_dictionary_(self, dictionary: Tensor) -> GaussianProcess:
         """Choose the dictionary among the distinct points, `batch_shape x u` booleans (sparse posteriors only)."""
-        own = self._buffers["dictionary"].device
-        if dictionary.device == own:
+        device = self._buffers["dictionary"].device
+        if dictionary.device == device:
             # A single batch row has no padding.
             inside = dictionary if dictionary.dim() == 1 else dictionary & self.statistics.mask
             # Of a dictionary that is drawn again, rows, kept columns and kernel values are known.
@@ -181,7 +181,7 @@ class GaussianProcess(Buffered):
         # Rows and sizes are computed on the host, so that nothing waits for the device. One batch row has no padding.
         dictionary = dictionary & self.statistics.mask_on_host
         rows, mask = _marked_rows(dictionary)
-        (self.dictionary, there, inside, outside), self._fit = to_device(own, dictionary, rows, mask, ~mask), None
+        (self.dictionary, there, inside, outside), self._fit = to_device(device, dictionary, rows, mask, ~mask), None
         self._known_rows, self._known_sizes = (self.dictionary, there, inside), (self.dictionary, dictionary.sum(dim=-1))
         self._host_rows, self._padding = (there, rows), (inside, outside)
         return self
@@ -410,16 +410,16 @@ class GaussianProcess(Buffered):
             self._fit = self._fit.caught_up(self.statistics, self.targets_of)
         if self._fit is None or isinstance(self._fit, ExactFactors):
             told = self.embedded_statistics
-            own = (self.regularization, told, self.targets_of(told.weights, told.sums))
+            problem = (self.regularization, told, self.targets_of(told.weights, told.sums))
             rows = self.dictionary_rows()
             m = rows[0].shape[-1] if self.finite is None else self.finite.num_features
             with threads(many=self.statistics.weights.numel() * m * m >= MANY_PRODUCTS):
                 if self.finite is None:
                     known = self._padding
                     padding = None if known is None or known[0] is not rows[1] else known[1]
-                    self._fit = Factors.of(self.embedded_kernel, *own, rows, gram, self.sparse, padding)
+                    self._fit = Factors.of(self.embedded_kernel, *problem, rows, gram, self.sparse, padding)
                 else:
-                    self._fit = Factors.of_features(self.finite, *own, self.sketch)
+                    self._fit = Factors.of_features(self.finite, *problem, self.sketch)
             if isinstance(self._fit, Factors) and isinstance(self.kernel, RandomEffectKernel):
                 self._fit = replace(self._fit, effects=self.effects)
         return self._fit
@@ -521,9 +521,9 @@ class GaussianProcess(Buffered):
     def get_extra_state(self) -> dict[str, Any]:
         """λ, which a fit of the noise changes, whether a dictionary is kept and when it was drawn, and whether rewards were
         weighted."""
-        own: dict[str, Any] = {"regularization": self.regularization, "sparse": self.sparse}
-        own |= {"drawn": self.drawn.tolist()} if bool(self.drawn.any()) else {}
-        return own | ({"weighted": True} if self.weighted else {})
+        saved: dict[str, Any] = {"regularization": self.regularization, "sparse": self.sparse}
+        saved |= {"drawn": self.drawn.tolist()} if bool(self.drawn.any()) else {}
+        return saved | ({"weighted": True} if self.weighted else {})
 
     def set_extra_state(self, state: dict[str, Any]) -> None:
         """Restore the result of `get_extra_state`."""

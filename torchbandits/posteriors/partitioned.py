@@ -148,8 +148,8 @@ class PartitionedProcess(Buffered):
     def _pulls(self, taken: Taken, at: Tensor, weight: Tensor, total: Tensor | None) -> None:
         """Update for several arms in each of `k` cells, `k x p` each; positions of weight 0 change nothing."""
         cross = taken.block.gather(1, at.unsqueeze(-1).expand(*at.shape, taken.block.shape[-1]))
-        own = cross.gather(2, at.unsqueeze(-2).expand(*at.shape, at.shape[-1]))
-        conditioning = Conditioning.on(own, weight)
+        between_pulled = cross.gather(2, at.unsqueeze(-2).expand(*at.shape, at.shape[-1]))
+        conditioning = Conditioning.on(between_pulled, weight)
         G = conditioning.directions(cross)
         if total is not None:
             numbers, facts = taken.numbers, taken.facts
@@ -202,8 +202,8 @@ class PartitionedProcess(Buffered):
             pulled = first_true(weight > 0)
             weight, sums = weight.gather(1, pulled), total.gather(1, pulled).unsqueeze(-1)
             cross = C.gather(1, pulled.unsqueeze(-1).expand(*pulled.shape, C.shape[-1]))
-            own = cross.gather(2, pulled.unsqueeze(-2).expand(*pulled.shape, pulled.shape[-1]))
-            conditioning = Conditioning.on(own, weight)
+            between_pulled = cross.gather(2, pulled.unsqueeze(-2).expand(*pulled.shape, pulled.shape[-1]))
+            conditioning = Conditioning.on(between_pulled, weight)
             G = conditioning.directions(cross)
             # Starting from the prior, all pulls are one conditioning: C ← C − GᵀG, with mean 0 before.
             mean = (G.mT @ conditioning.innovations(sums, torch.zeros_like(sums))).squeeze(-1)

@@ -31,8 +31,8 @@ class Pending:
     @staticmethod
     def on(factors: Factors, points: Points, counts: PerPoint, frozen: bool | Tensor) -> Pending:
         """Condition on pulls of p points, `batch_shape x p x d` and `batch_shape x p`. Cost O(p m (m + d) + p² m + p³)."""
-        own = factors.at(points)
-        return Pending(factors, own, Conditioning.on(factors.covariance(own, own, frozen=frozen), counts), frozen)
+        pulled = factors.at(points)
+        return Pending(factors, pulled, Conditioning.on(factors.covariance(pulled, pulled, frozen=frozen), counts), frozen)
 
     def directions(self, there: AtPoints) -> Tensor:
         """G at n points, `batch_shape x p x n`; leverages fall by its squared columns. Cost O(p n (m + p))."""

@@ -30,8 +30,8 @@ def first_occurrence(arms: Stored, hashes: Tensor | None = None) -> Tensor | Non
         return None
     rows = [_first_in_row(a, o, c) for a, o, c in zip(_rows(arms, 2), _rows(ordered, 1), _rows(order, 1), strict=True)]
     first = torch.stack(rows).reshape(arms.shape[:-1])
-    own = torch.arange(arms.shape[-2], device=arms.device)
-    return None if bool((first == own).all()) else first
+    every_arm = torch.arange(arms.shape[-2], device=arms.device)
+    return None if bool((first == every_arm).all()) else first
 
 
 def lowest_equal(arm: Tensor, group: Tensor, num_arms: int, at: Callable[[Tensor], Stored]) -> Tensor:

@@ -108,8 +108,8 @@ def _placed(decision: Decision, cells: pa.Array) -> NDArray[np.float64]:
 def _number(decision: Decision, cells: pa.Array) -> NDArray[np.float64]:
     values = transformed(decision.kind, as_numbers(cells), decision.unit)
     empty = np.isnan(values)
-    own = _standard(values, empty, decision)
-    return np.column_stack([own, empty]) if decision.missing else own
+    standard = _standard(values, empty, decision)
+    return np.column_stack([standard, empty]) if decision.missing else standard
 
 
 def _standard(values: NDArray[np.float64], empty: NDArray[np.bool_], decision: Decision) -> NDArray[np.float64]:

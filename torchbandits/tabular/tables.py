@@ -70,8 +70,8 @@ class Table(ABC):
     @property
     def name(self) -> str:
         """Name of the table in messages: that of the file from which it was copied, if it is a copy."""
-        own = "the table" if self.path is None else str(self.path)
-        return (self.schema.metadata or {}).get(SOURCE, b"").decode() or own
+        name = "the table" if self.path is None else str(self.path)
+        return (self.schema.metadata or {}).get(SOURCE, b"").decode() or name
 
     def where(self, row: int) -> str:
         """Name of a row in messages."""

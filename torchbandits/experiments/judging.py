@@ -322,15 +322,7 @@ def _spread(claim: ClaimConfig, reproduction: ReproductionConfig, summary: Summa
     if not shared:
         run = bool((summary.table["experiment"] == claim.experiment).any())
         return (UNDECIDED, "no repetition has all bandwidths") if run else (UNKNOWN, f"{claim.experiment} was not run")
-    if claim.within is None:
-        what, sign = "largest over smallest regret", 1
-        numbers = {name: np.array([v[seed].max() / v[seed].min() for seed in shared]) for name, v in compared.items()}
-    else:
-        what, sign = f"bandwidths with at most {claim.within:g} times the least regret of all methods", -1
-        bound = {seed: claim.within * min(v[seed].min() for v in compared.values()) for seed in shared}
-        numbers = {
-            name: np.array([(v[seed] <= bound[seed]).sum() for seed in shared], np.float64) for name, v in compared.items()
-        }
+    what, sign, numbers = _dependence(claim.within, compared, shared)
     differences = [sign * (numbers[claim.policy] - theirs) for name, theirs in numbers.items() if name != claim.policy]
     found = [_two(*t_interval(d)[::2], -math.inf, 0.0) if d.any() else UNDECIDED for d in differences]
     evidence = f"{what}: {'; '.join(f'{name} {digits(float(values.mean()))}' for name, values in numbers.items())}"
@@ -338,6 +330,19 @@ def _spread(claim: ClaimConfig, reproduction: ReproductionConfig, summary: Summa
         found.append(UNDECIDED)
         evidence += f"; not run at every bandwidth: {', '.join(missing)}"
     return _all(found), evidence
+
+
+def _dependence(
+    within: float | None, compared: dict[str, dict[str, Values]], shared: Sequence[str]
+) -> tuple[str, int, dict[str, Values]]:
+    """How much each series depends on the bandwidth: the number that tells it, in words; its sign, 1 if smaller numbers are
+    better, else −1; and the number of each series for each of the `shared` seeds."""
+    if within is None:
+        numbers = {name: np.array([v[seed].max() / v[seed].min() for seed in shared]) for name, v in compared.items()}
+        return "largest over smallest regret", 1, numbers
+    bound = {seed: within * min(v[seed].min() for v in compared.values()) for seed in shared}
+    numbers = {name: np.array([(v[seed] <= bound[seed]).sum() for seed in shared], np.float64) for name, v in compared.items()}
+    return f"bandwidths with at most {within:g} times the least regret of all methods", -1, numbers
 
 
 def _by_seed(claim: ClaimConfig, series: str, reproduction: ReproductionConfig, summary: Summary) -> dict[str, Values]:

@@ -149,7 +149,7 @@ def test_a_journal_that_is_a_symbolic_link_stays_one(tmp_path: Path, monkeypatch
     (tmp_path / "lab").symlink_to(tmp_path / "disk" / "file")
     c = campaign(journal=tmp_path / "lab")
     name, _ = played(c, 0)
-    made, calls = tb.Campaign._made, []
+    made, calls = tb.Campaign._open_bandit, []
 
     def fails_once(self: tb.Campaign, *args: Any, **options: Any) -> Any:
         calls.append(1)
@@ -158,7 +158,7 @@ def test_a_journal_that_is_a_symbolic_link_stays_one(tmp_path: Path, monkeypatch
         return made(self, *args, **options)
 
     with monkeypatch.context() as patched:
-        patched.setattr(tb.Campaign, "_made", fails_once)
+        patched.setattr(tb.Campaign, "_open_bandit", fails_once)
         with pytest.raises(NumericalError):
             c.correct(name, 41.0, was=WRONG)
     assert (tmp_path / "lab").is_symlink()
@@ -272,7 +272,7 @@ def test_a_correction_that_fails_half_way_is_undone(error: BaseException, tmp_pa
     c = campaign(journal=tmp_path / "lab")
     name, _ = played(c, 0)
     before, expected = (tmp_path / "lab").read_bytes(), c.best(3)
-    made, calls = tb.Campaign._made, []
+    made, calls = tb.Campaign._open_bandit, []
 
     def fails_once(self: tb.Campaign, *args: Any, **options: Any) -> Any:
         calls.append(1)
@@ -280,7 +280,7 @@ def test_a_correction_that_fails_half_way_is_undone(error: BaseException, tmp_pa
             raise error
         return made(self, *args, **options)
 
-    monkeypatch.setattr(tb.Campaign, "_made", fails_once)
+    monkeypatch.setattr(tb.Campaign, "_open_bandit", fails_once)
     with pytest.raises(type(error)):
         c.correct(name, 41.0, was=WRONG)
     assert (tmp_path / "lab").read_bytes() == before
@@ -312,14 +312,14 @@ def test_a_folder_that_cannot_be_synced_keeps_the_earlier_journal(tmp_path: Path
 def test_a_journal_that_another_process_opened_meanwhile_is_not_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     c = campaign(journal=tmp_path / "lab")
     name, _ = played(c, 0)
-    made, others = tb.Campaign._made, []
+    made, others = tb.Campaign._open_bandit, []
 
     def opened_before(self: tb.Campaign, *args: Any, **options: Any) -> Any:
         if self is c and not others:
             others.append(campaign(journal=tmp_path / "lab"))
         return made(self, *args, **options)
 
-    monkeypatch.setattr(tb.Campaign, "_made", opened_before)
+    monkeypatch.setattr(tb.Campaign, "_open_bandit", opened_before)
     with pytest.raises(StateError, match="is in use by another process"):
         c.correct(name, 41.0, was=WRONG)
     (other,) = others

@@ -218,13 +218,13 @@ class Campaign(Readable):
         if begun.new:
             # A wrong condition is found before anything is written.
             self._offer.begin(begun.table)
-        self._bandit = self._made(policy, device, generator, new=begun.new)
+        self._bandit = self._open_bandit(policy, device, generator, new=begun.new)
         try:
             if not begun.new:
                 self._rejoin()
                 self._offer.resume(self._pool.table)
                 self._give_up_excluded()
-            self._remember()
+            self._read_records()
             if paths is not None and begun.changed:
                 files.write_text(paths.settings, begun.settings.text())
             self._tell_history(self._pool.table, np.arange(self._pool.count))
@@ -261,19 +261,19 @@ class Campaign(Readable):
         opened = self._arms.open
         self._arms.give_up(opened[np.isin(opened, self._offer.excluded)])
 
-    def _remember(self) -> None:
+    def _read_records(self) -> None:
         """Read the records of the journal."""
         self._records = Records.of(self._journal, self._settings.names, self._settings.sign)
 
     @contextmanager
-    def _remembered(self) -> Iterator[None]:
+    def _reread_after_errors(self) -> Iterator[None]:
         """Read the records again if results were not told to the end: an interrupt may come after they are in the journal,
         while a checkpoint is written."""
         try:
             yield
         except BaseException:
             if self._journal is not None:
-                self._remember()
+                self._read_records()
             raise
 
     def _tell_history(self, table: Table, rows: NDArray[np.int64]) -> None:
@@ -294,26 +294,28 @@ class Campaign(Readable):
                 issue(notes.far_off(self._records.measured(j), counted.values[:, j], ids, name))
             self._learn(counted[some])
 
-    def _default(self, priced: bool) -> Policy:
+    def _default_policy(self, priced: bool) -> Policy:
         """The default policy."""
         noise_std = self._settings.noise_std
         assert not isinstance(noise_std, dict)
         default = auto() if noise_std is None else known_noise(noise_std, self._settings.decisions)
         return per_cost(default) if priced else default
 
-    def _made(self, policy: Policy | None, device: torch.device, generator: torch.Generator | None, *, new: bool) -> Bandit:
+    def _open_bandit(
+        self, policy: Policy | None, device: torch.device, generator: torch.Generator | None, *, new: bool
+    ) -> Bandit:
         """Make the bandit. The settings of a new campaign and the features are written before its journal, so that a journal
         never lacks them, and removed after an error."""
         settings, cost = self._settings, self._settings.cost
         priced = None if cost is None else costs(self._pool.table, cost).to(device)
         if policy is None:
-            policy = self._default(priced is not None)
+            policy = self._default_policy(priced is not None)
         try:
             arms = self._encoded(device)
             if new and self._paths is not None:
                 files.write_text(self._paths.settings, settings.text())
             with errors_of_table(self._pool, arms, priced, cost, settings.known):
-                made = self._bandit_on(policy, arms, generator, priced)
+                made = self._new_bandit(policy, arms, generator, priced)
         except BaseException:
             if new and self._paths is not None:
                 for path in (self._paths.settings, origin_of(self._paths.features)):
@@ -346,7 +348,7 @@ class Campaign(Readable):
         """The rows of the table as arms of the bandit, which is another object after a correction."""
         return RowsAsArms(self._bandit)
 
-    def _bandit_on(
+    def _new_bandit(
         self, policy: Policy, arms: Tensor | ArmSource, generator: torch.Generator | None, priced: Tensor | None
     ) -> Bandit:
         return Bandit(policy, arms, generator=generator, costs=priced, journal=self._journal)
@@ -414,7 +416,7 @@ class Campaign(Readable):
         n += opened if more else 0
         wanted, failed = n - opened, self._records.failed_rows()
         left = unseen(offer, arms, failed) if repeats is False else offer
-        possible, said = self._possible(offer, left, where)
+        possible, said = self._count_possible(offer, left, where)
         require(wanted <= possible, f"n: {wanted:,} more rows are asked for, and {said}")
         once = self._bandit.policy.pulls_once or any(isinstance(c, Distinct) for c in every)
         closed = arms.open_entries if once else None
@@ -432,7 +434,7 @@ class Campaign(Readable):
             ask_freely(self._bandit, wanted, left, said)
         return self._plate(arms.open[:n])
 
-    def _possible(self, offer: Tensor | None, left: Tensor | None, where: Any) -> tuple[int, str]:
+    def _count_possible(self, offer: Tensor | None, left: Tensor | None, where: Any) -> tuple[int, str]:
         """The number of rows that can be selected, and a sentence that says so, with the ways to more.
 
         Args:
@@ -447,20 +449,21 @@ class Campaign(Readable):
             *["leave out repeats=False (--no-repeats)"] * (possible < offered),
             *["put excluded rows back by include() (torchbandits campaign include)"] * (len(self._offer.excluded) > 0),
         ]
-        return possible, f"{possible:,} of {self._pool.table.name} can be selected: {', or '.join(ways)}.{self._left_out()}"
+        name, left_out = self._pool.table.name, self._note_on_left_out()
+        return possible, f"{possible:,} of {name} can be selected: {', or '.join(ways)}.{left_out}"
 
     def _on_offer(self, where: Any = None) -> Tensor | None:
         """The mask of the rows that may be selected, under a further condition if one is given, None for all."""
         offer = self._offer.mask
         return offer if where is None else self._pool.fulfil(where) & (True if offer is None else offer)
 
-    def _left_out(self) -> str:
+    def _note_on_left_out(self) -> str:
         """A sentence on the rows that no option of `ask` makes available; empty if there are none."""
         return ""
 
     def _plate(self, rows: NDArray[np.int64]) -> pd.DataFrame:
         """Open rows as `ask` returns them."""
-        plate = self._described(rows)
+        plate = self._with_posterior(rows)
         plate[self._pool.own(RANK)] = np.arange(1, len(plate) + 1)
         return plate
 
@@ -570,7 +573,7 @@ class Campaign(Readable):
         # Before the journal has their numbers.
         self._block_labels.keep(results.labels)
         told = told.masked(new)[some]
-        unasked = self._unasked(told.rows[~told.failed])
+        unasked = self._count_unasked(told.rows[~told.failed])
         said = detection.taken(told) + said + self._learn_and_compare(told)
         return Told(int((~np.isnan(told.values)).sum()), int(told.failed.sum()), known, unasked, tuple(said))
 
@@ -621,7 +624,7 @@ class Campaign(Readable):
         learned = self._bandit.loop.learns_failures
         said += notes.failed_again(records, told.rows[lost], self._pool, self._arms, learned=learned)
         if repeated is None and most_repeated(records.rows) is not None:
-            said += self._repetition()
+            said += self._note_on_repetition()
         return said + notes.constant(records, self.outcomes)
 
     def _usual_noise(self) -> NDArray[np.float64]:
@@ -638,13 +641,13 @@ class Campaign(Readable):
                 f"noise_std= (--noise-std) and tell it the results. With a policy of your own: {error}"
             ) from error
 
-    def _unasked(self, rows: NDArray[np.int64]) -> int:
+    def _count_unasked(self, rows: NDArray[np.int64]) -> int:
         """Number of results in these rows that had not been asked for."""
         return len(rows) - len(self._arms.awaited(rows))
 
-    def _repetition(self) -> list[str]:
+    def _note_on_repetition(self) -> list[str]:
         """A sentence on the row that takes most of the evaluations."""
-        believed = self._believed()
+        believed = self._explanation_if_any()
         return [] if believed is None else [believed.repetition()]
 
     def _read(
@@ -665,7 +668,7 @@ class Campaign(Readable):
         # A bandit of one outcome has rewards without a dimension of outcomes.
         shape = (len(told.rows), *self._bandit.loop.batch_shape)
         kept = {BEYOND: pack(torch.from_numpy(told.signs.T.astype(np.int64)))} if told.signs.any() else {}
-        with self._remembered(), nullcontext() if self._journal is None else self._journal.beside(**kept):
+        with self._reread_after_errors(), nullcontext() if self._journal is None else self._journal.beside(**kept):
             self._bandit.tell(
                 self._arms.there(torch.from_numpy(told.rows)),
                 self._arms.there(torch.from_numpy(self._settings.sign * told.values).reshape(shape)),
@@ -743,10 +746,10 @@ class Campaign(Readable):
         if self._pool.count > rows:
             assert isinstance(self._pool.table, InMemory)
             self._pool = self._candidates(self._pool.table.first(rows))
-        self._bandit = self._made(old.policy, old.device, old.generators[0], new=False)
+        self._bandit = self._open_bandit(old.policy, old.device, old.generators[0], new=False)
         self._rejoin()
         self._give_up_excluded()
-        self._remember()
+        self._read_records()
 
     @one_at_a_time
     def forget(self, ids: Collection[Any] | None = None) -> None:
@@ -798,10 +801,10 @@ class Campaign(Readable):
         rows, opened = self._pool.rows(ids, where), self._arms.open
         new = self._offer.exclude(self._pool.table, np.union1d(self._offer.excluded, rows))
         self._arms.give_up(opened[np.isin(opened, rows)])
-        issue(self._lent(rows))
+        issue(self._note_on_lent(rows))
         return new
 
-    def _lent(self, rows: NDArray[np.int64]) -> list[str]:
+    def _note_on_lent(self, rows: NDArray[np.int64]) -> list[str]:
         """A sentence if excluded rows lend known values to rows on offer."""
         return []
 
@@ -1099,7 +1102,7 @@ class Campaign(Readable):
         rows, kept = self._arms.as_told_among(index[index >= 0], told, held)
         return self._with_results(rows[kept][:k])
 
-    def _described(self, rows: NDArray[np.int64]) -> pd.DataFrame:
+    def _with_posterior(self, rows: NDArray[np.int64]) -> pd.DataFrame:
         """Rows of the table with their ids first, and the posterior mean and standard deviation of each."""
         taken = self._pool.cells(rows)
         marginals = self._arms.marginals(rows)
@@ -1110,8 +1113,8 @@ class Campaign(Readable):
         return taken
 
     def _with_results(self, rows: NDArray[np.int64]) -> pd.DataFrame:
-        """Rows as `_described`, with the average of the values told of each outcome, and the number of evaluations."""
-        frame, times = self._described(rows), np.zeros(len(rows), np.int64)
+        """Rows as `_with_posterior`, with the average of the values told of each outcome, and the number of evaluations."""
+        frame, times = self._with_posterior(rows), np.zeros(len(rows), np.int64)
         for j, name in enumerate(self._settings.names):
             values = self._records.by_row(j)
             results, column = [values.get(row, []) for row in rows.tolist()], f"{name} {MEASURED}" if name else MEASURED
@@ -1169,7 +1172,7 @@ class Campaign(Readable):
 
     def _with_records(self, found: Explanation) -> Explanation:
         """An explanation with what the records tell: results that were told together, and limits of detection."""
-        return replace(found, together=together(self._bandit, self._records), limited=" ".join(self._limited()))
+        return replace(found, together=together(self._bandit, self._records), limited=" ".join(self._notes_on_limits()))
 
     def _explanation(self, where: Any = None) -> Explanation:
         """`explain` without a look at what was told together."""
@@ -1188,18 +1191,18 @@ class Campaign(Readable):
 
         Cost: O(A).
         """
-        believed = self._believed()
+        believed = self._explanation_if_any()
         doubts = [] if believed is None else [believed.doubt(), believed.weakness()]
-        return " ".join(filter(None, [*doubts, *self._limited()]))
+        return " ".join(filter(None, [*doubts, *self._notes_on_limits()]))
 
-    def _limited(self) -> list[str]:
+    def _notes_on_limits(self) -> list[str]:
         """Sentences on rows of which it is only known that they are beyond a limit of detection."""
         settings, ids_of = self._settings, self._pool.ids.of
         good = {name: sign for name, sign in settings.signs.items() if name in settings.outcomes}
         said = detection.indistinct(self._records, settings.outcomes, good, ids_of)
         return said + detection.overtaken(self._records, settings.outcomes, ids_of)
 
-    def _believed(self) -> Explanation | None:
+    def _explanation_if_any(self) -> Explanation | None:
         """The explanation; None for a policy without one model."""
         try:
             return self._explanation()
@@ -1220,7 +1223,7 @@ class Campaign(Readable):
         self._check_measured("nothing to show")
         values, limits = self._records.values[:, 0], int((self._records.signs != 0).sum())
         limited = f" ({limits:,} beyond a limit of detection)" if limits else ""
-        settings, opened, believed = self._settings, self._arms.open, self._believed()
+        settings, opened, believed = self._settings, self._arms.open, self._explanation_if_any()
         believed = believed and self._with_records(believed)
         aim = "small" if settings.minimize else "large"
         whole = page.CampaignPage(
@@ -1234,7 +1237,7 @@ class Campaign(Readable):
             f"{aim} values are better",
             values=values,
             best=self.best(10),
-            opened=self._described(opened),
+            opened=self._with_posterior(opened),
             columns=self.columns.to_pandas().reset_index(),
             explained=() if believed is None else tuple(filter(None, (*believed.lines()[3:0:-1], believed.failures()))),
             relevance=believed.figure() if believed is not None and believed.tells_features else None,

@@ -99,9 +99,9 @@ def _begun(given: Any, wanted: dict[str, Any], candidates: str | None) -> tuple[
     roles = _roles([("id", ids.column), *told, ("cost", cost), ("candidates", marks)])
     known = _known(table, outcomes, measured)
     roles |= dict.fromkeys(known, "known")
-    own = {column: role for column, role in roles.items() if column in names}
+    not_features = {column: role for column, role in roles.items() if column in names}
     kinds = {name: kind for name, kind in overruled.items() if name not in measured}
-    decisions = decide(table, own, kinds, molecules=True)
+    decisions = decide(table, not_features, kinds, molecules=True)
     issue(_perhaps_totals(table, ids, decisions))
     settings = Settings(
         table=None if table.path is None else str(table.path),

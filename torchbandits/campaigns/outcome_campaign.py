@@ -123,8 +123,8 @@ class OutcomeCampaign(Campaign):
         device: torch.device | str = "cpu",
         generator: torch.Generator | None = None,
     ) -> None:
-        own = policy is None or isinstance(policy, Joint)
-        require(own, f"policy must be one of torchbandits.outcomes, got {type(policy).__name__}.")
+        good = policy is None or isinstance(policy, Joint)
+        require(good, f"policy must be one of torchbandits.outcomes, got {type(policy).__name__}.")
         require(
             policy is None or noise_std is None,
             "noise_std is an option of the default policy: give it to the models that you pass.",
@@ -138,7 +138,7 @@ class OutcomeCampaign(Campaign):
         message = "this campaign has one objective and no limits: open it by tb.Campaign(journal=...)."
         require(bool(settings.objectives), message, StateError)
 
-    def _default(self, priced: bool) -> Policy:
+    def _default_policy(self, priced: bool) -> Policy:
         """Trade-offs between several objectives, or the best of one under limits, each with models as in `Campaign`."""
         settings, noise = self._settings, self._settings.noise_std
         models: dict[str, Policy] = {name: auto() for name in settings.outcomes}
@@ -149,13 +149,13 @@ class OutcomeCampaign(Campaign):
         limits: dict[str, Any] = {"at_least": settings.at_least or None, "at_most": settings.at_most or None}
         limits["known"] = settings.known
         if len(settings.objectives) > 1:
-            own = outcomes.pareto(models, objectives=list(settings.objectives), minimize=settings.small, **limits)
+            default = outcomes.pareto(models, objectives=list(settings.objectives), minimize=settings.small, **limits)
         else:
             ((name, aim),) = settings.objectives.items()
-            own = outcomes.constrained(models, **limits | {aim: name})
-        return per_cost(own) if priced else own
+            default = outcomes.constrained(models, **limits | {aim: name})
+        return per_cost(default) if priced else default
 
-    def _bandit_on(
+    def _new_bandit(
         self, policy: Policy, arms: Tensor | ArmSource, generator: torch.Generator | None, priced: Tensor | None
     ) -> Bandit:
         assert isinstance(policy, Joint)
@@ -201,9 +201,9 @@ class OutcomeCampaign(Campaign):
         known = self._by_known()
         return np.zeros(self._pool.count, bool) if known is None else ~known.kept
 
-    def _ask_within(self, count: int, constraints: tuple[Constraint, ...], left: Tensor | None, where: Any) -> None:
+    def _ask_within(self, wanted: int, constraints: tuple[Constraint, ...], left: Tensor | None, where: Any) -> None:
         try:
-            super()._ask_within(count, constraints, left, where)
+            super()._ask_within(wanted, constraints, left, where)
             return
         except ArgumentError:
             known = self._by_known()
@@ -215,27 +215,27 @@ class OutcomeCampaign(Campaign):
         wider = torch.from_numpy(known.kept & np.isin(same.first, same.first[left.numpy()]))
         # The sum is not limited in fact: of equal rows that the constraints allow, the one of the smallest value is selected.
         best_first = Total(torch.from_numpy(same.places()), at_most=_UNLIMITED)
-        super()._ask_within(count, (*constraints, best_first), wider if every is None else wider & every, where)
+        super()._ask_within(wanted, (*constraints, best_first), wider if every is None else wider & every, where)
 
-    def _lent(self, rows: NDArray[np.int64]) -> list[str]:
+    def _note_on_lent(self, rows: NDArray[np.int64]) -> list[str]:
         known, on_offer = self._by_known(), self._on_offer()
         if known is None or known.same is None or on_offer is None:
             return []
-        best, own = known.same.best(), np.flatnonzero(on_offer.numpy())
+        best, offered = known.same.best(), np.flatnonzero(on_offer.numpy())
         values = known_values(self._pool.table, self._settings.known)
-        apart = np.any([told[own] != told[best[own]] for told in values.values()], axis=0)
-        found = own[apart & np.isin(best[own], rows)]
+        apart = np.any([numbers[offered] != numbers[best[offered]] for numbers in values.values()], axis=0)
+        found = offered[apart & np.isin(best[offered], rows)]
         if not len(found):
             return []
-        one, name = found[0], next(name for name, told in values.items() if told[found[0]] != told[best[found[0]]])
-        row, lender = self._pool.ids.of(np.array([one, best[one]]))
+        at, name = found[0], next(name for name, numbers in values.items() if numbers[found[0]] != numbers[best[found[0]]])
+        row, lender = self._pool.ids.of(np.array([at, best[at]]))
         return [
-            f"{row!r}{and_more(len(found), 'row')} still counts with the {name} of {lender!r}, {values[name][best[one]]:g} "
-            f"in place of {values[name][one]:g}: to the model they are one candidate. If {lender!r} is not to be had any more, "
+            f"{row!r}{and_more(len(found), 'row')} still counts with the {name} of {lender!r}, {values[name][best[at]]:g} "
+            f"in place of {values[name][at]:g}: to the model they are one candidate. If {lender!r} is not to be had any more, "
             "begin another campaign without it, and tell it the results so far."
         ]
 
-    def _left_out(self) -> str:
+    def _note_on_left_out(self) -> str:
         broken = int(self._broken().sum())
         if not broken:
             return ""
@@ -320,12 +320,12 @@ class OutcomeCampaign(Campaign):
         super()._usual_noise()
         return np.square(policy.noise_stds)
 
-    def _unasked(self, rows: NDArray[np.int64]) -> int:
+    def _count_unasked(self, rows: NDArray[np.int64]) -> int:
         # What is measured later of a row that was asked for is not unasked.
         entries = self._arms.entries(rows.tolist())
         return int((~torch.isin(entries, self._arms.open_entries) & (self._arms.counts[entries] == 0)).sum())
 
-    def _repetition(self) -> list[str]:
+    def _note_on_repetition(self) -> list[str]:
         # The explanation of several outcomes names no row.
         return []
 
@@ -452,7 +452,7 @@ class OutcomeCampaign(Campaign):
             StateError: If nothing was measured yet.
         """
         self._check_measured("nothing to doubt")
-        limited = self._limited()
+        limited = self._notes_on_limits()
         policy, state = self._bandit.policy, table_of(self._bandit.loop, "doubt()")
         rule = policy.engine.from_data if isinstance(policy, Joint) else None
         if rule is None or self.columns.molecules is not None:
@@ -540,7 +540,7 @@ class OutcomeCampaign(Campaign):
             values=np.column_stack([values, *(given[rows] for given in known.values())]),
             front=front,
             expected=expected | {name: (given[at], np.zeros(len(at))) for name, given in known.items()},
-            opened=self._described(self._arms.open),
+            opened=self._with_posterior(self._arms.open),
             columns=self.columns.to_pandas().reset_index(),
             doubt=self.doubt(),
             explained=explained.lines(),
@@ -557,7 +557,7 @@ class OutcomeCampaign(Campaign):
 
     # ------------------------------------------------------------------ inside
 
-    def _described(self, rows: NDArray[np.int64]) -> pd.DataFrame:
+    def _with_posterior(self, rows: NDArray[np.int64]) -> pd.DataFrame:
         """Rows of the table with their ids first, the posterior mean and deviation of each outcome, and the probability that
         all limits hold. Empty before the first result of an outcome."""
         frame, state = self._pool.cells(rows), table_of(self._bandit.loop, "a campaign")

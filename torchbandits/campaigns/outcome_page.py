@@ -60,13 +60,13 @@ class OutcomePage:
     def signed(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
         """The objectives of results, `n x m`, with signs so that larger is better; NaN where a result breaks a limit or was not
         measured."""
-        own = [self.outcomes.index(name) for name in self.objectives]
+        columns = [self.outcomes.index(name) for name in self.objectives]
         sign = np.array([-1.0 if aim == "minimize" else 1.0 for aim in self.objectives.values()])
         kept = np.ones(len(values), bool)
         for limits, direction in ((self.at_least, 1.0), (self.at_most, -1.0)):
             for name, limit in limits.items():
                 kept &= direction * values[:, self.outcomes.index(name)] >= direction * limit
-        return np.where(kept[:, None], sign * values[:, own], np.nan)
+        return np.where(kept[:, None], sign * values[:, columns], np.nan)
 
     def so_far(self) -> NDArray[np.float64]:
         """After each result the averages of its row, `n x k`: outcomes of a row may be measured on different days."""
@@ -146,9 +146,9 @@ def progress(page: OutcomePage) -> Figure:
     axes = figure.subplots()
     t, good = np.arange(1, len(signed) + 1), ~np.isnan(signed).any(axis=1)
     ((name, aim),) = page.objectives.items()
-    own, sign = values[:, page.outcomes.index(name)], -1.0 if aim == "minimize" else 1.0
-    axes.plot(t[good], own[good], "o", color=COLORS[2], markersize=4, label="measured, limits kept")
-    axes.plot(t[~good], own[~good], "x", color="0.6", markersize=4, label="measured, limits broken or not known")
+    column, sign = values[:, page.outcomes.index(name)], -1.0 if aim == "minimize" else 1.0
+    axes.plot(t[good], column[good], "o", color=COLORS[2], markersize=4, label="measured, limits kept")
+    axes.plot(t[~good], column[~good], "x", color="0.6", markersize=4, label="measured, limits broken or not known")
     axes.step(t, sign * np.fmax.accumulate(signed[:, 0]), where="post", color=COLORS[0], label="best so far")
     axes.set_xlabel("evaluation")
     axes.set_ylabel(literal(name))

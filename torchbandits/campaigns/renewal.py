@@ -156,9 +156,9 @@ def moved(line: Line, places: NDArray[np.int64]) -> Line:
     if "index" not in line:
         return line
     # Reports are those of the model before.
-    own = {name: value for name, value in line.items() if name not in ("report", "best")}
-    own["index"] = pack(torch.from_numpy(places)[held(line["index"])])
-    return own | ({EARLIER: [moved(version, places) for version in line[EARLIER]]} if EARLIER in line else {})
+    kept = {name: value for name, value in line.items() if name not in ("report", "best")}
+    kept["index"] = pack(torch.from_numpy(places)[held(line["index"])])
+    return kept | ({EARLIER: [moved(version, places) for version in line[EARLIER]]} if EARLIER in line else {})
 
 
 # ---------------------------------------------------------------------- files

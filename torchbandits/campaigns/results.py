@@ -278,16 +278,10 @@ def values_of(
         texts, signs = _split(texts)
     numbers = words.to_numpy(np.float64) if boolean else _numbers(texts, decimal)
     odd = [i for i in np.flatnonzero(~np.isfinite(numbers)).tolist() if not empty[i]]
-    said = "; ".join(f"{where(i)}: {str(cells.iloc[i])[:40]!r}" for i in odd[:MOST_NAMED])
     if odd:
-        # Commas are decimal marks in files with semicolons or tabs only.
-        book = Path(name).suffix.lower() in WORKBOOK
-        point = " Make texts with decimal commas numbers." if book else " Write decimals with a point."
-        hint = point if any(_COMMA.fullmatch(texts.iloc[i]) for i in odd) else ""
-        hint += _DATES if any(_DATE.match(texts.iloc[i]) for i in odd) else ""
-        texts_of = [texts.iloc[i] for i in odd if math.isnan(numbers[i])]
-        dressed = any(_DRESSED.match(text) and not _COMMA.fullmatch(text) and not _DATE.match(text) for text in texts_of)
-        hint += " Write numbers without units, percent signs and separators of thousands." if dressed else ""
+        said = "; ".join(f"{where(i)}: {str(cells.iloc[i])[:40]!r}" for i in odd[:MOST_NAMED])
+        no_numbers = [texts.iloc[i] for i in odd if math.isnan(numbers[i])]
+        hint = _how_to_write(name, [texts.iloc[i] for i in odd], no_numbers)
         signed = limits and any(str(cells.iloc[i]).strip()[0] in "<>≤≥" for i in odd)
         hint += " Write a result beyond a limit of detection as <0.5 or >100." if signed else ""
         raise ArgumentError(
@@ -295,6 +289,18 @@ def values_of(
             f"{remedy[0].upper()}{remedy[1:]}.{hint} Nothing was told."
         )
     return numbers, signs
+
+
+def _how_to_write(name: str, odd: Sequence[str], no_numbers: Sequence[str]) -> str:
+    """Sentences on how numbers are written, by the texts in a table that are no finite numbers, and those among them that are
+    no numbers at all."""
+    # Commas are decimal marks in files with semicolons or tabs only.
+    book = Path(name).suffix.lower() in WORKBOOK
+    point = " Make texts with decimal commas numbers." if book else " Write decimals with a point."
+    hint = point if any(map(_COMMA.fullmatch, odd)) else ""
+    hint += _DATES if any(map(_DATE.match, odd)) else ""
+    dressed = any(_DRESSED.match(text) and not _COMMA.fullmatch(text) and not _DATE.match(text) for text in no_numbers)
+    return hint + (" Write numbers without units, percent signs and separators of thousands." if dressed else "")
 
 
 def _split(texts: pd.Series) -> tuple[pd.Series, NDArray[np.int8]]:

@@ -70,11 +70,11 @@ class Settings:
 
     def text(self) -> str:
         """The settings as JSON."""
-        own = asdict(self)
+        saved = asdict(self)
         # Earlier versions read campaigns without these fields, and do not know the fields.
         unknown = {*(() if self.objectives else SEVERAL_KEYS), *(() if self.known else ("known",))}
-        own = {key: value for key, value in own.items() if key not in unknown}
-        written = {"format": WITH_KNOWN if self.known else SEVERAL if self.objectives else FORMAT} | own
+        saved = {key: value for key, value in saved.items() if key not in unknown}
+        written = {"format": WITH_KNOWN if self.known else SEVERAL if self.objectives else FORMAT} | saved
         # Categories may be numbers of NumPy.
         plain: Any = np.generic.item
         return json.dumps(written, indent=1, ensure_ascii=False, allow_nan=False, default=plain) + "\n"
@@ -140,8 +140,8 @@ class Settings:
         Raises:
             StateError: If a field differs; the message names every field that does.
         """
-        own = asdict(self)
-        other = [f"{_FIXED[key]} was {own[key]!r}, is {value!r}" for key, value in given.items() if own[key] != value]
+        began = asdict(self)
+        other = [f"{_FIXED[key]} was {began[key]!r}, is {value!r}" for key, value in given.items() if began[key] != value]
         way_out = "Continue with the settings it began with, or begin another campaign with another journal (--folder)."
         require(not other, f"the campaign of {path} began otherwise: {'; '.join(other)}. {way_out}", StateError)
 

@@ -17,6 +17,7 @@ from problems import BOUNDED, COMMON, generator, rbf
 import torchbandits as tb
 from torchbandits import errors
 from torchbandits.arms import ArmTable
+from torchbandits.botorch import PolicyAcquisition, optimize_arms
 from torchbandits.journal import pack
 from torchbandits.testing.play import differences
 
@@ -1271,3 +1272,24 @@ def test_a_source_of_arms_is_refused_with_the_tensor_to_pass():
     bandit = tb.ContextualBandit(tb.gp_ucb(rbf(), **COMMON), source.chunk(slice(0, source.num_arms)), contexts)
     with pytest.raises(errors.UnsupportedError, match="contexts are combined with arms in memory"):
         bandit.set_arms_(source)
+
+
+@pytest.mark.parametrize("make", [tb.gp_ucb, tb.batch_bkb], ids=["gp_ucb", "batch_bkb"])
+def test_a_contextual_bandit_is_a_botorch_model_of_pairs(make: Any):
+    policy = make(rbf(0.5), noise_std=0.1, width=tb.widths.Constant(2.0))
+    bandit = tb.ContextualBandit(policy, ARMS, CONTEXTS[:1], max_contexts=2, generator=generator(0))
+    for t in range(6):
+        selection = bandit.ask(context=CONTEXTS[t], limit=3)
+        bandit.tell(selection, reward(selection.points, 3 * t))
+    model = bandit.model()
+    for context in CONTEXTS[[0, 5]]:  # of a context that is not kept any more, and of one that is
+        pairs = joint(context.unsqueeze(0))
+        ours, theirs = bandit.posterior(pairs), model.posterior(pairs)
+        torch.testing.assert_close(theirs.mean.squeeze(-1), ours.mean, rtol=1e-8, atol=1e-8)
+        torch.testing.assert_close(theirs.variance.squeeze(-1), ours.variance, rtol=1e-8, atol=1e-8)
+        _, _, best = optimize_arms(PolicyAcquisition(model, policy), pairs)
+        assert best.item() == bandit.ask(context=context, limit=1).index[0]
+        bandit.forget(bandit.ask(context=context))
+    before = model.posterior(pairs).mean.clone()
+    bandit.tell(torch.tensor([0]), [3.0], context=CONTEXTS[5])
+    assert torch.equal(model.posterior(pairs).mean, before)  # a copy

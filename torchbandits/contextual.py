@@ -10,7 +10,7 @@ import functools
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, Concatenate, ParamSpec, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -83,6 +83,9 @@ from torchbandits.types import (
     with_blanks,
 )
 from torchbandits.widths import Width
+
+if TYPE_CHECKING:
+    from torchbandits.botorch.model import BanditModel
 
 
 def _in_memory(arms: Any) -> Arms:
@@ -499,6 +502,19 @@ class ContextualBandit(Readable):
     def posterior(self) -> GaussianProcess | PartitionedProcess:
         """The posterior, callable on any points (context, arm). It returns `Marginals(mean, variance)` in reward units."""
         return self.loop.process
+
+    def model(self) -> BanditModel:
+        """The posterior over (context, arm) as a BoTorch model, tabulated at the kept contexts; see `Bandit.model`.
+
+        It takes points `... x (c + d)`, the context's features first. The candidates at a context are its pairs with the arms,
+        `torch.cat([context.expand(A, c), arms], dim=-1)`, for instance in `botorch.optimize_arms`.
+
+        Raises:
+            UnsupportedError: As `Bandit.model`.
+        """
+        from torchbandits.botorch.model import model_of_run  # noqa: PLC0415 - BoTorch takes a second to load
+
+        return model_of_run(self.loop.policy, self.loop.state)
 
     def _shown(self) -> Shown:
         seen = self._contexts.seen

@@ -285,6 +285,23 @@ def test_arguments_in_the_order_of_botorch_are_explained():
     assert len(optimize_arms(acquisition, ARMS, 1)[2]) == 1
 
 
+@pytest.mark.usefixtures("annotations_not_enforced")
+def test_arguments_by_position_are_explained_by_the_names_that_they_need():
+    policy: Any = tb.gp_ucb(rbf(), **COMMON)
+    calls: tuple[tuple[Any, str], ...] = (
+        (lambda: tb.gp_ucb(rbf(), 0.1), "gp_ucb takes by position only kernel, got 2: give the others by name, noise_std=, "),
+        (lambda: tb.auto(8), "auto takes no argument by position, got 1: give the others by name, batch_size=, "),
+        (lambda: tb.Bandit(policy, ARMS, generator(0)), "Bandit takes by position only policy, arms, got 3: .*generator="),
+        (lambda: tb.Bandit(policy, ARMS).ask(8, 1), "Bandit.ask takes by position only limit, got 2: .*exactly="),
+        (lambda: tb.forgetting.window(policy, 40), "window takes by position only policy, got 2: .*pulls="),
+        (lambda: BanditModel(*[None] * 15), "BanditModel takes by position only train_X, .*, got 15: leave the others out"),
+    )
+    for call, message in calls:
+        with pytest.raises(errors.KeywordError, match=message) as caught:
+            call()
+        assert isinstance(caught.value, TypeError)
+
+
 def test_a_keyword_with_another_name_here_is_not_explained_by_what_others_take():
     table, models = pd.DataFrame({"a": [1.0, 2.0, 3.0]}), {"a": tb.auto(), "b": tb.auto()}
     campaign = tb.Campaign(table, objective="y")

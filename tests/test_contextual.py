@@ -1274,6 +1274,15 @@ def test_a_source_of_arms_is_refused_with_the_tensor_to_pass():
         bandit.set_arms_(source)
 
 
+def test_contexts_of_the_wrong_shape_are_answered_with_the_shapes():
+    policy = tb.gp_ucb(rbf(), **COMMON)
+    with pytest.raises(errors.ShapeError, match=r"contexts must be C x c, one row for each of C ≥ 1, got \(1,\)"):
+        tb.ContextualBandit(policy, ARMS, CONTEXTS[0])
+    two = [generator(0), generator(1)]
+    with pytest.raises(errors.ShapeError, match=r"contexts must be C x c or 2 x C x c, one row for"):
+        tb.ContextualBandit(policy, ARMS, CONTEXTS[0], generator=two)
+
+
 @pytest.mark.parametrize("make", [tb.gp_ucb, tb.batch_bkb], ids=["gp_ucb", "batch_bkb"])
 def test_a_contextual_bandit_is_a_botorch_model_of_pairs(make: Any):
     policy = make(rbf(0.5), noise_std=0.1, width=tb.widths.Constant(2.0))

@@ -211,6 +211,7 @@ def check_contexts(contexts: Any, arms: Arms, batch_shape: torch.Size) -> Tensor
     known = as_tensor("contexts", contexts, arms.dtype, arms.device)
     good = known.dim() in (2, len(batch_shape) + 2) and known.shape[:-2] in (torch.Size(), batch_shape) and known.numel() > 0
     if not good:
-        raise ShapeError(f"contexts must be C x c or {(*batch_shape, 'C', 'c')}, at least one, got {tuple(known.shape)}.")
+        shapes = dict.fromkeys(("C x c", " x ".join(str(size) for size in (*batch_shape, "C", "c"))))
+        raise ShapeError(f"contexts must be {' or '.join(shapes)}, one row for each of C ≥ 1, got {tuple(known.shape)}.")
     require(bool(torch.isfinite(known).all()), "a context has a NaN or infinite feature.", NonFiniteError)
     return known.expand(*batch_shape, *known.shape[-2:])

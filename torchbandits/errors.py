@@ -21,7 +21,7 @@ class ArgumentError(TorchBanditsError, ValueError):
 
 
 class KeywordError(ArgumentError, TypeError):
-    """A keyword that the function does not take; the message names the alternative."""
+    """A keyword, or an argument by position, that the function does not take; the message names the alternative."""
 
 
 class ShapeError(ArgumentError):

@@ -7,6 +7,7 @@ Only the posterior forgets. All pulls are still counted, so widths that depend o
 
 from __future__ import annotations
 
+from torchbandits.checks import explains_keywords
 from torchbandits.policies import Composed, Policy
 from torchbandits.policies.reweighting import Discount, Restart, Window
 from torchbandits.policies.robust import reweighted
@@ -14,6 +15,7 @@ from torchbandits.policies.robust import reweighted
 __all__ = ["discount", "restart", "window"]
 
 
+@explains_keywords
 def discount(policy: Policy, *, factor: float) -> Composed:
     r"""The same policy with each reward weighted by :math:`\gamma^{s}`, where s rewards were told to its batch row by later
     calls.
@@ -30,6 +32,7 @@ def discount(policy: Policy, *, factor: float) -> Composed:
     return reweighted(policy, Discount(factor))
 
 
+@explains_keywords
 def window(policy: Policy, *, pulls: int) -> Composed:
     """The same policy, which learns only from the last `pulls` rewards.
 
@@ -44,6 +47,7 @@ def window(policy: Policy, *, pulls: int) -> Composed:
     return reweighted(policy, Window(pulls))
 
 
+@explains_keywords
 def restart(policy: Policy, *, every: int) -> Composed:
     """The same policy, which forgets all rewards before a tell that would increase their number above `every`.
 

@@ -81,9 +81,14 @@ _ELSEWHERE = {
 
 
 def explains_keywords(function: Callable[_P, _R]) -> Callable[_P, _R]:
-    """Decorate a public function: a keyword that it does not take raises `KeywordError`, which names what to use instead."""
-    known = list(inspect.signature(function).parameters)
+    """Decorate a public function: a keyword that it does not take, or a further argument by position, raises `KeywordError`,
+    which names what to use instead."""
+    parameters = inspect.signature(function).parameters
+    known = list(parameters)
     name = function.__qualname__.removesuffix(".__init__")
+    kinds = [parameter.kind for parameter in parameters.values()]
+    by_name = [word for word, kind in zip(known, kinds, strict=True) if kind is inspect.Parameter.KEYWORD_ONLY]
+    most = sys.maxsize if inspect.Parameter.VAR_POSITIONAL in kinds else len(known) - len(by_name)
 
     @functools.wraps(function)
     def called(*args: _P.args, **kwargs: _P.kwargs) -> _R:
@@ -94,6 +99,13 @@ def explains_keywords(function: Callable[_P, _R]) -> Callable[_P, _R]:
                 if instead is None or any(_ELSEWHERE.get(own) == instead for own in known):
                     instead = f"it takes {', '.join(known)}.{nearest(word, known)}".replace("self, ", "")
                 raise KeywordError(f"{name} takes no argument {word!r}: {instead}")
+        if len(args) > most:
+            own = [word for word in known[:most] if word != "self"]
+            limit = f"takes by position only {', '.join(own)}" if own else "takes no argument by position"
+            others = (
+                f"give the others by name, {', '.join(f'{word}=' for word in by_name)}" if by_name else "leave the others out"
+            )
+            raise KeywordError(f"{name} {limit}, got {len(args) - most + len(own)}: {others}.")
         return function(*args, **kwargs)
 
     # For inspect.getfullargspec, by which Ax learns the arguments of a model, and which does not look inside of a wrapper.

@@ -210,7 +210,8 @@ class Pulls:
     True for pulls given to `observe`, which are already summed. Rewards with individual noise variances are weighted: the
     counts are then sums of weights, the sums are weighted, and `numbers` are the numbers of rewards (None if every weight is
     1). `block` is the number of the block of each reward, `batch_shape x q`, −1 for none; None if none has one. `host`
-    contains the same pulls at arms on the host, if they are there."""
+    contains the same pulls at arms on the host, if they are there. `unasked` `batch_shape` is the number of pulls that were
+    never asked for, on the host or not; None if all of them were."""
 
     counts: Tensor
     sums: Tensor
@@ -222,6 +223,7 @@ class Pulls:
     numbers: Tensor | None = None
     block: Tensor | None = None
     host: Pulls | None = None
+    unasked: Tensor | None = None
 
     def to(self, device: torch.device) -> Pulls:
         """An asynchronous copy of the pulls on a device, whose `host` are these pulls."""

@@ -71,5 +71,6 @@ VARIANTS: dict[str, Callable[[], AbstractContextManager[None]]] = {
     "early": lambda: with_width(lambda value: Growing(value, after=1.0)),
     "narrow": lambda: replaced(Priors, "of_noise", lambda self, kernel: (-4.0, 1.0)),
     "ten": lambda: replaced(standardized, "_REPEATS", 10),
+    "together": lambda: replaced(units.Units, "add_unasked_", lambda self, pulls: None),
     "unrepeated": lambda: replaced(FromData, "replicates", in_batches_alone(FromData.replicates)),
 }

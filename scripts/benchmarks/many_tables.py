@@ -116,10 +116,8 @@ def tables(half: Half) -> Iterator[tuple[str, pd.DataFrame, np.ndarray]]:
                 yield f"{package}/{name}", *made
 
 
-def of_peer(
-    method: str, table: pd.DataFrame, values: np.ndarray, noise: float, seed: int, size: int, pulls: int
-) -> tuple[float, float]:
-    """Simple and mean regret of a method of `peers.py`."""
+def listed(table: pd.DataFrame, values: np.ndarray) -> Table:
+    """The candidates as methods of `peers.py` take them."""
     features = table.drop(columns="id")
     points = pd.get_dummies(features)
     points = points.loc[:, points.astype(float).std() > 0]
@@ -127,13 +125,20 @@ def of_peer(
     blocks = [tuple(j for j, one in enumerate(points) if str(one).startswith(f"{name}_is ")) for name in names]
     scaled = points.to_numpy(float)
     scaled = (scaled - scaled.mean(axis=0)) / scaled.std(axis=0)
-    listed = Table("", scaled, values, tuple(block for block in blocks if block))
-    peer, rng, picks = METHODS[method].build(listed, Budget(pulls, size), seed), np.random.default_rng(seed), []
+    return Table("", scaled, values, tuple(block for block in blocks if block))
+
+
+def of_peer(
+    method: str, table: pd.DataFrame, values: np.ndarray, noise: float, seed: int, size: int, pulls: int
+) -> tuple[float, float]:
+    """Simple and mean regret of a method of `peers.py`."""
+    given = listed(table, values)
+    peer, rng, picks = METHODS[method].build(given, Budget(pulls, size), seed), np.random.default_rng(seed), []
     while len(picks) < pulls:
         rows = peer.ask(size)
         peer.tell(rows, values[rows] + noise * rng.standard_normal(size))
         picks += rows.tolist()
-    return float(listed.regret(np.array(peer.recommend()))), float(listed.regret(np.array(picks)).mean())
+    return float(given.regret(np.array(peer.recommend()))), float(given.regret(np.array(picks)).mean())
 
 
 def main(

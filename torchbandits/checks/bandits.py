@@ -215,9 +215,9 @@ def check_state(state_dict: Any, own: dict[str, Any]) -> None:
     saved, described = state_dict["state"], state_dict.get("policy")
     texts = described is None or (isinstance(described, dict) and all(isinstance(t, str) for t in described.values()))
     require(texts, "the saved state's 'policy' does not describe a policy: it is damaged. Load another copy.", StateError)
-    # A fit may give the kernel random effects, or take them; only rewards with their block have cells; and earlier states have
-    # no forecasts.
-    varied = {"records.kernel.effect", "records.units.cells", "records.units.forecasts"}
+    # A fit may give the kernel random effects, or take them; only rewards with their block have cells; pulls that were never
+    # asked for are counted if there are any; and earlier states have no forecasts.
+    varied = {"records.kernel.effect", *(f"records.units.{name}" for name in ("cells", "unasked", "forecasts"))}
     differ = sorted((saved.keys() ^ own.keys()) - varied)
     require(not differ, f"the saved state is of another kind of policy: it differs in {', '.join(differ[:3])}.", StateError)
     odd = [name for name, value in own.items() if isinstance(value, Tensor) and not isinstance(saved.get(name, value), Tensor)]

@@ -269,6 +269,7 @@ class Recorder:
         remaining, unasked = None, torch.zeros(loop.batch_shape, dtype=torch.float64)
         if not whole:
             remaining, unasked = loop.settled(loop.open, index.to(device), kept.to(device))
+            pulls = replace(pulls, unasked=unasked)
         if forgets:
             remaining, _ = loop.settled(remaining, index.to(device), (mask & ~kept).to(device))
         pulls = pulls if rewards.device == device else pulls.to(device)
@@ -283,8 +284,9 @@ class Recorder:
         the noise variance of the policy)."""
         loop = self.loop
         weighted = pulls if noise_var is None else pulls.weighted(loop.noise_variance(), noise_var)
+        unasked = pulls.counts.sum(dim=-1)
         return self.change(
-            partial(loop.learn_, weighted, loop.open, pulls.counts.sum(dim=-1)),
+            partial(loop.learn_, replace(weighted, unasked=unasked), loop.open, unasked),
             lambda report: observe_record(pulls, noise_var) | self._reported(report),
             draws=loop.policy.draws_on_update,
         )

@@ -29,11 +29,11 @@ def auto(
     Features are divided by their ranges over the arms, and rewards are replaced by normal scores of their ranks, which rise no
     faster than the noise once repeated pulls tell it. The kernel (Matérn-5/2 with one lengthscale per feature, or scaled
     Tanimoto similarity on `sources.Fingerprints`) and the noise are fitted under priors whenever the number of pulls has grown
-    by half, and beyond 256 pulls by a factor of 2.25. If more than 500 distinct arms were pulled, 500 of them are used for the
-    fit. From three repeated pulls on, each arm has a random effect of a fitted variance as well: a deviation from the smooth
-    function of its features that is the same at every pull. (There is none on fingerprints.) Rewards of two values,
-    such as yes and no, are not ranked, and their noise is not fitted: it is their variance, the largest noise that they can
-    have. The arm pulled is
+    by half, and beyond 256 pulls by a factor of 2.25. After a history, the pulls that were asked for count by themselves as
+    well. If more than 500 distinct arms were pulled, 500 of them are used for the fit. From three repeated pulls on, each arm
+    has a random effect of a fitted variance as well: a deviation from the smooth function of its features that is the same at
+    every pull. (There is none on fingerprints.) Rewards of two values, such as yes and no, are not ranked, and their noise is
+    not fitted: it is their variance, the largest noise that they can have. The arm pulled is
 
     .. math:: x_{t+1} = \arg\max_x \mu_t(x) + w\,\sigma_t(x)
 

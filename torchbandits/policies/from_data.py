@@ -50,7 +50,9 @@ class FromData:
 
     Args:
         priors: Priors of the hyper-parameters.
-        growth: Factor > 1 by which the number of pulls grows between two fits; beyond 256 pulls, the square of this factor.
+        growth: Factor > 1 by which the number of pulls grows between two fits; beyond 256 pulls, the square of this factor. The
+            pulls that were asked for count by themselves, too, until they are twice as many as those of a history, which may
+            say little of them.
         exact_bytes: Maximum bytes that an exact posterior may store for all arms; beyond it, a dictionary is used.
         own_width: Whether the policy's width is used as it is; by default (None or False) a constant width grows with the
             repeats (`widths.Growing`), and is 1 for fingerprints.
@@ -283,6 +285,8 @@ class FromData:
             counts = torch.where(own >= 0, pulls.counts, 0.0).double()
             units.begin_blocks_(state.statistics.weights.scatter_add(-1, own.clamp_min(0), -counts))
         units.add_(row, sums, squares, state.statistics.size, deviations)
+        if pulls.unasked is not None and bool(pulls.unasked.any()):
+            units.add_unasked_(_of_rows(pulls.unasked, state.sum_on_host("told")))
         if blocked:
             units.add_to_blocks_(own, pulls)
         # The units of the last fit do not extend to an average so far from all others.
@@ -303,9 +307,14 @@ class FromData:
         """Batch rows that are due for a fit by their number of pulls once these new pulls are included, `batch_shape` booleans
         on the host."""
         told, new = state.sum_on_host("told"), (pulls.host or pulls).counts.sum(dim=-1).cpu()
-        due = self._fits_by(told + new) > self._fits_by(told)
         units = state.posterior.units
         assert units is not None
+        due = self._fits_by(told + new) > self._fits_by(told)
+        if units.unasked.shape[-1]:
+            history = units.unasked.squeeze(-1).cpu()
+            asked = (told - history).clamp_min(0)
+            fresh = new if pulls.unasked is None else (new - _of_rows(pulls.unasked, new)).clamp_min(0)
+            due = due | ((self._fits_by(asked + fresh) > self._fits_by(asked)) & (2 * history >= asked))
         # The shifts of blocks change with every reward.
         return due | (new > 0) if pulls.block is not None or units.blocked else due
 
@@ -364,6 +373,12 @@ def _over_groups(key: Tensor, *values: Tensor) -> Sequence[Tensor]:
     flat = group.reshape(-1)
     sums = (torch.zeros(len(flat), dtype=x.dtype).scatter_add(0, flat, x.reshape(-1))[group] for x in own)
     return to_device(key.device, *sums)
+
+
+def _of_rows(numbers: Tensor, like: Tensor) -> Tensor:
+    """Numbers of batch rows, `batch_shape`, on the host, in the shape of `like`, which may have the outcomes as well."""
+    own = numbers.cpu()
+    return own[(..., *[None] * (like.dim() - own.dim()))].expand_as(like)
 
 
 def _made(state: TableState) -> Tensor:

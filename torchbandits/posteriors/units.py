@@ -70,8 +70,9 @@ class Units(Buffered):
     the rows of the statistics; deviations that are not known are NaN, and follow from the squares. Once rewards are told with
     their block, `cells` `batch_shape x c x 6` (`posteriors.blocks.COLUMNS`) holds each reward, and the totals are those of the
     rewards less the shifts of their blocks. `forecasts` `batch_shape x 3` sums over the rewards that were predicted before they
-    were told: their number, the squared errors of their scores, and the squares of their scores. Buffers are replaced, never
-    written in place.
+    were told: their number, the squared errors of their scores, and the squares of their scores. `unasked` `batch_shape x 1` is
+    the number of pulls told that were never asked for, and empty before the first of them. Buffers are replaced, never written
+    in place.
 
     Source: normal scores after Blom 1958; their use for rewards in optimisation, Salinas et al. 2020.
     """
@@ -83,7 +84,8 @@ class Units(Buffered):
     totals: Tensor
     cells: Tensor
     forecasts: Tensor
-    _grows = ("knots", "scores", "totals", "cells")
+    unasked: Tensor
+    _grows = ("knots", "scores", "totals", "cells", "unasked")
 
     def __init__(self, features: Tensor) -> None:
         super().__init__()
@@ -96,6 +98,7 @@ class Units(Buffered):
         self.register_buffer("totals", torch.zeros(*batch_shape, 0, 3, dtype=torch.float64, device=device))
         self.register_buffer("cells", torch.zeros(*batch_shape, 0, 6, dtype=torch.float64, device=device))
         self.register_buffer("forecasts", torch.zeros(*batch_shape, 3, dtype=torch.float64, device=device))
+        self.register_buffer("unasked", torch.zeros(*batch_shape, 0, dtype=torch.float64, device=device))
 
     # ------------------------------------------------------------------ the map
 
@@ -181,6 +184,10 @@ class Units(Buffered):
         apart = torch.where((before > 0) & (new > 0), old[..., 0] / before.clamp_min(1e-300) - middle, 0.0)
         between = before * new / (before + new).clamp_min(1e-300) * apart.square()
         return old[..., 2] + none.scatter_add(-1, row, within) + between
+
+    def add_unasked_(self, pulls: Tensor) -> None:
+        """Count pulls that were never asked for, `batch_shape`."""
+        self.unasked = self.unasked.sum(dim=-1, keepdim=True) + pulls.to(self.unasked).unsqueeze(-1)
 
     def add_forecasts_(self, mean: Tensor, rewards: Tensor, fresh: Tensor) -> None:
         """Compare rewards that are about to be told with the model's predictions of them, `batch_shape x q` each.
@@ -347,14 +354,17 @@ class Units(Buffered):
         super()._save_to_state_dict(destination, prefix, keep_vars)
         if not self.blocked:
             del destination[prefix + "cells"]
+        if not self.unasked.shape[-1]:
+            del destination[prefix + "unasked"]
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
         totals = state_dict.get(prefix + "totals")
         if totals is not None and totals.shape[-1] == 2:
             # A state that was saved before deviations were kept.
             state_dict[prefix + "totals"] = nn.functional.pad(totals, (0, 1), value=torch.nan)
-        # A state without blocks, or one that was saved before forecasts were kept.
+        # A state without blocks or pulls that were not asked for, or one that was saved before forecasts were kept.
         state_dict.setdefault(prefix + "cells", self.cells[..., :0, :])
+        state_dict.setdefault(prefix + "unasked", self.unasked[..., :0])
         state_dict.setdefault(prefix + "forecasts", torch.zeros_like(self.forecasts))
         super()._load_from_state_dict(state_dict, prefix, *args)
 

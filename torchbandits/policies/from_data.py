@@ -314,7 +314,8 @@ class FromData:
             history = units.unasked.squeeze(-1).cpu()
             asked = (told - history).clamp_min(0)
             fresh = new if pulls.unasked is None else (new - _of_rows(pulls.unasked, new)).clamp_min(0)
-            due = due | ((self._fits_by(asked + fresh) > self._fits_by(asked)) & (2 * history >= asked))
+            more = self._fits_after(history, asked + fresh) > self._fits_after(history, asked)
+            due = due | (more & (2 * history >= asked))
         # The shifts of blocks change with every reward.
         return due | (new > 0) if pulls.block is not None or units.blocked else due
 
@@ -323,6 +324,12 @@ class FromData:
         `growth`, and beyond `_SETTLED` one per growth by its square."""
         grown = (pulls.clamp_min(FEWEST) / FEWEST).log() - 0.5 * (pulls.clamp_min(_SETTLED) / _SETTLED).log()
         return torch.where(pulls < FEWEST, pulls.floor(), FEWEST + (grown / math.log(self.growth)).floor())
+
+    def _fits_after(self, history: Tensor, asked: Tensor) -> Tensor:
+        """The number of fits within the given number of pulls that were asked for after a history: from the fifth on, one per
+        growth by the factor `growth`, or by its square after a history of more than `_SETTLED` pulls."""
+        grown = (asked.clamp_min(FEWEST) / FEWEST).log() / math.log(self.growth)
+        return torch.where(history > _SETTLED, 0.5 * grown, grown).floor()
 
     def refit(self, state: GaussianState, rows: Tensor, *, redraws: bool = False) -> FitReport:
         """Fit units, kernel and noise of the marked batch rows (`batch_shape` booleans); see `fit_standardized_`.

@@ -94,6 +94,22 @@ def test_equal_costs_change_no_pick(name: str):
     assert picks(tb.per_cost(POLICIES[name](), exponent=0.0), costs_of(0)) == plain
 
 
+@pytest.mark.parametrize("width", [1.0, 3.0])
+@pytest.mark.parametrize("seed", range(3))
+def test_the_unit_of_costs_changes_no_pick(seed: int, width: float):
+    """Also in batches in which upper bounds fall below the highest mean; and equal costs are as none."""
+    problem = Problem(seed=seed, a=A)
+
+    def picks(costs: torch.Tensor | None) -> list[list[int]]:
+        policy = tb.auto(batch_size=10, width=width)
+        own = policy if costs is None else tb.per_cost(policy)
+        return problem.play(tb.Bandit(own, problem.tensor, generator=generator(3), costs=costs), 40, limit=10)
+
+    euros = costs_of(seed)
+    assert picks(100 * euros) == picks(euros / 1024) == picks(euros)
+    assert picks(torch.full((A,), 50.0)) == picks(None) != picks(euros)
+
+
 @pytest.mark.sweep(3)
 @pytest.mark.parametrize("name", POLICIES)
 def test_costs_matter_and_rows_have_their_own(name: str):
@@ -137,7 +153,8 @@ def test_a_batch_per_cost_is_what_full_recomputation_picks(baseline: float | Non
             told, batch = len(rewards), []
             known = picks[:told]
             mean = K[known].T @ np.linalg.solve(K[np.ix_(known, known)] + lam * np.eye(told), rewards) if told else np.zeros(A)
-            price, level, power = None, mean.max() if baseline is None else baseline, costs.numpy() ** 0.5
+            price, level = None, mean.max() if baseline is None else baseline
+            power = (costs.numpy() / np.sqrt(costs.numpy().min() * costs.numpy().max())) ** 0.5
             for _ in range(9):
                 all_ = known + batch
                 var = np.diag(K).copy()

@@ -400,3 +400,8 @@ def test_the_default_of_per_cost_has_changed_and_that_is_no_difference():
     assert not difference(before, now)
     assert "score.exponent" in difference(describe_policy(tb.per_cost(policy, exponent=2.0)), now)
     assert "score.baseline" in difference(now, before)
+    several = tb.outcomes.pareto({"yield": policy, "purity": policy})
+    old = describe_policy(tb.per_cost(several, exponent=1.0))
+    assert not difference(old, describe_policy(tb.per_cost(several)))
+    twice = describe_policy(tb.per_cost(several, exponent=2.0))
+    assert "aim.exponent" in difference(twice, describe_policy(tb.per_cost(several)))

@@ -256,22 +256,19 @@ class PerCost(Score):
         """Whether the baseline is the highest posterior mean."""
         return self.baseline is None and not isinstance(self.base, _Improvement)
 
-    def priced(self, scores: Tensor, costs: Tensor, best: Tensor) -> Tensor:
+    def priced(self, scores: Tensor, costs: Tensor, baseline: Tensor | float) -> Tensor:
         """The base scores per cost, of the same shape.
 
         Args:
             scores: `... x n`.
             costs: The positive costs of the same arms.
-            best: The highest posterior mean, `... x 1`, if the score is `over_best`.
+            baseline: The highest posterior mean, `... x 1`, if the score is `over_best`, and its own baseline otherwise;
+                logarithmic scores do not read it.
         """
         if isinstance(self.base, _Improvement):
             return scores - self.exponent * costs.log()
-        gain = self.gain(scores, best)
+        gain = scores - baseline
         return gain * self.price(gain, costs)
-
-    def gain(self, scores: Tensor, best: Tensor) -> Tensor:
-        """Values minus the baseline, reward units; arguments as for `priced`."""
-        return scores - (best if self.baseline is None else self.baseline)
 
     def price(self, gain: Tensor, costs: Tensor) -> Tensor:
         """The positive factor of the gain over the baseline: cost^(−exponent), or cost^exponent below the baseline."""

@@ -211,7 +211,7 @@ class Pulls:
     counts are then sums of weights, the sums are weighted, and `numbers` are the numbers of rewards (None if every weight is
     1). `block` is the number of the block of each reward, `batch_shape x q`, −1 for none; None if none has one. `host`
     contains the same pulls at arms on the host, if they are there. `unasked` `batch_shape` is the number of pulls that were
-    never asked for, on the host or not; None if all of them were."""
+    never asked for, on the host or not; None if all of them were, or if the pulls of several tells are learned together."""
 
     counts: Tensor
     sums: Tensor

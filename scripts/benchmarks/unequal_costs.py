@@ -4,7 +4,7 @@ python scripts/benchmarks/unequal_costs.py tables --every 4 --offset 1   # 57 ta
 python scripts/benchmarks/unequal_costs.py trainings --seeds 5           # NAS-Bench-201 and its seconds of training; 10 minutes
 
 The tables are those of `many_tables.py`, in plates of four rows, with noise of 0.1 standard deviations of the objective. Costs
-are of three kinds. `random`: 1, 2, 3 or 4 at random. `dear`: 1 to 4, and more for better rows. `wide`: up to thirty times as
+are of three kinds. `random`: 1, 2, 3 or 4 at random. `rising`: 1 to 4, and more for better rows. `wide`: up to thirty times as
 much, by a feature. The regret of the recommended row (0 at the best row, 1 at the average one) is printed once as much has been
 spent as 12, 24, 48 and 96 average rows cost. Of random rows the one with the highest result is recommended. Differences to the
 campaign are paired by table, with two standard errors. One thread.
@@ -40,7 +40,7 @@ class Kind(StrEnum):
     """What the costs of rows follow."""
 
     RANDOM = "random"
-    DEAR = "dear"
+    RISING = "rising"
     WIDE = "wide"
 
 
@@ -57,7 +57,7 @@ def costs_of(kind: Kind, table: pd.DataFrame, values: np.ndarray, rng: np.random
     rows = len(values)
     if kind == Kind.RANDOM:
         return rng.integers(1, 5, rows).astype(float)
-    if kind == Kind.DEAR:
+    if kind == Kind.RISING:
         rank = values.argsort().argsort() / rows
         return np.clip(np.floor(1 + 4 * (0.6 * rank + 0.4 * rng.random(rows))), 1, 4)
     numbers = [c for c in table if c != "id" and is_numeric_dtype(table[c]) and not is_bool_dtype(table[c])]

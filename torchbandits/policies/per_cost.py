@@ -38,8 +38,9 @@ def per_cost(policy: Policy, *, exponent: float = 0.5, baseline: float | None = 
             default the highest posterior mean of the arms that are on offer or were pulled: to find the best arm. For much
             reward per unit of cost, where every pull earns its reward, pass 0 (or what a pull must earn), and `exponent=1`.
             For rewards below b, the score of an arm decreases with its cost. For UCB, u(x) at the start of a batch decides
-            which of the two formulas an arm has in the whole batch; for `kriging_believer`, whose drawn rewards move u(x) and
-            b, each pick decides anew.
+            which of the two formulas an arm has in the whole batch, with c(x) in units of √(smallest · largest cost), so that
+            the unit of the costs changes no pick; for `kriging_believer`, whose drawn rewards move u(x) and b, each pick
+            decides anew.
 
     The costs are those given to the bandit (`Bandit(policy, arms, costs=…)`), or those of the environment in `run`. Batches,
     memory and width are those of the policy. Guarantee: none.

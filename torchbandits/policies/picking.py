@@ -269,16 +269,16 @@ class Picker:
         return values
 
     def _priced(self, scores: Tensor, slot: Tensor | None, means: Tensor | None) -> Tensor:
-        """The scores of the arms `slot`, per cost if the policy's are; `means` as for `_best_mean`."""
+        """The scores of the arms `slot`, per cost if the policy's are; `means` as for `_baseline`."""
         if not isinstance(self._score, PerCost):
             return scores
-        return self._score.priced(scores, self._costs(slot), self._best_mean(self._score, means))
+        return self._score.priced(scores, self._costs(slot), self._baseline(self._score, means))
 
-    def _best_mean(self, score: PerCost, means: Tensor | None = None) -> Tensor:
-        """The highest posterior mean of the arms that are on offer or were pulled, `batch_shape x 1`; `means` are those of all
-        arms, by default the present ones. Of no meaning where the score does not need it."""
+    def _baseline(self, score: PerCost, means: Tensor | None = None) -> Tensor | float:
+        """The reward at which a pull has no value: that of the score, or else the highest posterior mean of the arms that are
+        on offer or were pulled, `batch_shape x 1`. `means` are those of all arms, by default the present ones."""
         if not score.over_best:
-            return self._width.unsqueeze(-1)
+            return score.baseline or 0.0
         rows = self._table.rows
         means = only_entries(rows, marginals(self._state)[0] if means is None else means)
         if self._offered is not None:
@@ -322,11 +322,13 @@ class Picker:
     def _look_ahead(self, offered: Tensor | None, remaining: Tensor) -> Tensor:
         """Pick by the upper bound, by a lazy argmax."""
         mean, price = marginals(self._state)[0], None
-        # Whether an arm is above or below the baseline is decided at the batch start, although its bound may fall below later.
         if isinstance(self._score, PerCost):
-            best = self._best_mean(self._score)
-            price = self._score.price(self._score.gain(upper_bounds(self._state, self._width), best), self._costs(None))
-            mean = self._score.gain(mean, best) * price
+            baseline, costs, across = self._baseline(self._score), self._costs(None), self._table.rows.across
+            # Whether an arm is above or below the baseline is decided at the batch start, although its bound may fall below
+            # later. Then its gain is compared with those of arms that were below, and the unit of the costs must not matter.
+            costs = costs / (across.amin(costs) * across.amax(costs)).sqrt().unsqueeze(-1)
+            price = self._score.price(upper_bounds(self._state, self._width) - baseline, costs)
+            mean = (mean - baseline) * price
         lookahead = Lookahead(
             self._table,
             mean,
@@ -407,8 +409,9 @@ class Picker:
         picks, scores = [], []
         for values in draws.draw(sizes, self._width, twins):
             if isinstance(self._score, PerCost):
-                best = self._best_mean(self._score).unsqueeze(-2)
-                values = self._score.priced(values, self._costs(None).unsqueeze(-2), best)
+                baseline = self._baseline(self._score)
+                baseline = baseline.unsqueeze(-2) if isinstance(baseline, Tensor) else baseline
+                values = self._score.priced(values, self._costs(None).unsqueeze(-2), baseline)
             if offered is not None:
                 values = values.masked_fill(~offered.unsqueeze(-2), -torch.inf)
             picks.append(best_arm(values))

@@ -508,7 +508,7 @@ def test_the_column_of_the_costs_is_a_feature_only_if_it_is_said(folder: Path):
     assert re.search(r"price +cost +0", said)
     new = "new", "priced.csv", "--objective", "yield", "--cost", "price"
     assert re.search(r"price +cost +0", run(*new, "--folder", "plain"))
-    assert re.search(r"price +log +1 +0 +as told", run(*new, "--column", "price=log", "--folder", "other"))
+    assert re.search(r"price +log +1 +0 +as told, beside the cost", run(*new, "--column", "price=log", "--folder", "other"))
     plate = pd.read_csv(io.StringIO(run("ask", "-n", "2", "--folder", "other")), dtype={"id": str})
     plate.assign(**{"yield": [1.0, 2.0]}).to_csv("results.csv", index=False)
     run("tell", "results.csv", "--folder", "other")

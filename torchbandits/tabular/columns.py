@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -50,7 +51,8 @@ def decide(table: Table, roles: Mapping[str, str], overruled: Mapping[str, Any],
     Cost: one pass over the table, and 100,000 of its rows in memory.
     """
     _check_overruled(table, roles, overruled, molecules)
-    roles = {name: role for name, role in roles.items() if role != "cost" or overruled.get(name, "ignore") == "ignore"}
+    costs = [name for name, role in roles.items() if role == "cost" and overruled.get(name, "ignore") != "ignore"]
+    roles = {name: role for name, role in roles.items() if name not in costs}
     names = table.schema.names
     alone = _only_molecules(overruled)
     wanted = [
@@ -68,7 +70,8 @@ def decide(table: Table, roles: Mapping[str, str], overruled: Mapping[str, Any],
             decided.append(Decision(name, "ignore", f"beside the molecules of {alone!r}"))
         else:
             try:
-                decided.append(decision_on(found[name], overruled.get(name), molecules))
+                decision = decision_on(found[name], overruled.get(name), molecules)
+                decided.append(replace(decision, why=f"{decision.why}, beside the cost") if name in costs else decision)
             except ArgumentError as error:
                 refused[name] = error
     if alone is None:
